@@ -1,0 +1,120 @@
+"""The one family of exceptions, and what each means for the exit code.
+
+Every message says what failed, on what value, where the log is and what to do next; the command line prints it and
+nothing else, so no traceback reaches a user unless the fault is in kernelproof itself.
+"""
+
+from __future__ import annotations
+
+import signal
+from enum import IntEnum
+from pathlib import Path
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every command, documented in docs/reference/exit-codes.md."""
+
+    WELL = 0
+    BAD_VERDICT = 1  # the pipeline ran, and some verdict is bad
+    COULD_NOT_RUN = 2
+
+
+class KernelproofError(Exception):
+    """Something that a user can act on.
+
+    `subject` names the value at fault (a variant, a file and line, a tool), `log` the file with the whole story and
+    `hint` the next step.
+    """
+
+    def __init__(
+        self, message: str, *, subject: str | None = None, log: Path | str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.subject = subject
+        self.log = log
+        self.hint = hint
+
+    def __str__(self) -> str:
+        lines = [f"{self.subject}: {self.message}" if self.subject else self.message]
+        if self.log is not None:
+            lines.append(f"  log:  {self.log}")
+        if self.hint is not None:
+            lines.append(f"  next: {self.hint}")
+        return "\n".join(lines)
+
+
+class ConfigError(KernelproofError):
+    """The configuration is not valid; the message lists every fault with file, line and key."""
+
+
+class ToolError(KernelproofError):
+    """An external tool is missing, failed or ran past its time limit."""
+
+    def __init__(self, message: str, *, returncode: int | None = None, output: str = "", **details: object) -> None:
+        super().__init__(message, **details)  # type: ignore[arg-type]
+        self.returncode = returncode
+        self.output = output
+
+
+class RecordError(KernelproofError):
+    """A record is missing, unreadable or of a schema version that this release does not know."""
+
+
+class BuildError(KernelproofError):
+    """The build stage could not run at all (a kernel that does not compile is a record, not this)."""
+
+
+class TestError(KernelproofError):
+    """The test stage could not run at all (a wrong kernel is a record, not this)."""
+
+    __test__ = False  # the name begins with Test: keep pytest from collecting it
+
+
+class BenchError(KernelproofError):
+    """The bench stage could not run at all."""
+
+
+class ProfileError(KernelproofError):
+    """The profile stage could not run, or its report is empty or unreadable."""
+
+
+class BundleError(KernelproofError):
+    """The bundle could not be packed, read or verified."""
+
+
+class WorkerError(KernelproofError):
+    """The process that runs a candidate did not give a usable answer."""
+
+
+class WorkerCrashed(WorkerError):
+    """The candidate's process ended in the middle of a request.
+
+    `exit_code` is the process's exit status, negative for a signal as in `subprocess`.
+    """
+
+    def __init__(self, exit_code: int, **details: object) -> None:
+        super().__init__(f"the candidate's process {describe_exit(exit_code)}", **details)  # type: ignore[arg-type]
+        self.exit_code = exit_code
+
+
+class WorkerTimeout(WorkerError):
+    """The candidate's process did not answer within its time limit and was killed."""
+
+    def __init__(self, limit_s: float, **details: object) -> None:
+        super().__init__(f"no answer within {limit_s:g} s; the process was killed", **details)  # type: ignore[arg-type]
+        self.limit_s = limit_s
+
+
+class WorkerReplyError(WorkerError):
+    """The candidate's process answered that the request failed (the candidate raised, or CUDA reported an error)."""
+
+
+def describe_exit(exit_code: int) -> str:
+    """How a process ended, in words: `ended with exit code 3`, `was killed by SIGSEGV`."""
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    try:
+        return f"was killed by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"was killed by signal {-exit_code}"

@@ -1,0 +1,200 @@
+"""The one door through which processes are started.
+
+Every child runs in its own process group, is killed whole when it overruns its time or when we are interrupted, and
+dies with us (PR_SET_PDEATHSIG), so that a `kill -9` of a run leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import getpass
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from kernelproof.errors import ToolError, describe_exit
+
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A finished process: its command line, exit status, output and wall time in seconds."""
+
+    argv: list[str]
+    returncode: int
+    stdout: str
+    stderr: str
+    duration_s: float
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+    log: Path | None = None,
+    check: bool = True,
+    input: str | None = None,
+) -> Completed:
+    """Run a command to its end and give back its output.
+
+    `log` receives the command line and both streams, scrubbed. Raises ToolError when the program is missing, runs past
+    `timeout_s`, or (with `check`) ends with another status than 0.
+    """
+    command = [str(part) for part in argv]
+    started = time.monotonic()
+    try:
+        process = spawn(
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.PIPE if input is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    except FileNotFoundError:
+        raise ToolError("the program is not there", subject=command[0], hint="kernelproof doctor says what is missing") from None
+    except OSError as error:
+        raise ToolError(f"the program cannot be started: {error.strerror}", subject=command[0]) from None
+    try:
+        stdout, stderr = process.communicate(input, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        kill_group(process)
+        stdout, stderr = process.communicate()
+        _write_log(log, command, stdout, stderr)
+        raise ToolError(
+            f"ran past its limit of {timeout_s:g} s and was killed", subject=command[0], log=log, output=stdout + stderr
+        ) from None
+    except BaseException:
+        kill_group(process)
+        raise
+    duration_s = time.monotonic() - started
+    _write_log(log, command, stdout, stderr)
+    if check and process.returncode != 0:
+        tail = "\n".join(scrubbed(stderr.strip() or stdout.strip()).splitlines()[-15:])
+        raise ToolError(
+            f"{describe_exit(process.returncode)}\n{tail}",
+            subject=" ".join(command[:3]),
+            log=log,
+            returncode=process.returncode,
+            output=stdout + stderr,
+        )
+    return Completed(command, process.returncode, stdout, stderr, duration_s)
+
+
+def spawn(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+    stdin: int | IO[str] | IO[bytes] | None = subprocess.DEVNULL,
+    stdout: int | IO[str] | IO[bytes] | None = None,
+    stderr: int | IO[str] | IO[bytes] | None = None,
+    text: bool = False,
+) -> subprocess.Popen[str]:
+    """Start a process that outlives the call, in a process group of its own; it is killed when we die."""
+    return subprocess.Popen(  # type: ignore[return-value]
+        [str(part) for part in argv],
+        cwd=cwd,
+        env=dict(env) if env is not None else None,
+        pass_fds=tuple(pass_fds),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        text=text,
+        errors="replace" if text else None,
+        process_group=0,
+        preexec_fn=_die_with_parent(os.getpid()),
+    )
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    """Kill a process and every other one in its group, and reap it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def die_with_parent(parent: int, death_signal: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process `death_signal` when its parent (whose PID is `parent`) dies."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, death_signal)
+    if os.getppid() != parent:  # it died before the call
+        os.kill(os.getpid(), death_signal)
+
+
+def _die_with_parent(parent: int) -> Callable[[], None]:
+    return lambda: die_with_parent(parent)
+
+
+def end_with(pid: int) -> None:
+    """End this process and its children when process `pid`, not necessarily our parent, ends.
+
+    A thread sleeps on a pidfd, which costs nothing while a benchmark runs. Snakemake starts a stage through a shell, so
+    the stage's parent is not the run that it belongs to.
+    """
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        os._exit(128 + signal.SIGKILL)
+
+    def wait() -> None:
+        import select
+
+        select.select([descriptor], [], [])
+        os._exit(128 + signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True, name="end-with-run").start()
+
+
+def _write_log(log: Path | None, command: list[str], stdout: str, stderr: str) -> None:
+    if log is None:
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as stream:
+        stream.write(scrubbed("$ " + " ".join(command) + "\n" + stdout + stderr))
+        if not (stdout + stderr).endswith("\n"):
+            stream.write("\n")
+
+
+def scrubbed(text: str) -> str:
+    """The text without the working folder, the home folder, the user's name and the machine's name."""
+    for pattern, replacement in _private_patterns():
+        text = pattern.sub(replacement, text)
+    return text
+
+
+_PATTERNS: dict[str, list[tuple[re.Pattern[str], str]]] = {}
+
+
+def _private_patterns() -> list[tuple[re.Pattern[str], str]]:
+    here = os.getcwd()
+    if here not in _PATTERNS:
+        host = socket.gethostname()
+        user = getpass.getuser()
+        home = os.path.expanduser("~")
+        patterns = [(here, "<repo>"), (os.path.realpath(here), "<repo>"), (home, "<home>"), (f"/home/{user}", "<home>")]
+        # A word that many texts contain anyway (root, vm, localhost) gives nothing away and would garble them.
+        words = [(host, "<host>"), (host.split(".")[0], "<host>"), (user, "<user>")]
+        common = {"root", "localhost", "vm", "user", "runner", "build", "test", "ubuntu", "nvidia", "gpu", ""}
+        found = [(re.compile(re.escape(path) + r"(?![\w-])"), name) for path, name in patterns if len(path) > 1]
+        found += [
+            (re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])"), name)
+            for word, name in words
+            if word.lower() not in common and len(word) > 2
+        ]
+        _PATTERNS[here] = found
+    return _PATTERNS[here]

@@ -1,0 +1,580 @@
+"""Versioned JSON records: the only way in which stages meet.
+
+A record is a dataclass; on disk it is JSON with a `schema` key (`kernelproof.<stage>/<version>`) that a reader checks
+before anything else. Files are written to a temporary name and renamed, so a record is whole or absent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from kernelproof.errors import RecordError
+
+OK, FAILED, NOT_RUN = "ok", "failed", "not_run"
+
+
+@dataclass
+class Provenance:
+    """Which state of the repository, when (UTC, ISO 8601) and by which kernelproof a record was made."""
+
+    commit: str | None = None
+    branch: str | None = None
+    dirty: bool = False
+    diff_sha256: str | None = None
+    commit_utc: str | None = None
+    utc: str = ""
+    kernelproof: str = ""
+
+
+@dataclass
+class Record:
+    """What every stage's record starts with.
+
+    status: `ok`, `failed` or `not_run`; with the last two a `reason`, and a `remedy` where there is one.
+    """
+
+    SCHEMA: ClassVar[str] = ""
+
+    status: str = OK
+    reason: str | None = None
+    remedy: str | None = None
+    provenance: Provenance = field(default_factory=Provenance)
+    duration_s: float = 0.0
+
+
+# --- capture ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Probe:
+    """One look at the machine: `status` ok, failed (with `error`) or absent."""
+
+    status: str
+    value: Any = None
+    error: str | None = None
+
+
+@dataclass
+class CaptureRecord(Record):
+    """The machine as the run found it."""
+
+    SCHEMA: ClassVar[str] = "kernelproof.capture/1"
+
+    probes: dict[str, Probe] = field(default_factory=dict)
+
+
+# --- build ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class FileHash:
+    """A file, by its path relative to the repository (or `<toolkit>/…`, `<system>/…`), and its SHA-256."""
+
+    path: str
+    sha256: str
+    bytes: int | None = None
+
+
+@dataclass
+class Compiler:
+    """A compiler; `origin` is `wheels`, `cuda-home` or `system`."""
+
+    name: str
+    version: str
+    sha256: str
+    origin: str
+
+
+@dataclass
+class KernelResources:
+    """What ptxas and the disassembly say of one kernel on one architecture."""
+
+    name: str
+    demangled: str
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    instructions: int
+    sass_sha256: str
+
+
+@dataclass
+class Cubin:
+    """The machine code for one architecture. `instruction_mix` counts by class, `opcodes` by opcode."""
+
+    arch: str
+    path: str
+    sha256: str
+    bytes: int
+    sass_sha256: str
+    instruction_mix: dict[str, int] = field(default_factory=dict)
+    opcodes: dict[str, int] = field(default_factory=dict)
+    kernels: list[KernelResources] = field(default_factory=list)
+
+
+@dataclass
+class BudgetRow:
+    """One resource of one kernel held against the variant's budget."""
+
+    arch: str
+    kernel: str
+    what: str
+    limit: int
+    value: int
+    ok: bool
+
+
+@dataclass
+class BuildRecord(Record):
+    """One variant, built."""
+
+    SCHEMA: ClassVar[str] = "kernelproof.build/1"
+
+    operator: str = ""
+    variant: str = ""
+    role: str = "variant"
+    device: str = "cpu"
+    abi: str = "tvm_ffi"
+    signature: str = ""
+    sources: list[FileHash] = field(default_factory=list)
+    headers: list[FileHash] = field(default_factory=list)
+    macros: dict[str, Any] = field(default_factory=dict)
+    flags: list[str] = field(default_factory=list)
+    archs: list[str] = field(default_factory=list)
+    compiler: Compiler | None = None
+    host_compiler: Compiler | None = None
+    commands: list[str] = field(default_factory=list)
+    log: str | None = None
+    library: FileHash | None = None
+    cubins: list[Cubin] = field(default_factory=list)
+    budget: list[BudgetRow] = field(default_factory=list)
+    compiler_message: str | None = None
+
+
+# --- test -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input to an operator: dimensions (elements), options, data type, input family and seed."""
+
+    operator: str
+    shape: str
+    dims: dict[str, int]
+    options: dict[str, bool | str] = field(default_factory=dict)
+    dtype: str = "float32"
+    family: str = "normal"
+    seed: int = 0
+
+    @property
+    def id(self) -> str:
+        """`mission-causal-bshd-float16-normal-s0`: a false flag is left out, a true flag is its name."""
+        return "-".join([*self._what(), self.family, f"s{self.seed}"])
+
+    @property
+    def bench_id(self) -> str:
+        """The id without the input family and the seed, which do not change the work."""
+        return "-".join(self._what())
+
+    def _what(self) -> list[str]:
+        options = [name if value is True else str(value) for name, value in self.options.items() if value is not False]
+        return [self.shape, *options, self.dtype]
+
+
+@dataclass
+class Failure:
+    """A criterion that did not hold, and a sentence with the figure, the limit and the place."""
+
+    criterion: str
+    message: str
+
+
+@dataclass
+class CaseResult:
+    """What the judge found in one case. Ratios are to the criterion's limit: above 1 is a failure."""
+
+    id: str
+    shape: str
+    dims: dict[str, int]
+    options: dict[str, bool | str]
+    dtype: str
+    family: str
+    seed: int
+    status: str  # passed, failed, skipped
+    failures: list[Failure] = field(default_factory=list)
+    reason: str | None = None
+    max_abs_error: float | None = None
+    max_bound_ratio: float | None = None
+    rms_error: float | None = None
+    rms_ratio: float | None = None
+    bias: float | None = None
+    bias_ratio: float | None = None
+    nonfinite: int = 0
+    unwritten: int = 0
+    unwritten_where: str | None = None
+    band_damage: list[str] = field(default_factory=list)
+    inputs_changed: list[str] = field(default_factory=list)
+    first_bad_index: list[int] | None = None
+    duration_s: float = 0.0
+
+
+@dataclass
+class Rung:
+    """One rung of the staged ladder: `passed`, `failed` or `skipped`, and why."""
+
+    name: str
+    status: str
+    duration_s: float = 0.0
+    message: str | None = None
+
+
+@dataclass
+class Histogram:
+    """Counts between edges; counts has one element fewer than edges."""
+
+    edges: list[float]
+    counts: list[int]
+
+
+@dataclass
+class TestRecord(Record):
+    """One variant, tested. `verdict`: correct, wrong, crashed, hung, not_run or failed_to_build."""
+
+    SCHEMA: ClassVar[str] = "kernelproof.test/1"
+    __test__: ClassVar[bool] = False
+
+    operator: str = ""
+    variant: str = ""
+    role: str = "variant"
+    device: str = "cpu"
+    trust: str = "library"
+    verdict: str = NOT_RUN
+    rungs: list[Rung] = field(default_factory=list)
+    cases: list[CaseResult] = field(default_factory=list)
+    bias_suite: float | None = None
+    bias_suite_ratio: float | None = None
+    error_histogram: Histogram | None = None
+    trials: int = 0
+    fresh_seed: int | None = None
+    build_signature: str | None = None
+    junit: str | None = None
+    log: str | None = None
+
+
+# --- bench ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Contender:
+    """A variant or baseline in a benchmark; `outcome` says `timed` or why not."""
+
+    name: str
+    role: str
+    abi: str
+    verdict: str
+    correct: bool
+    outcome: str
+
+
+@dataclass
+class TimeRow:
+    """A time of one call in microseconds: median with its interval, by one method.
+
+    method: graph_slope, event_pair, cpu_clock, floor, eager …
+    """
+
+    contender: str
+    case: str
+    mode: str  # hot, cold
+    method: str
+    median_us: float
+    low_us: float
+    high_us: float
+    samples: int
+    processes: int
+    flags: list[str] = field(default_factory=list)
+
+
+@dataclass
+class RatioRow:
+    """variant time / baseline time with its interval; below 1 the variant is faster."""
+
+    variant: str
+    baseline: str
+    case: str
+    mode: str
+    ratio: float
+    low: float
+    high: float
+    verdict: str  # faster, same, slower, undecided
+
+
+@dataclass
+class OracleRow:
+    """The variant against the fastest correct baseline of one case and mode."""
+
+    variant: str
+    case: str
+    mode: str
+    best_baseline: str | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    passed: bool
+    reason: str
+
+
+@dataclass
+class BenchCase:
+    """A benchmarked case and what one call of it costs."""
+
+    id: str
+    shape: str
+    dims: dict[str, int]
+    options: dict[str, bool | str]
+    dtype: str
+    flops: float
+    bytes_read: float
+    bytes_written: float
+
+
+@dataclass
+class BenchRecord(Record):
+    """All contenders of one operator on one device, measured together."""
+
+    SCHEMA: ClassVar[str] = "kernelproof.bench/1"
+
+    operator: str = ""
+    device: str = "cpu"
+    contenders: list[Contender] = field(default_factory=list)
+    cases: list[BenchCase] = field(default_factory=list)
+    modes: list[str] = field(default_factory=list)
+    samples: str | None = None
+    times: list[TimeRow] = field(default_factory=list)
+    ratios: list[RatioRow] = field(default_factory=list)
+    oracle: list[OracleRow] = field(default_factory=list)
+    discarded: list[dict[str, Any]] = field(default_factory=list)
+    states: dict[str, Any] = field(default_factory=dict)
+    kernels_in_interval: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    processes: int = 0
+    startup_s: float = 0.0
+    threads: int | None = None
+
+
+# --- profile ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Metric:
+    """A counter's value with its unit."""
+
+    value: float | str | None
+    unit: str = ""
+
+
+@dataclass
+class RuleAdvice:
+    """One of Nsight Compute's rules that fired; the speed-up is its own estimate, in percent."""
+
+    name: str
+    severity: str
+    message: str
+    estimated_speedup_percent: float | None = None
+
+
+@dataclass
+class HotLine:
+    """A source line and its share of the warp-stall samples (0 to 1)."""
+
+    file: str
+    line: int
+    source: str
+    samples: int
+    share: float
+
+
+@dataclass
+class ProfiledKernel:
+    """One launch in the report."""
+
+    name: str
+    grid: list[int]
+    block: list[int]
+    duration_us: float
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    rules: list[RuleAdvice] = field(default_factory=list)
+    hot_lines: list[HotLine] = field(default_factory=list)
+    roofline: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class ProfileRecord(Record):
+    """One variant under Nsight Compute."""
+
+    SCHEMA: ClassVar[str] = "kernelproof.profile/1"
+
+    operator: str = ""
+    variant: str = ""
+    case: str = ""
+    report: FileHash | None = None
+    csv: str | None = None
+    tool_version: str | None = None
+    kernels: list[ProfiledKernel] = field(default_factory=list)
+    log: str | None = None
+
+
+# --- manifest ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Verdict:
+    """One variant in one line. `bad` verdicts make the run's exit code 1."""
+
+    operator: str
+    variant: str
+    role: str
+    device: str
+    build: str
+    correctness: str
+    speed: str
+    ratio: float | None
+    profile: str
+    bad: bool
+    reason: str | None = None
+
+
+@dataclass
+class Member:
+    """A file of the bundle. member_class: identity, measurement or context."""
+
+    path: str
+    sha256: str
+    bytes: int
+    member_class: str
+    source: str | None = None
+
+
+@dataclass
+class ManifestRecord(Record):
+    """What, from what, by what and where: the facts that the report shows and the bundle carries."""
+
+    SCHEMA: ClassVar[str] = "kernelproof.manifest/1"
+
+    project: str = ""
+    folder: str = ""
+    overall: str = ""
+    verdicts: list[Verdict] = field(default_factory=list)
+    measured: dict[str, Provenance] = field(default_factory=dict)
+    identical_machine_code: list[list[str]] = field(default_factory=list)
+    missing: list[dict[str, str]] = field(default_factory=list)
+    tools: dict[str, Any] = field(default_factory=dict)
+    records: list[str] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+
+
+# --- reading and writing ----------------------------------------------------------------------------------------------
+
+R = TypeVar("R", bound=Record)
+
+
+def write(path: Path, record: Record) -> None:
+    """Write a record as JSON, whole or not at all."""
+    payload = {"schema": record.SCHEMA, **dataclasses.asdict(record)}
+    atomic_write(path, json.dumps(payload, indent=1, allow_nan=False, default=_unserialisable) + "\n")
+
+
+def read(path: Path, kind: type[R]) -> R:
+    """Read a record of one kind.
+
+    Raises RecordError when the file is missing, is no JSON, is of another schema or lacks a field.
+    """
+    try:
+        payload = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecordError("the record does not exist", subject=str(path), hint="run the stage that makes it") from None
+    except (OSError, ValueError) as error:
+        raise RecordError(f"the record cannot be read: {error}", subject=str(path), hint="delete it and run again") from None
+    schema = payload.pop("schema", None) if isinstance(payload, dict) else None
+    if schema != kind.SCHEMA:
+        raise RecordError(
+            f"schema {schema!r}, but this kernelproof reads {kind.SCHEMA!r}",
+            subject=str(path),
+            hint="delete the record and run its stage again, or use the kernelproof that wrote it",
+        )
+    try:
+        return typing.cast(R, from_json(kind, payload))
+    except (TypeError, KeyError, ValueError) as error:
+        raise RecordError(f"the record does not fit {kind.SCHEMA}: {error}", subject=str(path)) from None
+
+
+def from_json(kind: Any, value: Any) -> Any:
+    """Build `kind` (a dataclass, list, dict, optional or plain type) from JSON data.
+
+    Raises TypeError for an unknown or missing field.
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        dataclass_kinds = [a for a in arguments if dataclasses.is_dataclass(a) or typing.get_origin(a)]
+        return from_json(dataclass_kinds[0], value) if dataclass_kinds else value
+    if origin is list:
+        return [from_json(arguments[0], item) for item in value]
+    if origin is dict:
+        return {key: from_json(arguments[1], item) for key, item in value.items()}
+    if dataclasses.is_dataclass(kind):
+        hints = _hints(kind)
+        known = {f.name for f in dataclasses.fields(kind)}
+        if unknown := sorted(set(value) - known):
+            raise TypeError(f"unknown field {unknown[0]!r} in {getattr(kind, '__name__', kind)}")
+        return kind(**{name: from_json(hints[name], item) for name, item in value.items()})
+    return value
+
+
+_HINTS: dict[Any, dict[str, Any]] = {}
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    if kind not in _HINTS:
+        _HINTS[kind] = typing.get_type_hints(kind)
+    return _HINTS[kind]
+
+
+def _unserialisable(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item"):  # a NumPy scalar
+        return value.item()
+    raise TypeError(f"{type(value).__name__} cannot go into a record")
+
+
+def atomic_write(path: Path, content: str | bytes) -> None:
+    """Write a file under a temporary name in the same folder, then rename it into place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

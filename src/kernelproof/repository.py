@@ -1,0 +1,76 @@
+"""What state the repository is in: commit, dirt, and the name of the folder that a run's report goes to."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+from pathlib import Path
+
+from kernelproof import __version__
+from kernelproof.errors import ToolError
+from kernelproof.processes import run
+from kernelproof.records import Provenance, sha256_file
+
+# What a run makes: neither part of what is measured nor a reason to measure again.
+GENERATED = ("results", "reports", ".venv", ".snakemake", "__pycache__", ".git", ".pytest_cache", ".mypy_cache", ".ruff_cache")
+
+
+def utc_now() -> str:
+    """The present time in UTC, ISO 8601, to the second."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def provenance(root: Path) -> Provenance:
+    """The repository's state and the time. Without git (or outside a repository) the commit is None."""
+    found = Provenance(utc=utc_now(), kernelproof=__version__)
+    head = _git(root, "log", "-1", "--format=%H%x00%cd%x00%D", "--date=format-local:%Y-%m-%dT%H:%M:%SZ")
+    if head is None:
+        found.diff_sha256 = tree_sha256(root)
+        return found
+    found.commit, found.commit_utc, refs = head.strip().split("\0")
+    found.branch = next((ref.removeprefix("HEAD -> ") for ref in refs.split(", ") if ref.startswith("HEAD -> ")), None)
+    changes = _git(root, "status", "--porcelain", "--untracked-files=all", "-z") or ""
+    if changes:
+        found.dirty = True
+        found.diff_sha256 = _diff_sha256(root, changes)
+    return found
+
+
+def folder_name(state: Provenance) -> str:
+    """`<commit>`, `<commit>-dirty-<hash of the difference>` or `no-git-<hash of the tree>`."""
+    if state.commit is None:
+        return f"no-git-{(state.diff_sha256 or '')[:8]}"
+    if state.dirty:
+        return f"{state.commit[:12]}-dirty-{(state.diff_sha256 or '')[:8]}"
+    return state.commit[:12]
+
+
+def tree_sha256(root: Path) -> str:
+    """One hash over the paths and bytes of all files below root, without what a run makes."""
+    digest = hashlib.sha256()
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in GENERATED)
+        for name in sorted(files):
+            path = Path(folder, name)
+            if path.is_file() and not path.is_symlink():
+                digest.update(f"{path.relative_to(root)}\0{sha256_file(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _diff_sha256(root: Path, changes: str) -> str:
+    digest = hashlib.sha256((_git(root, "diff", "HEAD", "--binary", "--no-ext-diff") or "").encode())
+    for entry in sorted(changes.split("\0")):
+        path = root / entry[3:]
+        if entry.startswith("?? ") and path.is_file():
+            digest.update(f"{entry[3:]}\0{sha256_file(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    environment = {**os.environ, "TZ": "UTC0", "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        done = run(["git", "-C", root, *arguments], check=False, env=environment, timeout_s=60)
+    except ToolError:
+        return None
+    return done.stdout if done.returncode == 0 else None
