@@ -1,0 +1,576 @@
+"""The configuration: `config.yaml`, checked against its schema, as dataclasses.
+
+Every fault is reported at once, each with file, line, key, value, what is allowed and the nearest valid name. The
+resolved configuration (defaults and overrides applied) is also kept as JSON, which loads without YAML or a validator:
+that is what the stages read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernelproof.errors import ConfigError
+from kernelproof.records import atomic_write, from_json
+
+SCHEMA_FILE = Path(__file__).resolve().parents[2] / "workflow" / "schemas" / "config.schema.yaml"
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Data types of the output, of the softmax weights P and of accumulation; `input` is the case's own."""
+
+    output: str
+    p: str = "float32"
+    accumulate: str = "float32"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What one kernel may use: registers a thread, shared memory a block (bytes), spills (bytes)."""
+
+    registers: int
+    shared_bytes: int
+    spill_bytes: int
+
+
+@dataclass(frozen=True)
+class VariantConfig:
+    """One kernel, or one library function that kernels are compared with (role `baseline`)."""
+
+    operator: str
+    name: str
+    role: str
+    device: str
+    dtypes: list[str]
+    precision: Precision
+    passing: str
+    budget: Budget
+    idea: str = ""
+    abi: str = "tvm_ffi"
+    sources: list[str] = field(default_factory=list)
+    entry: str = "run"
+    macros: dict[str, Any] = field(default_factory=dict)
+    flags: list[str] = field(default_factory=list)
+    archs: list[str] | None = None
+    options: dict[str, list[Any]] = field(default_factory=dict)
+    limits: dict[str, list[int]] = field(default_factory=dict)
+    gate: bool = False
+
+    @property
+    def key(self) -> str:
+        """`operator/variant`."""
+        return f"{self.operator}/{self.name}"
+
+    @property
+    def trust(self) -> str:
+        """How far a verdict on it can be trusted: a `python` callable shares an interpreter with its harness."""
+        return "python" if self.abi == "python" else "library"
+
+
+@dataclass(frozen=True)
+class CaseSelection:
+    """Which shapes, option values, input families and seeds a stage goes through."""
+
+    shapes: list[str]
+    options: dict[str, list[Any]] = field(default_factory=dict)
+    families: list[str] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ProfileSelection:
+    """The one case that is profiled."""
+
+    shape: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OperatorConfig:
+    """An operator: its module, binding, shapes (elements by dimension), variants and baselines."""
+
+    name: str
+    module: str
+    shapes: dict[str, dict[str, int]]
+    test: CaseSelection
+    bench: CaseSelection
+    profile: ProfileSelection
+    variants: dict[str, VariantConfig]
+    baselines: dict[str, VariantConfig]
+    binding: str | None = None
+    include: list[str] = field(default_factory=list)
+
+    def variant(self, name: str) -> VariantConfig:
+        """A variant or baseline by name. Raises ConfigError for an unknown one."""
+        known = {**self.variants, **self.baselines}
+        if name not in known:
+            raise ConfigError(
+                f"no such variant; {_allowed(known)}{_nearest(name, known)}", subject=f"{self.name}/{name}"
+            )
+        return known[name]
+
+    def contenders(self, device: str) -> list[VariantConfig]:
+        """Every variant and baseline of one device, in the order of the configuration."""
+        return [v for v in (*self.variants.values(), *self.baselines.values()) if v.device == device]
+
+
+@dataclass(frozen=True)
+class TimeLimits:
+    """Seconds that each rung of the test ladder may take for one request."""
+
+    load: float
+    launch: float
+    sanity: float
+    correctness: float
+    determinism: float
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Limits of criteria (a) to (c), as multiples of the unit roundoff or of the bound."""
+
+    bound_factor: float
+    rms_factor: float
+    bias_case: float
+    bias_suite: float
+
+
+@dataclass(frozen=True)
+class TestConfig:
+    """Settings of the test stage."""
+
+    __test__ = False
+
+    seeds: list[int]
+    trials: int
+    time_limit_s: TimeLimits
+    tolerance: Tolerance
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """Settings of the bench stage; max_seconds is per contender, case and process."""
+
+    processes: int
+    blocks: int
+    sample_ms: float
+    max_seconds: float
+    modes: list[str]
+    bootstrap: int
+    confidence: float
+    cpu_threads: int
+
+
+@dataclass(frozen=True)
+class ProfileConfig:
+    """Settings of the profile stage; empty lists mean the stage's own choice."""
+
+    sections: list[str]
+    metrics: list[str]
+    time_limit_s: float
+
+
+@dataclass(frozen=True)
+class GateConfig:
+    """The gate passes at ratios up to max_ratio; times within same_band of each other are the same."""
+
+    max_ratio: float
+    same_band: float
+
+
+@dataclass(frozen=True)
+class BundleConfig:
+    """The bundle's size limit in bytes."""
+
+    max_bytes: int
+
+
+@dataclass(frozen=True)
+class Config:
+    """The whole configuration. `root` is the folder that its paths are relative to."""
+
+    project: str
+    archs: list[str]
+    operators: dict[str, OperatorConfig]
+    test: TestConfig
+    bench: BenchConfig
+    profile: ProfileConfig
+    gate: GateConfig
+    bundle: BundleConfig
+    source: str = "config.yaml"
+    root: Path = Path()
+
+    @property
+    def results(self) -> Path:
+        """Where stage records go."""
+        return self.root / "results"
+
+    def operator(self, name: str) -> OperatorConfig:
+        """An operator by name. Raises ConfigError for an unknown one."""
+        if name not in self.operators:
+            raise ConfigError(f"no such operator; {_allowed(self.operators)}{_nearest(name, self.operators)}", subject=name)
+        return self.operators[name]
+
+    def variants(self) -> Iterator[VariantConfig]:
+        """Every variant and baseline."""
+        for operator in self.operators.values():
+            yield from operator.variants.values()
+            yield from operator.baselines.values()
+
+
+def load(path: Path = Path("config.yaml"), overrides: Sequence[str] | Mapping[str, Any] = (), root: Path | None = None) -> Config:
+    """Load and check a configuration.
+
+    `path` is a YAML file, or the JSON that `save` wrote. `overrides` are `dotted.key=value` strings or a (nested)
+    mapping. Paths in it are relative to `root`, by default the current folder. Raises ConfigError with every fault.
+    """
+    if path.suffix == ".json":
+        return dataclasses.replace(_from_resolved(path), root=root or Path())
+    resolved = resolve(path, overrides, root or Path())
+    return dataclasses.replace(from_json(Config, resolved), root=root or Path())
+
+
+def save(config: Config, path: Path) -> None:
+    """Write the resolved configuration as JSON, if it differs from what is there."""
+    payload = dataclasses.asdict(config)
+    del payload["root"]
+    text = json.dumps({"schema": "kernelproof.config.resolved/1", **payload}, indent=1) + "\n"
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        atomic_write(path, text)
+
+
+def _from_resolved(path: Path) -> Config:
+    try:
+        payload = json.loads(path.read_text(encoding="utf-8"))
+        if payload.pop("schema") != "kernelproof.config.resolved/1":
+            raise ValueError("unknown schema")
+        return from_json(Config, payload)  # type: ignore[no-any-return]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"not a resolved configuration: {error}", subject=str(path), hint="delete it; the workflow writes it again"
+        ) from None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong with the configuration: where it is, and what."""
+
+    place: str
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.key}: {self.message}" if self.key else f"{self.place}: {self.message}"
+
+
+def resolve(path: Path, overrides: Sequence[str] | Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """The configuration as plain data, defaults and overrides applied, ready for `Config`."""
+    import yaml
+    from jsonschema import Draft202012Validator
+
+    text = _read(path)
+    data, lines, faults = _compose(text, path)
+    overridden, override_faults = _apply_overrides(data, overrides)
+    schema = yaml.load(SCHEMA_FILE.read_text(encoding="utf-8"), Loader=_safe_loader())
+    places = _Places(path, lines, overridden)
+    faults += override_faults
+    for error in Draft202012Validator(schema).iter_errors(data):
+        faults += _schema_faults(error, places)
+    if not faults:
+        _fill_defaults(data, schema, schema)
+        _name_members(data)
+        faults += _cross_check(data, places, root)
+    if faults:
+        listed = "\n".join(str(fault) for fault in dict.fromkeys(faults))
+        count = f"{len(set(faults))} fault{'s' if len(set(faults)) > 1 else ''} in the configuration"
+        raise ConfigError(f"{count}\n{listed}", hint="docs/reference/config.md describes every key")
+    data.pop("schema")
+    data["source"] = str(path)
+    return data
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(
+            "the configuration does not exist", subject=str(path), hint="run in the repository's folder or give --configfile"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration cannot be read: {error}", subject=str(path)) from None
+
+
+def _safe_loader() -> Any:
+    import yaml
+
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+Key = tuple[str | int, ...]
+
+
+def _compose(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Fault]]:
+    """The YAML document as data, the line of each key, and the keys that stand twice."""
+    import yaml
+
+    loader = _safe_loader()(text)
+    try:
+        node = loader.get_single_node()
+        data = loader.construct_document(node) if node is not None else None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ConfigError(f"not valid YAML: {error.problem}", subject=place) from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not valid YAML: {error}", subject=str(path)) from None
+    finally:
+        loader.dispose()
+    lines: dict[Key, int] = {}
+    faults: list[Fault] = []
+
+    def walk(node: Any, key: Key) -> None:
+        lines.setdefault(key, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            seen: set[str] = set()
+            for name, value in node.value:
+                child = (*key, str(name.value))
+                lines[child] = name.start_mark.line + 1
+                if name.value in seen:
+                    faults.append(Fault(f"{path}:{lines[child]}", _dotted(child), "the key stands twice; keep one"))
+                seen.add(name.value)
+                walk(value, child)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                walk(value, (*key, index))
+
+    if node is not None:
+        walk(node, ())
+    return data, lines, faults
+
+
+@dataclass
+class _Places:
+    """Where a key was given: a line of the file, or the command line."""
+
+    path: Path
+    lines: dict[Key, int]
+    overridden: set[Key]
+
+    def of(self, key: Key) -> str:
+        if any(key[: len(o)] == o for o in self.overridden):
+            return "command line (--config)"
+        while key and key not in self.lines:
+            key = key[:-1]
+        return f"{self.path}:{self.lines.get(key, 1)}"
+
+
+def _apply_overrides(data: Any, overrides: Sequence[str] | Mapping[str, Any]) -> tuple[set[Key], list[Fault]]:
+    if not isinstance(data, dict):
+        return set(), []
+    pairs, faults = _override_pairs(overrides)
+    for key, value in pairs:
+        target = data
+        for name in key[:-1]:
+            if not isinstance(target.get(name), dict):
+                target[name] = {}
+            target = target[name]
+        target[key[-1]] = value
+    return {key for key, _ in pairs}, faults
+
+
+def _override_pairs(overrides: Sequence[str] | Mapping[str, Any]) -> tuple[list[tuple[Key, Any]], list[Fault]]:
+    import yaml
+
+    if isinstance(overrides, Mapping):
+        return list(_flatten(overrides, ())), []
+    pairs: list[tuple[Key, Any]] = []
+    faults: list[Fault] = []
+    for entry in overrides:
+        key, separator, value = entry.partition("=")
+        if not separator or not all(key.split(".")):
+            faults.append(Fault("command line (--config)", entry, "not of the form key=value, e.g. bench.processes=3"))
+            continue
+        try:
+            pairs.append((tuple(key.split(".")), yaml.load(value, Loader=_safe_loader())))
+        except yaml.YAMLError:
+            faults.append(Fault("command line (--config)", key, f"{value!r} is not a YAML value"))
+    return pairs, faults
+
+
+def _flatten(mapping: Mapping[str, Any], prefix: Key) -> Iterator[tuple[Key, Any]]:
+    for name, value in mapping.items():
+        key = (*prefix, *str(name).split("."))
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, key)
+        else:
+            # Snakemake hands over the values of nested mappings as strings.
+            yield key, _scalar(value)
+
+
+def _scalar(value: Any) -> Any:
+    import yaml
+
+    if isinstance(value, str):
+        return yaml.load(value, Loader=_safe_loader())
+    if isinstance(value, list):
+        return [_scalar(item) for item in value]
+    return value
+
+
+def _dotted(key: Key) -> str:
+    text = ""
+    for part in key:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _allowed(names: Iterable[str]) -> str:
+    return "allowed: " + ", ".join(sorted(str(name) for name in names))
+
+
+def _nearest(name: Any, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(str(name), [str(n) for n in names], n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+_TYPE_NAMES = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "a string",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "null": "null",
+}
+
+
+def _schema_faults(error: Any, places: _Places) -> Iterator[Fault]:
+    """One schema violation in words; unknown keys become one fault each."""
+    key: Key = tuple(error.absolute_path)
+    value, limit = error.instance, error.validator_value
+
+    def fault(message: str, at: Key = key) -> Fault:
+        return Fault(places.of(at), _dotted(at), message)
+
+    match error.validator:
+        case "additionalProperties":
+            known = error.schema.get("properties", {})
+            for name in sorted(set(value) - set(known), key=str):
+                yield fault(f"unknown key; {_allowed(known)}{_nearest(name, known)}", (*key, name))
+        case "required":
+            for name in limit:
+                if name not in value:
+                    yield fault(f"the key {name!r} is missing")
+        case "type":
+            kinds = [limit] if isinstance(limit, str) else limit
+            yield fault(f"{_shown(value)} is not {' or '.join(_TYPE_NAMES[kind] for kind in kinds)}")
+        case "enum":
+            yield fault(f"{_shown(value)} is not known; {_allowed(limit)}{_nearest(value, limit)}")
+        case "const":
+            yield fault(f"{_shown(value)} is not {_shown(limit)}, which this kernelproof reads")
+        case "minimum" | "exclusiveMinimum" | "maximum" | "exclusiveMaximum":
+            words = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+            yield fault(f"{_shown(value)} is out of range; allowed: {words[error.validator]} {limit}")
+        case "minItems" | "minProperties" | "minLength":
+            yield fault("must not be empty")
+        case "uniqueItems":
+            yield fault(f"{_shown(value)} names something twice")
+        case "pattern":
+            yield fault(f"{_shown(value)} is not of the form {limit}")
+        case _:
+            yield fault(error.message)
+
+
+def _fill_defaults(value: Any, schema: dict[str, Any], whole: dict[str, Any]) -> None:
+    """Put the schema's defaults where a key is absent, all the way down."""
+    if "$ref" in schema:
+        target: Any = whole
+        for part in schema["$ref"].removeprefix("#/").split("/"):
+            target = target[part]
+        _fill_defaults(value, target, whole)
+    if not isinstance(value, dict):
+        return
+    for name, inner in schema.get("properties", {}).items():
+        if name not in value and "default" in inner:
+            value[name] = json.loads(json.dumps(inner["default"]))
+        if name in value:
+            _fill_defaults(value[name], inner, whole)
+    inner = schema.get("additionalProperties")
+    if isinstance(inner, dict):
+        for name in value:
+            if name not in schema.get("properties", {}):
+                _fill_defaults(value[name], inner, whole)
+
+
+def _name_members(data: dict[str, Any]) -> None:
+    """Tell operators and variants their own names, and give them what they inherit."""
+    for operator_name, operator in data["operators"].items():
+        operator["name"] = operator_name
+        operator["test"]["seeds"] = operator["test"]["seeds"] or data["test"]["seeds"]
+        operator["bench"]["seeds"] = operator["bench"]["seeds"] or data["test"]["seeds"][:1]
+        operator.setdefault("profile", {"shape": operator["bench"]["shapes"][0], "options": {}})
+        for role, group in (("variant", operator["variants"]), ("baseline", operator["baselines"])):
+            for name, variant in group.items():
+                variant |= {"name": name, "operator": operator_name, "role": role}
+                variant.setdefault("passing", "destination" if variant["abi"] == "tvm_ffi" else "return")
+
+
+def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[Fault]:
+    """What a schema cannot say: files exist, names refer to something, parts fit together."""
+
+    def fault(key: Key, message: str) -> Fault:
+        return Fault(places.of(key), _dotted(key), message)
+
+    def missing(key: Key, path: str) -> Iterator[Fault]:
+        if not (root / path).exists():
+            siblings = [str(p.relative_to(root)) for p in sorted((root / path).parent.glob("*"))]
+            yield fault(key, f"{path!r} does not exist{_nearest(path, siblings)}")
+
+    for name, operator in data["operators"].items():
+        here: Key = ("operators", name)
+        if operator["module"].endswith(".py"):
+            yield from missing((*here, "module"), operator["module"])
+        if "binding" in operator:
+            yield from missing((*here, "binding"), operator["binding"])
+        for index, folder in enumerate(operator["include"]):
+            yield from missing((*here, "include", index), folder)
+        for stage in ("test", "bench"):
+            for index, shape in enumerate(operator[stage]["shapes"]):
+                if shape not in operator["shapes"]:
+                    message = f"no shape of this name; {_allowed(operator['shapes'])}{_nearest(shape, operator['shapes'])}"
+                    yield fault((*here, stage, "shapes", index), message)
+        shape = operator["profile"]["shape"]
+        if shape not in operator["shapes"]:
+            message = f"no shape {shape!r}; {_allowed(operator['shapes'])}{_nearest(shape, operator['shapes'])}"
+            yield fault((*here, "profile", "shape"), message)
+        for twice in sorted(set(operator["variants"]) & set(operator["baselines"])):
+            yield fault((*here, "baselines", twice), "a variant has this name too; rename one")
+        for group in ("variants", "baselines"):
+            for variant_name, variant in operator[group].items():
+                at: Key = (*here, group, variant_name)
+                for index, source in enumerate(variant["sources"]):
+                    yield from missing((*at, "sources", index), source)
+                yield from (fault(at, message) for message in _variant_faults(variant, operator))
+
+
+def _variant_faults(variant: dict[str, Any], operator: dict[str, Any]) -> Iterator[str]:
+    if variant["abi"] == "python":
+        if ":" not in variant["entry"]:
+            yield f"abi python needs entry: 'module:function' or 'file.py:function', not {variant['entry']!r}"
+    elif not variant["sources"]:
+        yield f"abi {variant['abi']} needs at least one source file"
+    if variant["abi"] == "tvm_ffi" and "binding" not in operator:
+        yield "abi tvm_ffi needs the operator to name its binding"
+    if variant["device"] == "cpu" and any(source.endswith(".cu") for source in variant["sources"]):
+        yield "device cpu, but a source is CUDA (.cu); set device: cuda"
