@@ -1,0 +1,304 @@
+"""What an operator module provides, and the parts of it that all operators share.
+
+An operator module exposes `OPERATOR`, an instance of a class that implements `Operator`: named dimensions, inputs for
+each family, a float64 reference with an error bound, exact cases, a cost model and, for diagnosis, known faults.
+
+Error model. With û(x) the unit roundoff of a data type, the bound of criterion (a) is
+
+    B = u_o·|O| + u_p·(1 + u_p)·A + (accumulation term in u_a) + smallest subnormal of the output type
+
+u_o is the roundoff of the declared output type, u_p of the declared intermediate (P in attention) and u_a = 8·û of the
+declared accumulation type: 2⁻²¹ for float32. When output and P share a type this is exactly trust.md's formula.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import torch
+
+from kernelproof.errors import ConfigError, KernelproofError
+from kernelproof.records import Case
+
+if TYPE_CHECKING:
+    from kernelproof.config import Precision
+
+Argument = torch.Tensor | int | float | bool
+
+DTYPES: dict[str, torch.dtype] = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "uint8": torch.uint8,
+}
+
+# û: half the distance from 1 to the next number.
+UNIT_ROUNDOFF: dict[str, float] = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "tfloat32": 2.0**-11,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+}
+
+SMALLEST_SUBNORMAL: dict[str, float] = {
+    "float64": 2.0**-1074,
+    "float32": 2.0**-149,
+    "float16": 2.0**-24,
+    "bfloat16": 2.0**-133,
+}
+
+
+@dataclass
+class Call:
+    """One call of a kernel: arguments in call order, on the CPU.
+
+    `outputs` names the arguments that the kernel writes (exactly one so far); `axes` names the output's dimensions for
+    messages. Tensors may be views with any strides, but their last dimension has stride 1.
+    """
+
+    arguments: dict[str, Argument]
+    outputs: tuple[str, ...]
+    axes: tuple[str, ...]
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensor arguments, inputs and outputs."""
+        return {name: value for name, value in self.arguments.items() if isinstance(value, torch.Tensor)}
+
+    @property
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """The tensor arguments that the kernel must leave as they are."""
+        return {name: value for name, value in self.tensors.items() if name not in self.outputs}
+
+    @property
+    def output(self) -> torch.Tensor:
+        """The (first) output: its shape, strides and data type; its values mean nothing."""
+        return self.tensors[self.outputs[0]]
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """A tensor argument by name."""
+        return self.tensors[name]
+
+    def scalar(self, name: str) -> float:
+        """A scalar argument by name."""
+        value = self.arguments[name]
+        if isinstance(value, torch.Tensor):
+            raise KernelproofError("is a tensor, not a scalar", subject=name)
+        return value
+
+
+@dataclass
+class Reference:
+    """What is right, and how far from it a correct kernel may be.
+
+    output: float64, shape of the output. bound: criterion (a), per element; infinite where nothing is demanded.
+    unit_roundoff: u of criteria (b) and (c). rms_floor and bias_floor: what float32 accumulation alone may cause in (b)
+    (absolute) and (c) (relative), see `accumulation_floors`. exact: only `bound` is judged.
+    """
+
+    output: torch.Tensor
+    bound: torch.Tensor
+    unit_roundoff: float
+    rms_floor: float = 0.0
+    bias_floor: float = 0.0
+    exact: bool = False
+
+
+@dataclass
+class SanityCall:
+    """A call whose result is known without arithmetic on the reference's side; `reference.exact` is true."""
+
+    name: str
+    case: Case
+    call: Call
+    reference: Reference
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one call of a case must do at least: floating-point operations, bytes from and to memory, exponentials."""
+
+    flops: float
+    bytes_read: float
+    bytes_written: float
+    exponentials: float = 0.0
+
+
+@dataclass
+class Suspect:
+    """A known fault and what it would have given: float64, shape [rows asked for, last dimension]."""
+
+    cause: str
+    output: Callable[[], torch.Tensor] = field(repr=False)
+
+
+@runtime_checkable
+class Operator(Protocol):
+    """The interface of an operator module's `OPERATOR`.
+
+    dims: the dimensions a shape may give, with a default: an int, the name of another dimension, or None (required).
+    options: the values of each option, the default first. axes: the output's dimensions.
+    """
+
+    name: str
+    dims: dict[str, int | str | None]
+    options: dict[str, tuple[bool | str, ...]]
+    families: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    axes: tuple[str, ...]
+
+    def make_call(self, case: Case, generator: torch.Generator) -> Call:
+        """The inputs of a case, drawn from `generator`, and an output whose values mean nothing."""
+        ...
+
+    def reference(self, call: Call, precision: Precision, device: str | torch.device = "cpu") -> Reference:
+        """The float64 result on the very values of the call, with the bounds; tensors are left on `device`."""
+        ...
+
+    def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
+        """Exact cases in the data type and options of `case`; only its dimensions other than lengths are kept."""
+        ...
+
+    def cost(self, case: Case) -> Cost:
+        """The cost model of a case."""
+        ...
+
+    def suspects(self, call: Call, rows: torch.Tensor) -> Iterator[Suspect]:
+        """Results of known faults for some rows of the output (int64 [n, output dimensions − 1])."""
+        ...
+
+
+def load(module: str, root: Path) -> Operator:
+    """The operator of a dotted module name, or of a `.py` path relative to `root`.
+
+    Raises ConfigError when there is no such module or it has no usable `OPERATOR`.
+    """
+    found = getattr(_import(module, root), "OPERATOR", None)
+    if found is None:
+        raise ConfigError("the operator module defines no OPERATOR", subject=module, hint="see docs/how-to/add-an-operator.md")
+    if not isinstance(found, Operator):
+        wanted = ("name", "dims", "options", "families", "dtypes", "axes")
+        methods = ("make_call", "reference", "sanity_calls", "cost", "suspects")
+        missing = [name for name in (*wanted, *methods) if not hasattr(found, name)]
+        raise ConfigError(f"OPERATOR lacks {', '.join(missing)}", subject=module)
+    return found
+
+
+def _import(module: str, root: Path) -> ModuleType:
+    try:
+        if not module.endswith(".py"):
+            return importlib.import_module(module)
+        path = (root / module).resolve()
+        name = f"kernelproof_operator_{path.stem}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{path} is no Python module")
+        loaded = importlib.util.module_from_spec(spec)
+        sys.modules[name] = loaded  # dataclasses look their module up by name
+        spec.loader.exec_module(loaded)
+        return loaded
+    except (ImportError, FileNotFoundError) as error:
+        raise ConfigError(f"the operator module cannot be imported: {error}", subject=module) from error
+
+
+def dims_of(operator: Operator, case: Case) -> dict[str, int]:
+    """The dimensions of a case, defaults filled in. Raises ConfigError for a missing or unknown one."""
+    unknown = [name for name in case.dims if name not in operator.dims]
+    if unknown:
+        raise ConfigError(f"unknown dimension {unknown[0]}; allowed: {', '.join(operator.dims)}", subject=case.shape)
+    dims: dict[str, int] = {}
+    for name, default in operator.dims.items():
+        value = case.dims.get(name, dims.get(default, None) if isinstance(default, str) else default)
+        if value is None or isinstance(value, str):
+            raise ConfigError(f"the shape does not give {name}", subject=case.shape)
+        dims[name] = value
+    return dims
+
+
+def option(operator: Operator, case: Case, name: str) -> bool | str:
+    """An option's value in a case, or its default."""
+    return case.options.get(name, operator.options[name][0])
+
+
+def dtype(name: str) -> torch.dtype:
+    """The torch data type of a name in config.yaml."""
+    try:
+        return DTYPES[name]
+    except KeyError:
+        raise ConfigError(f"unknown data type; allowed: {', '.join(DTYPES)}", subject=name) from None
+
+
+def dtype_name(value: torch.dtype) -> str:
+    """`float16` for torch.float16."""
+    return str(value).removeprefix("torch.")
+
+
+def roundoff(name: str) -> float:
+    """û of a data type by name. Raises ConfigError for an unknown one."""
+    try:
+        return UNIT_ROUNDOFF[name]
+    except KeyError:
+        raise ConfigError(f"no unit roundoff is known; allowed: {', '.join(UNIT_ROUNDOFF)}", subject=name) from None
+
+
+@dataclass(frozen=True)
+class Units:
+    """Roundoffs of a declared precision: output, intermediate, accumulation (8·û), and the coarser of the first two."""
+
+    output: float
+    intermediate: float
+    accumulate: float
+    smallest: float
+
+    @property
+    def coarse(self) -> float:
+        """u of criteria (b) and (c)."""
+        return max(self.output, self.intermediate)
+
+
+def units(precision: Precision) -> Units:
+    """The roundoffs of a declared precision."""
+    return Units(
+        output=roundoff(precision.output),
+        intermediate=roundoff(precision.p),
+        accumulate=8 * roundoff(precision.accumulate),
+        smallest=SMALLEST_SUBNORMAL.get(precision.output, 0.0),
+    )
+
+
+def forward_bound(output: torch.Tensor, condition: torch.Tensor, accumulation: torch.Tensor, unit: Units) -> torch.Tensor:
+    """B = u_o|O| + u_p(1+u_p)·A + accumulation + smallest subnormal, per element.
+
+    condition is A, the sum of the magnitudes of the terms of O; accumulation is the u_a term, already multiplied.
+    """
+    u = unit.intermediate
+    return unit.output * output.abs() + u * (1 + u) * condition + accumulation + unit.smallest
+
+
+# κ of criteria (b) and (c): how much of the worst-case accumulation term shows up in the RMS error and in the bias of
+# correct float32 code. Calibrated with benchmarks/calibrate.py; see `accumulation_floors`.
+RMS_SHARE = 1 / 64
+BIAS_SHARE = 1 / 256
+
+
+def accumulation_floors(output: torch.Tensor, accumulation: torch.Tensor) -> tuple[float, float]:
+    """What float32 accumulation alone may cause: RMS error (absolute) and bias (relative).
+
+    trust.md's (b) and (c) are stated for outputs of half precision, whose rounding hides the accumulation error. With a
+    float32 output the accumulation is all there is, so its bound, scaled by a calibrated share, is the floor of both.
+    """
+    square = float((output * output).sum())
+    rms = RMS_SHARE * float((accumulation * accumulation).mean().sqrt())
+    bias = BIAS_SHARE * float((accumulation * output.abs()).sum()) / square if square > 0 else 0.0
+    return rms, bias
