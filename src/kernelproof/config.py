@@ -211,6 +211,10 @@ class Config:
         """Where stage records go."""
         return self.root / "results"
 
+    def record(self, stage: str, *names: str) -> Path:
+        """The record of a stage: `results/build/attention/fp16_wmma.json`."""
+        return self.results.joinpath(stage, *names[:-1], f"{names[-1]}.json")
+
     def operator(self, name: str) -> OperatorConfig:
         """An operator by name. Raises ConfigError for an unknown one."""
         if name not in self.operators:
@@ -363,7 +367,9 @@ class _Places:
     overridden: set[Key]
 
     def of(self, key: Key) -> str:
-        if any(key[: len(o)] == o for o in self.overridden):
+        within = any(key[: len(given)] == given for given in self.overridden)
+        made = key not in self.lines and any(given[: len(key)] == key for given in self.overridden)
+        if within or made:
             return "command line (--config)"
         while key and key not in self.lines:
             key = key[:-1]

@@ -1,0 +1,297 @@
+"""The command line: one subcommand a stage, and the commands that read what the stages made.
+
+Stage modules are imported only when their command runs, so that each of the many short commands of a run starts fast.
+The one handler at the bottom prints what failed, on what, where the log is and what to do next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kernelproof import __version__
+from kernelproof.errors import ExitCode, KernelproofError
+
+EVENTS = "KERNELPROOF_EVENTS"  # a file to which a stage tells when it starts and how it ended
+RUN_PID = "KERNELPROOF_RUN_PID"  # the workflow's process: a stage does not outlive it
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; gives back its exit code (see `ExitCode`)."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        return int(arguments.command(arguments))
+    except KernelproofError as error:
+        print(f"kernelproof: {error}", file=sys.stderr)
+        return ExitCode.COULD_NOT_RUN
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.COULD_NOT_RUN
+    except OSError as error:
+        hint = "free some space and run the same command again" if error.errno == 28 else "check the path and its permissions"
+        print(f"kernelproof: {error.filename or 'system'}: {error.strerror}\n  next: {hint}", file=sys.stderr)
+        return ExitCode.COULD_NOT_RUN
+    except KeyboardInterrupt:
+        print("kernelproof: interrupted; the same command continues where this one stopped", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kernelproof",
+        description="Turn a commit of a CUDA kernel repository into evidence that a reviewer can check.",
+        epilog="exit codes: 0 all well; 1 some verdict is bad; 2 it could not run",
+    )
+    parser.add_argument("--version", action="version", version=f"kernelproof {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, help_text: str, function: Callable[[argparse.Namespace], int], *, config: bool = True) -> Any:
+        sub = commands.add_parser(name, help=help_text, description=help_text)
+        sub.set_defaults(command=function)
+        sub.add_argument("--json", action="store_true", help="print the result as JSON")
+        if config:
+            sub.add_argument("--config", type=Path, default=Path("config.yaml"), metavar="FILE")
+            sub.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one value, e.g. bench.processes=3")
+        return sub
+
+    command("capture", "record the machine", _capture)
+
+    build = command("build", "build one variant", _build)
+    _select(build, variant="required")
+    build.add_argument("--cuda-home", type=Path, metavar="DIR", help="use this CUDA toolkit instead of the wheels")
+
+    test = command("test", "check one or several variants on the staged ladder", _test)
+    test.add_argument("--operator", required=True)
+    test.add_argument("--variant", required=True, action="append", help="may be given several times")
+
+    bench = command("bench", "measure all contenders of one operator on one device, or run one variant once", _bench)
+    _select(bench, variant="optional")
+    bench.add_argument("--device", choices=["cpu", "cuda"])
+    bench.add_argument("--shape")
+    bench.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="e.g. causal=true; with --once")
+    bench.add_argument("--once", action="store_true", help="one call of one variant, as a profiler wants it")
+
+    profile = command("profile", "profile one CUDA variant with Nsight Compute", _profile)
+    _select(profile, variant="required")
+
+    for name, help_text, function in (
+        ("manifest", "gather what was made, from what, by what and where", _manifest),
+        ("report", "render report.html and summary.md", _report),
+        ("bundle", "write manifest.yaml and pack the tarball", _bundle),
+    ):
+        command(name, help_text, function).add_argument(
+            "--folder", type=Path, metavar="DIR", help="default: reports/<commit>, by the state of the repository"
+        )
+
+    verify = command("verify", "check a bundle: every member, and that the archive is safe", _verify, config=False)
+    verify.add_argument("bundle", type=Path)
+
+    gate = command("gate", "decide by the records whether the claims hold", _gate)
+    gate.add_argument("records", nargs="?", type=Path, help="default: results")
+
+    command("doctor", "say what this machine can do and what is missing", _doctor, config=False)
+
+    init = command("init", "make a folder with a new operator, ready to run", _init, config=False)
+    init.add_argument("operator", metavar="NAME")
+    init.add_argument("--into", type=Path, metavar="DIR", help="default: examples/NAME")
+
+    run = commands.add_parser("run", help="run the whole workflow with a progress display", add_help=False)
+    run.add_argument("arguments", nargs=argparse.REMAINDER)
+    run.set_defaults(command=_run)
+    return parser
+
+
+def _select(parser: argparse.ArgumentParser, *, variant: str) -> None:
+    parser.add_argument("--operator", required=True)
+    parser.add_argument("--variant", required=variant == "required")
+
+
+def _config(arguments: argparse.Namespace) -> Any:
+    from kernelproof import config
+
+    return config.load(arguments.config, arguments.set)
+
+
+def _stage(arguments: argparse.Namespace, stage: str, subject: str, run: Callable[[], Any]) -> int:
+    """Run one stage for one subject, telling the progress display how it starts and ends."""
+    if pid := os.environ.get(RUN_PID):
+        from kernelproof.processes import end_with
+
+        end_with(int(pid))
+    _event(stage, subject, "start")
+    try:
+        record = run()
+    except BaseException as error:
+        _event(stage, subject, "end", "error", str(error) or type(error).__name__)
+        raise
+    _event(stage, subject, "end", getattr(record, "verdict", None) or record.status, record.reason or "")
+    if arguments.json:
+        print(json.dumps(dataclasses.asdict(record), indent=1, default=str))
+    return ExitCode.WELL
+
+
+def _event(stage: str, subject: str, event: str, status: str = "", message: str = "") -> None:
+    if path := os.environ.get(EVENTS):
+        line = {"t": time.time(), "stage": stage, "subject": subject, "event": event, "status": status}
+        line |= {"message": message, "pid": os.getpid()}
+        with open(path, "a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+
+def _capture(arguments: argparse.Namespace) -> int:
+    from kernelproof import capture
+
+    config = _config(arguments)
+    return _stage(arguments, "capture", "machine", lambda: capture.run(config, config.record("capture", "capture")))
+
+
+def _build(arguments: argparse.Namespace) -> int:
+    from kernelproof import build
+
+    config = _config(arguments)
+    output = config.record("build", arguments.operator, arguments.variant)
+    cuda_home = arguments.cuda_home or (Path(home) if (home := os.environ.get("KERNELPROOF_CUDA_HOME")) else None)
+    return _stage(
+        arguments,
+        "build",
+        f"{arguments.operator}/{arguments.variant}",
+        lambda: build.run(config, arguments.operator, arguments.variant, output, cuda_home),
+    )
+
+
+def _test(arguments: argparse.Namespace) -> int:
+    from kernelproof import test
+
+    config = _config(arguments)
+    folder = config.results / "test" / arguments.operator
+    for name in arguments.variant:
+        _stage(
+            arguments,
+            "test",
+            f"{arguments.operator}/{name}",
+            lambda name=name: test.run(config, arguments.operator, [name], folder)[0],  # type: ignore[misc]
+        )
+    return ExitCode.WELL
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from kernelproof import bench
+
+    config = _config(arguments)
+    if arguments.once:
+        if not arguments.variant or not arguments.shape:
+            raise KernelproofError("--once needs --variant and --shape", subject="bench")
+        options = dict(_option(entry) for entry in arguments.option)
+        bench.once(config, arguments.operator, arguments.variant, arguments.shape, options)
+        return ExitCode.WELL
+    if not arguments.device:
+        raise KernelproofError("give --device cpu or --device cuda (or --once with --variant and --shape)", subject="bench")
+    output = config.record("bench", f"{arguments.operator}-{arguments.device}")
+    subject = f"{arguments.operator} on {arguments.device}"
+    return _stage(
+        arguments, "bench", subject, lambda: bench.run(config, arguments.operator, arguments.device, output)
+    )
+
+
+def _option(entry: str) -> tuple[str, bool | str]:
+    name, separator, value = entry.partition("=")
+    if not separator:
+        raise KernelproofError("not of the form name=value, e.g. causal=true", subject=f"--option {entry}")
+    return name, {"true": True, "false": False}.get(value.lower(), value)
+
+
+def _profile(arguments: argparse.Namespace) -> int:
+    from kernelproof import profile
+
+    config = _config(arguments)
+    output = config.record("profile", arguments.operator, arguments.variant)
+    return _stage(
+        arguments,
+        "profile",
+        f"{arguments.operator}/{arguments.variant}",
+        lambda: profile.run(config, arguments.operator, arguments.variant, output),
+    )
+
+
+def _folder(arguments: argparse.Namespace, config: Any) -> Path:
+    if arguments.folder:
+        return Path(arguments.folder)
+    from kernelproof import repository
+
+    return Path(config.root) / "reports" / repository.folder_name(repository.provenance(config.root))
+
+
+def _manifest(arguments: argparse.Namespace) -> int:
+    from kernelproof import manifest
+
+    config = _config(arguments)
+    folder = _folder(arguments, config)
+    output = config.record("manifest", folder.name)
+    return _stage(arguments, "manifest", folder.name, lambda: manifest.run(config, folder.name, output))
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from kernelproof import report
+
+    config = _config(arguments)
+    folder = _folder(arguments, config)
+    facts = config.record("manifest", folder.name)
+    return _stage(
+        arguments,
+        "report",
+        folder.name,
+        lambda: report.run(config, facts, folder / "report.html", folder / "summary.md"),
+    )
+
+
+def _bundle(arguments: argparse.Namespace) -> int:
+    from kernelproof import bundle
+
+    config = _config(arguments)
+    folder = _folder(arguments, config)
+    facts = config.record("manifest", folder.name)
+    return _stage(arguments, "bundle", folder.name, lambda: bundle.run(config, facts, folder))
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from kernelproof import verify
+
+    return verify.main([str(arguments.bundle), *(["--json"] if arguments.json else [])])
+
+
+def _gate(arguments: argparse.Namespace) -> int:
+    from kernelproof import gate
+
+    config = _config(arguments)
+    result = gate.run(config, arguments.records or config.results)
+    print(json.dumps(result.as_json(), indent=1) if arguments.json else result.markdown())
+    return int(result.exit_code)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from kernelproof import doctor
+
+    return doctor.main(as_json=arguments.json)
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    from kernelproof import scaffold
+
+    into = arguments.into or Path("examples") / arguments.operator
+    written = scaffold.run(arguments.operator, into)
+    print(json.dumps([str(path) for path in written]) if arguments.json else "\n".join(str(path) for path in written))
+    return ExitCode.WELL
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from kernelproof import run
+
+    return run.main(arguments.arguments)
