@@ -1,0 +1,204 @@
+"""From a built library and files of raw bytes to a call: used in the worker, never in the process that judges.
+
+A tensor argument is an *image*, a file of `guard band | payload | guard band`; the variant is given a view of the
+payload. NumPy serves CPU variants, so that their worker need not import torch (two seconds); torch serves the rest.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from kernelproof.errors import WorkerReplyError
+
+ALIGNMENT = 4096  # bytes; what the CUDA allocator and torch promise at least is 64 to 512
+NUMPY_DTYPES = frozenset({"float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"})
+
+
+class Loadable(Protocol):
+    """The part of a variant's configuration that loading needs."""
+
+    @property
+    def abi(self) -> str: ...
+    @property
+    def entry(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A variant as its worker knows it: how to call it, and not what it is judged on."""
+
+    abi: str  # tvm_ffi, torch, python
+    device: str  # cpu, cuda
+    passing: str  # destination, return
+    entry: str
+    library: str | None
+    root: str
+
+
+@dataclass
+class Image:
+    """A tensor argument in memory: all bytes with their guard bands, and the view that the variant is given."""
+
+    raw: Any  # numpy or torch uint8 [bytes]
+    view: Any
+
+
+def needs_torch(abi: str, device: str, dtypes: list[str]) -> bool:
+    """Whether a worker for this variant must import torch: CUDA memory, PyTorch callables, dtypes NumPy lacks."""
+    return abi != "tvm_ffi" or device != "cpu" or not set(dtypes) <= NUMPY_DTYPES
+
+
+def load(variant: Loadable, library: Path | None, root: Path) -> Callable[..., Any]:
+    """The variant as a callable.
+
+    Raises WorkerReplyError when the library cannot be loaded or has no such function.
+    """
+    loaders = {"tvm_ffi": _load_tvm_ffi, "torch": _load_torch_extension, "python": _load_python}
+    try:
+        return loaders[variant.abi](variant.entry or "run", library, root)
+    except WorkerReplyError:
+        raise
+    except Exception as error:
+        raise WorkerReplyError(f"it cannot be loaded: {type(error).__name__}: {error}", subject=_name(variant, library)) from error
+
+
+def _name(variant: Loadable, library: Path | None) -> str:
+    return variant.entry if library is None else library.name
+
+
+def _load_tvm_ffi(entry: str, library: Path | None, root: Path) -> Callable[..., Any]:
+    import tvm_ffi
+
+    module = tvm_ffi.load_module(str(_existing(library)))
+    try:
+        function = module.get_function(entry)
+    except Exception:
+        function = None
+    if function is None:
+        raise WorkerReplyError(
+            f"the library exports no TVM-FFI function {entry!r}",
+            subject=_existing(library).name,
+            hint=f"end the binding with TVM_FFI_DLL_EXPORT_TYPED_FUNC({entry}, ...)",
+        )
+
+    def call(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    call.module = module  # type: ignore[attr-defined]  # the library must outlive the function
+    return call
+
+
+def _load_torch_extension(entry: str, library: Path | None, root: Path) -> Callable[..., Any]:
+    path = _existing(library)
+    # The module's name was fixed when it was compiled (TORCH_EXTENSION_NAME); its initialiser bears it.
+    names = sorted({name.decode() for name in re.findall(rb"PyInit_(\w+)", path.read_bytes())})
+    if not names:
+        raise WorkerReplyError("the library is no Python extension (no PyInit_ function)", subject=path.name)
+    importlib.import_module("torch")
+    for name in names:
+        loader = importlib.machinery.ExtensionFileLoader(name, str(path))
+        spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+        if spec is None:
+            continue
+        try:
+            module = importlib.util.module_from_spec(spec)
+        except ImportError:
+            continue  # a string in the binary that only looks like an initialiser
+        loader.exec_module(module)
+        return _attribute(module, entry, path.name)
+    raise WorkerReplyError(f"none of {', '.join(names)} can be imported from it", subject=path.name)
+
+
+def _load_python(entry: str, library: Path | None, root: Path) -> Callable[..., Any]:
+    where, _, function = entry.rpartition(":")
+    if not where:
+        raise WorkerReplyError(f"entry {entry!r} is not of the form module:function or file.py:function")
+    if where.endswith(".py"):
+        path = root / where
+        if not path.is_file():
+            raise WorkerReplyError("the file does not exist", subject=where)
+        spec = importlib.util.spec_from_file_location(f"kernelproof_candidate_{path.stem}", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # Triton and dataclasses look a function's module up by name
+        spec.loader.exec_module(module)
+    else:
+        if str(root) not in sys.path:
+            sys.path.insert(0, str(root))
+        module = importlib.import_module(where)
+    return _attribute(module, function, where)
+
+
+def _attribute(module: Any, name: str, where: str) -> Callable[..., Any]:
+    function = getattr(module, name, None)
+    if not callable(function):
+        public = ", ".join(n for n in dir(module) if not n.startswith("_"))
+        raise WorkerReplyError(f"there is no function {name!r} in it (it has: {public})", subject=where)
+    return function  # type: ignore[no-any-return]
+
+
+def _existing(library: Path | None) -> Path:
+    if library is None or not library.is_file():
+        raise WorkerReplyError("the library does not exist", subject=str(library))
+    return library
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+def load_image(descriptor: Mapping[str, Any], device: str, with_torch: bool) -> Image:
+    """Read an image and put it whole, guard bands included, on the device.
+
+    descriptor: `image` (path), `offset` (bytes to the first element), `dtype`, `shape`, `strides` (in elements).
+    """
+    raw = _read_aligned(Path(descriptor["image"]))
+    shape, strides = tuple(descriptor["shape"]), tuple(descriptor["strides"])
+    offset, dtype = int(descriptor["offset"]), str(descriptor["dtype"])
+    if not with_torch:
+        item = np.dtype(dtype).itemsize
+        view = np.ndarray(shape, dtype, buffer=raw, offset=offset, strides=[s * item for s in strides])
+        return Image(raw, view)
+    import torch
+
+    kind: torch.dtype = getattr(torch, dtype)
+    whole = torch.from_numpy(raw)
+    if device == "cuda":
+        whole = whole.to("cuda")
+    elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
+    payload = whole[offset : offset + elements * kind.itemsize].view(kind)
+    return Image(whole, payload.as_strided(shape, strides))
+
+
+def _read_aligned(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The file's bytes, beginning on a page as device memory does, so that vector loads are as aligned as there."""
+    size = path.stat().st_size
+    space = np.empty(size + ALIGNMENT, np.uint8)
+    start = -space.ctypes.data % ALIGNMENT
+    raw = space[start : start + size]
+    with path.open("rb") as stream:
+        if stream.readinto(memoryview(raw)) != size:
+            raise WorkerReplyError("the image was cut short while it was read", subject=path.name)
+    return raw
+
+
+def to_bytes(raw: Any) -> memoryview:
+    """An image's bytes, copied from the device if need be (which waits for the device's work)."""
+    return memoryview(raw if isinstance(raw, np.ndarray) else raw.cpu().numpy())
+
+
+def synchronise(device: str) -> None:
+    """Wait until the device has done what was asked; an error of a kernel surfaces here."""
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()

@@ -1,0 +1,346 @@
+"""The process that runs candidates: `python -m kernelproof.worker`, started by the supervisor and by nobody else.
+
+It is a fork server. The *host* imports what candidates need (NumPy and TVM-FFI, torch where it must), touches no GPU
+and runs no candidate. For each `spawn` it forks a *worker*: a process in a session of its own, with its own private
+connection to the supervisor, which loads one candidate, calls it and hands over raw bytes. A worker never knows the
+operator, the seed or the expected result, and whatever it does to itself (a crash, a hang, `exit(0)`) ends only it.
+
+Messages are JSON: one datagram each between host and supervisor, one line each between worker and supervisor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from kernelproof.processes import die_with_parent
+
+if TYPE_CHECKING:
+    from kernelproof.loading import Candidate, Image
+
+PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
+FILE_LIMIT_BYTES = 16 << 20  # the largest file a candidate can write, its log included: a disk cannot be filled
+POISON_FLIP = 0x55  # XORed into every element of every second repeat's output poison
+
+
+def main() -> None:
+    """Serve as a host until the supervisor's end of the control socket closes."""
+    settings = json.loads(sys.argv[1])
+    control = socket.socket(fileno=settings["control_fd"])
+    preload(settings["needs_torch"])
+    Host(control, settings).serve()
+
+
+def preload(needs_torch: bool) -> None:
+    """Import what candidates need. No CUDA call may happen here: a CUDA context does not survive a fork."""
+    import numpy  # noqa: F401
+
+    if needs_torch:
+        import torch  # noqa: F401
+    else:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # TVM-FFI imports torch where it can: 2 s for nothing
+    import tvm_ffi  # noqa: F401
+
+    import kernelproof.loading  # noqa: F401
+
+
+class Host:
+    """Forks workers on request and reports how each ended."""
+
+    def __init__(self, control: socket.socket, settings: dict[str, Any]) -> None:
+        self.control = control
+        self.settings = settings
+        self.pid = os.getpid()
+        self.workers: set[int] = set()
+
+    def serve(self) -> None:
+        """Handle requests and ended children until the supervisor is gone; then kill every worker."""
+        # Whatever a worker starts and abandons becomes our child, and is found and killed when the worker ends.
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write)
+        self.tell(ready=True)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.control, selectors.EVENT_READ)
+            selector.register(wake_read, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fd == wake_read:
+                        with contextlib.suppress(BlockingIOError):
+                            os.read(wake_read, 4096)
+                        self.reap()
+                    elif not self.obey():
+                        self.end()
+
+    def obey(self) -> bool:
+        """Carry out one message of the supervisor; False when it is gone."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self.control, 1 << 16, 2)
+        except ConnectionError:
+            return False
+        if not data:
+            return False
+        message = json.loads(data)
+        if "kill" in message:
+            self.kill(message["kill"])
+        else:
+            connection, log = descriptors
+            pid = os.fork()
+            if pid == 0:
+                self.become_worker(connection, log)
+            self.workers.add(pid)
+            os.close(connection)
+            os.close(log)
+            self.tell(spawned=message["spawn"], pid=pid)
+        return True
+
+    def become_worker(self, connection: int, log: int) -> NoReturn:
+        """In the forked child: leave everything of the host behind and serve one candidate."""
+        status = 70  # EX_SOFTWARE: the worker itself failed
+        try:
+            os.setsid()
+            die_with_parent(self.pid)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self.control.close()
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.close(log)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_LIMIT_BYTES, most))
+            faulthandler.enable()
+            os.chdir(self.settings["scratch"])
+            Worker(socket.socket(fileno=connection), self.settings).serve()
+            status = 0
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+
+    def kill(self, pid: int) -> None:
+        if pid in self.workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)  # the fork may not have come to its setsid yet
+
+    def reap(self) -> None:
+        """Collect every ended child; report workers, and kill what they left running."""
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if found is None:
+                return
+            pid = found.si_pid
+            if pid in self.workers:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)  # while the zombie still holds the group's number
+            _, status = os.waitpid(pid, 0)
+            if pid in self.workers:
+                self.workers.discard(pid)
+                self.kill_adopted()
+                self.tell(exited=pid, exit_code=os.waitstatus_to_exitcode(status))
+
+    def kill_adopted(self) -> None:
+        """Kill processes that an ended worker moved out of its session (a daemon) and left to us."""
+        children = Path(f"/proc/self/task/{self.pid}/children")
+        with contextlib.suppress(OSError):
+            for child in map(int, children.read_text().split()):
+                with contextlib.suppress(ProcessLookupError):
+                    if child not in self.workers and os.getsid(child) not in self.workers:
+                        os.kill(child, signal.SIGKILL)
+
+    def tell(self, **message: Any) -> None:
+        with contextlib.suppress(ConnectionError):
+            self.control.send(json.dumps(message).encode())
+
+    def end(self) -> NoReturn:
+        for pid in list(self.workers):
+            self.kill(pid)
+        self.kill_adopted()
+        os._exit(0)
+
+
+class Worker:
+    """One candidate in one process: loads it, calls it, hands over what it wrote."""
+
+    def __init__(self, connection: socket.socket, settings: dict[str, Any]) -> None:
+        self.connection = connection
+        self.settings = settings
+        self.with_torch = bool(settings["needs_torch"])
+        self.candidate: Candidate | None = None
+        self.function: Callable[..., Any] | None = None
+
+    def serve(self) -> None:
+        """Answer requests until the supervisor hangs up."""
+        commands = {"load": self.load, "run": self.run, "measure": self.measure}
+        if self.with_torch and self.settings["threads"]:
+            import torch
+
+            torch.set_num_threads(self.settings["threads"])
+        with self.connection.makefile("rb") as lines:
+            for line in lines:
+                request = json.loads(line)
+                token = request.pop("token")
+                try:
+                    answer = {"result": commands[request.pop("command")](**request)}
+                except Exception as error:
+                    import traceback
+
+                    traceback.print_exc()
+                    answer = {"error": {"type": type(error).__name__, "message": _first_lines(str(error))}}
+                sys.stdout.flush()
+                sys.stderr.flush()
+                self.connection.sendall(json.dumps({"token": token, **answer}).encode() + b"\n")
+
+    def load(self, candidate: dict[str, Any]) -> dict[str, Any]:
+        """Load the candidate: `abi`, `device`, `passing`, `entry`, `library`, `root` (see loading.Candidate)."""
+        from kernelproof.loading import Candidate, load, synchronise
+
+        self.candidate = Candidate(**candidate)
+        library = Path(self.candidate.library) if self.candidate.library else None
+        self.function = load(self.candidate, library, Path(self.candidate.root))
+        synchronise(self.candidate.device)
+        return {}
+
+    def run(self, arguments: dict[str, Any], outputs: list[str], repeats: int = 1) -> dict[str, Any]:
+        """Call the candidate `repeats` times on the same inputs and write every image back, to `<image>.out`.
+
+        Each call finds its outputs freshly poisoned. What is handed over is the first call's outputs and the inputs as
+        the last call left them. The other calls must give the same bits: `differing` counts those that do not, and
+        `first_difference` is [repeat, flat element index] of the first that did not.
+        """
+        from kernelproof.loading import load_image, synchronise, to_bytes
+
+        if self.candidate is None:
+            raise RuntimeError("nothing is loaded")
+        device = self.candidate.device
+        images = {
+            name: load_image(value, device, self.with_torch) for name, value in arguments.items() if isinstance(value, dict)
+        }
+        values = {name: images[name].view if name in images else value for name, value in arguments.items()}
+        poison = {name: _copy(images[name].raw) for name in outputs}
+        synchronise(device)
+        started = time.monotonic()
+        self.call(values, images, outputs)
+        synchronise(device)
+        duration_s = time.monotonic() - started
+        first = {name: _copy(images[name].raw) for name in outputs}
+        first_bits = {name: _copy(_bits(images[name].view)) for name in outputs}
+        differing, first_difference = 0, None
+        for repeat in range(1, repeats):
+            for name in outputs:
+                images[name].raw[...] = poison[name]
+                if repeat % 2 == 1:  # other poison, so that a result which hangs on it shows
+                    _bits(images[name].view).__ixor__(POISON_FLIP)
+            self.call(values, images, outputs)
+            synchronise(device)
+            places = [_first_difference(_bits(images[name].view), first_bits[name]) for name in outputs]
+            place = next((p for p in places if p is not None), None)
+            if place is not None:
+                differing += 1
+                first_difference = first_difference or [repeat, place]
+        with _handing_over():
+            for name, image in images.items():
+                Path(arguments[name]["image"] + ".out").write_bytes(to_bytes(first.get(name, image.raw)))
+        return {"repeats": repeats, "differing": differing, "first_difference": first_difference, "duration_s": duration_s}
+
+    def call(self, values: dict[str, Any], images: dict[str, Image], outputs: list[str]) -> None:
+        """One call: with all arguments, or without the outputs when the candidate returns them."""
+        assert self.candidate is not None and self.function is not None
+        if self.candidate.passing == "destination":
+            self.function(*values.values())
+            return
+        returned = self.function(*(value for name, value in values.items() if name not in outputs))
+        tensors = returned if isinstance(returned, (tuple, list)) else [returned]
+        if len(tensors) != len(outputs):
+            raise RuntimeError(f"it returned {len(tensors)} values where {len(outputs)} are expected")
+        for name, tensor in zip(outputs, tensors, strict=True):
+            _check_returned(tensor, images[name].view, {n: i for n, i in images.items() if n not in outputs})
+            images[name].view[...] = tensor
+
+    def measure(self, **payload: Any) -> Any:
+        """Time contenders against one another in this process (see timing.measure)."""
+        from kernelproof import timing
+
+        return timing.measure(**payload)
+
+
+def _first_lines(text: str, most: int = 12) -> str:
+    lines = text.strip().splitlines()
+    return "\n".join(lines[:most])[:2000]
+
+
+@contextlib.contextmanager
+def _handing_over() -> Any:
+    """Lift the file-size limit, which is meant for the candidate, while results are written."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _copy(raw: Any) -> Any:
+    return raw.copy() if hasattr(raw, "copy") else raw.clone()
+
+
+def _bits(view: Any) -> Any:
+    """The same memory as integers: comparing floats would take -0 for 0 and NaN for different from itself."""
+    if hasattr(view, "data_ptr"):
+        import torch
+
+        return view.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[view.element_size()])
+    return view.view(f"i{view.itemsize}")
+
+
+def _first_difference(now: Any, then: Any) -> int | None:
+    """Flat index of the first element whose bits are not those of the first call; None when all are."""
+    different = (now != then).reshape(-1)
+    if not bool(different.any()):
+        return None
+    return int(different.nonzero()[0].reshape(-1)[0])
+
+
+def _check_returned(tensor: Any, expected: Any, inputs: dict[str, Image]) -> None:
+    """A returned tensor must be what the case asks for, and its memory the candidate's own."""
+    if not hasattr(tensor, "shape") or not hasattr(tensor, "dtype"):
+        raise RuntimeError(f"it returned a {type(tensor).__name__}, not a tensor")
+    if tuple(tensor.shape) != tuple(expected.shape):
+        raise RuntimeError(f"it returned a tensor of shape {tuple(tensor.shape)}; {tuple(expected.shape)} is expected")
+    if tensor.dtype != expected.dtype:
+        raise RuntimeError(f"it returned a tensor of dtype {tensor.dtype}; {expected.dtype} is expected")
+    if getattr(tensor, "device", None) != getattr(expected, "device", None):
+        raise RuntimeError(f"it returned a tensor on {tensor.device}; {expected.device} is expected")
+    address = _address(tensor)
+    for name, image in inputs.items():
+        start = _address(image.raw)
+        if start <= address < start + len(image.raw):
+            raise RuntimeError(f"the tensor that it returned lies in the memory of its input {name!r}")
+
+
+def _address(tensor: Any) -> int:
+    return int(tensor.data_ptr() if hasattr(tensor, "data_ptr") else tensor.ctypes.data)
+
+
+if __name__ == "__main__":
+    main()
