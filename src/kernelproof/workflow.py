@@ -1,0 +1,156 @@
+"""What the Snakefile asks: the run's lock, the files a stage depends on, and which machine this is.
+
+Parsed at every `snakemake` call, also when there is nothing to do, so everything here costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+from pathlib import Path
+from typing import IO
+
+from kernelproof.config import OperatorConfig, VariantConfig
+from kernelproof.errors import KernelproofError
+
+PACKAGE = Path(__file__).resolve().parent
+# Packages whose release changes what is built or measured.
+MEASURED_PACKAGES = ("torch", "triton", "apache-tvm-ffi", "numpy", "nvidia-cuda-nvcc", "nvidia-cudnn-cu13")
+
+_IMPORT = re.compile(r"^\s*from kernelproof(?:\.([\w.]+))? import (\([^)]*\)|[^\n]*)", re.MULTILINE)
+_STARTED = re.compile(r'"kernelproof\.([\w.]+)"')  # "-m", "kernelproof.worker"
+
+
+def lock(path: Path) -> IO[str]:
+    """Hold the run's lock for as long as the returned file is open.
+
+    The kernel frees it when the process ends, however it ends. Raises KernelproofError when another run holds it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stream = path.open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        stream.seek(0)
+        holder = stream.read().strip() or "another process"
+        raise KernelproofError(
+            f"another run is at work in this folder ({holder})",
+            subject=str(path),
+            hint="wait until it ends, or use a second clone",
+        ) from None
+    stream.truncate(0)
+    stream.write(f"process {os.getpid()}")
+    stream.flush()
+    return stream
+
+
+def machine_fingerprint() -> str:
+    """A hash that changes when a measurement would have to be repeated: CPU, GPU, driver, Python, packages."""
+    facts: list[str] = [platform.machine(), platform.python_version(), os.environ.get("KERNELPROOF_CUDA_HOME", "")]
+    for path in (Path("/proc/driver/nvidia/version"), *sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))):
+        facts.append(_text(path))
+    facts += re.findall(r"^model name.*$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
+    for name in MEASURED_PACKAGES:
+        try:
+            facts.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            facts.append(f"{name} absent")
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def module_files(stage: str, operator_module: str | None = None) -> list[str]:
+    """The files of kernelproof's module `stage` and of all it imports or starts, and of an operator's module."""
+    found = _closure(stage)
+    if operator_module and operator_module.endswith(".py"):
+        return sorted({*found, operator_module})
+    if operator_module and operator_module.startswith("kernelproof."):
+        found = found | _closure(operator_module.removeprefix("kernelproof."))
+    return sorted(_shown(path) for path in found)
+
+
+def template_files() -> list[str]:
+    """The templates that the report is rendered from."""
+    return sorted(_shown(path) for path in (PACKAGE / "templates").rglob("*.j2"))
+
+
+@functools.cache
+def _closure(module: str) -> frozenset[Path]:
+    found: set[Path] = set()
+    waiting = [module]
+    while waiting:
+        path = _file(waiting.pop())
+        if path is None or path in found:
+            continue
+        found.add(path)
+        if path.name == "__init__.py" and path.parent != PACKAGE:
+            found.update(p for p in path.parent.glob("*.py") if path.parent.name == "ladder")
+        waiting += _imports(path)
+    return frozenset(found)
+
+
+@functools.cache
+def _imports(path: Path) -> tuple[str, ...]:
+    text = path.read_text(encoding="utf-8")
+    names = [match.group(1) for match in _STARTED.finditer(text)]
+    for match in _IMPORT.finditer(text):
+        package = match.group(1)
+        imported = re.findall(r"\w+", re.sub(r"\bas \w+|#.*", "", match.group(2)))
+        names += [package] if package else []
+        names += [f"{package}.{name}" if package else name for name in imported]
+    return tuple(names)
+
+
+@functools.cache
+def _file(module: str) -> Path | None:
+    path = PACKAGE.joinpath(*module.split("."))
+    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def _shown(path: Path) -> str:
+    return os.path.relpath(path)
+
+
+def binding_files(operator: OperatorConfig, variant: VariantConfig) -> list[str]:
+    """The binding and every header that a variant's sources may include.
+
+    Too many on purpose: the build stage knows from the compiler which were read, and keeps a build that is current.
+    """
+    if not variant.sources:
+        return []
+    files = [operator.binding] if operator.binding and variant.abi == "tvm_ffi" else []
+    folders = {*operator.include, *(os.path.dirname(source) for source in variant.sources)}
+    for folder in folders:
+        files += [str(p) for p in Path(folder).rglob("*") if p.suffix in (".h", ".cuh", ".hpp")]
+    return sorted(set(files))
+
+
+def test_threads(cores: int | None) -> int:
+    """Cores that one test job claims: at most four tests run beside each other."""
+    return max(1, (cores or 1) // 4)
+
+
+def drop_orphaned_receipt(folder: Path) -> None:
+    """Remove a bundle's receipt when the tarball that it names is gone, so that both are made again."""
+    receipt = folder / "bundle.json"
+    try:
+        tarball = json.loads(receipt.read_text(encoding="utf-8"))["tarball"]
+    except (OSError, ValueError, KeyError):
+        return
+    if not (folder / Path(tarball).name).is_file():
+        receipt.unlink()

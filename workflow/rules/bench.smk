@@ -1,0 +1,25 @@
+# All contenders of an operator on a device are measured together: a ratio of times from two runs means little.
+rule bench:
+    input:
+        build=lambda wildcards: [
+            record("build", variant) for variant in CONFIG.operator(wildcards.operator).contenders(wildcards.device)
+        ],
+        test=lambda wildcards: [
+            record("test", variant) for variant in CONFIG.operator(wildcards.operator).contenders(wildcards.device)
+        ],
+        modules=lambda wildcards: modules("bench", wildcards.operator),
+    output:
+        "results/bench/{operator}-{device}.json",
+    log:
+        "results/logs/bench/{operator}-{device}.log",
+    wildcard_constraints:
+        device="cpu|cuda",
+    params:
+        settings=json.dumps([dataclasses.asdict(CONFIG.bench), dataclasses.asdict(CONFIG.gate)]),
+        cases=lambda wildcards: json.dumps(
+            [CONFIG.operator(wildcards.operator).shapes, dataclasses.asdict(CONFIG.operator(wildcards.operator).bench)]
+        ),
+        machine=MACHINE,
+    threads: workflow.cores # nothing else runs while something is measured
+    shell:
+        "{KERNELPROOF} bench --config {RESOLVED} --operator {wildcards.operator} --device {wildcards.device} 2> {log}"

@@ -1,0 +1,61 @@
+# What every rule needs: the checked configuration, the run's lock, and the names of records and modules.
+import dataclasses
+import json
+import os
+
+from kernelproof import config as configuration
+from kernelproof import repository, workflow as support
+from kernelproof.errors import KernelproofError
+
+KERNELPROOF = f"{sys.executable} -m kernelproof"
+RESOLVED = Path("results/config.json")
+
+try:
+    # Snakemake's own `config` has no line numbers, so the file is read by kernelproof, which reports every fault at once.
+    if workflow.is_main_process and not workflow.dryrun:
+        LOCK = support.lock(Path("results/.lock"))  # held, by an open file, until this process ends
+    CONFIG = configuration.load(
+        next(iter(workflow.config_settings.configfiles), Path("config.yaml")),
+        workflow.config_settings.config,
+    )
+    configuration.save(CONFIG, RESOLVED)
+except KernelproofError as error:
+    print(f"kernelproof: {error}", file=sys.stderr, flush=True)
+    os._exit(2)
+
+STATE = repository.provenance(Path())
+REPORTS = Path("reports") / repository.folder_name(STATE)
+MACHINE = support.machine_fingerprint()
+
+# Stages end with this process, and tell the progress display what they do.
+os.environ["KERNELPROOF_RUN_PID"] = str(os.getpid())
+os.environ.setdefault("KERNELPROOF_EVENTS", os.path.abspath("results/run/events.jsonl"))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [str(Path(workflow.basedir, "src")), os.environ.get("PYTHONPATH")])
+)
+Path("results/run").mkdir(parents=True, exist_ok=True)
+
+support.drop_orphaned_receipt(REPORTS)
+
+
+def variant_of(wildcards):
+    return CONFIG.operator(wildcards.operator).variant(wildcards.variant)
+
+
+def specification(variant):
+    """Everything in the configuration that decides how a variant is built and called; a change runs its chain again."""
+    return json.dumps(dataclasses.asdict(variant), sort_keys=True)
+
+
+def record(stage, variant):
+    return str(CONFIG.record(stage, variant.operator, variant.name))
+
+
+def modules(stage, operator=None):
+    """The Python files that a stage is made of, its imports followed; Snakemake tracks none of them."""
+    return support.module_files(stage, CONFIG.operator(operator).module if operator else None)
+
+
+BUILT = [variant for variant in CONFIG.variants()]
+PROFILED = [variant for variant in BUILT if variant.device == "cuda" and variant.role == "variant"]
+BENCHED = sorted({(variant.operator, variant.device) for variant in BUILT})

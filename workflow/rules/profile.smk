@@ -1,0 +1,16 @@
+rule profile:
+    input:
+        build="results/build/{operator}/{variant}.json",
+        test="results/test/{operator}/{variant}.json",
+        modules=lambda wildcards: modules("profile", wildcards.operator),
+    output:
+        "results/profile/{operator}/{variant}.json",
+    log:
+        "results/logs/profile/{operator}/{variant}.log",
+    params:
+        settings=json.dumps(dataclasses.asdict(CONFIG.profile)),
+        case=lambda wildcards: json.dumps(dataclasses.asdict(CONFIG.operator(wildcards.operator).profile)),
+        machine=MACHINE,
+    threads: workflow.cores # counters are replayed: another job on the GPU would be in them
+    shell:
+        "{KERNELPROOF} profile --config {RESOLVED} --operator {wildcards.operator} --variant {wildcards.variant} 2> {log}"
