@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import sys
@@ -64,23 +65,22 @@ def _parser() -> argparse.ArgumentParser:
 
     command("capture", "record the machine", _capture)
 
-    build = command("build", "build one variant", _build)
-    _select(build, variant="required")
+    build = command("build", "build one or several variants", _build)
+    _select(build, several=True)
     build.add_argument("--cuda-home", type=Path, metavar="DIR", help="use this CUDA toolkit instead of the wheels")
 
     test = command("test", "check one or several variants on the staged ladder", _test)
-    test.add_argument("--operator", required=True)
-    test.add_argument("--variant", required=True, action="append", help="may be given several times")
+    _select(test, several=True)
 
     bench = command("bench", "measure all contenders of one operator on one device, or run one variant once", _bench)
-    _select(bench, variant="optional")
+    _select(bench)
     bench.add_argument("--device", choices=["cpu", "cuda"])
     bench.add_argument("--shape")
     bench.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="e.g. causal=true; with --once")
     bench.add_argument("--once", action="store_true", help="one call of one variant, as a profiler wants it")
 
     profile = command("profile", "profile one CUDA variant with Nsight Compute", _profile)
-    _select(profile, variant="required")
+    _select(profile, required=True)
 
     for name, help_text, function in (
         ("manifest", "gather what was made, from what, by what and where", _manifest),
@@ -109,9 +109,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _select(parser: argparse.ArgumentParser, *, variant: str) -> None:
+def _select(parser: argparse.ArgumentParser, *, required: bool = False, several: bool = False) -> None:
     parser.add_argument("--operator", required=True)
-    parser.add_argument("--variant", required=variant == "required")
+    if several:
+        parser.add_argument("--variant", required=True, action="append", help="may be given several times")
+    else:
+        parser.add_argument("--variant", required=required)
 
 
 def _config(arguments: argparse.Namespace) -> Any:
@@ -157,14 +160,12 @@ def _build(arguments: argparse.Namespace) -> int:
     from kernelproof import build
 
     config = _config(arguments)
-    output = config.record("build", arguments.operator, arguments.variant)
     cuda_home = arguments.cuda_home or (Path(home) if (home := os.environ.get("KERNELPROOF_CUDA_HOME")) else None)
-    return _stage(
-        arguments,
-        "build",
-        f"{arguments.operator}/{arguments.variant}",
-        lambda: build.run(config, arguments.operator, arguments.variant, output, cuda_home),
-    )
+
+    def one(name: str) -> Any:
+        return build.run(config, arguments.operator, name, config.record("build", arguments.operator, name), cuda_home)
+
+    return _each_variant(arguments, "build", one)
 
 
 def _test(arguments: argparse.Namespace) -> int:
@@ -172,13 +173,12 @@ def _test(arguments: argparse.Namespace) -> int:
 
     config = _config(arguments)
     folder = config.results / "test" / arguments.operator
+    return _each_variant(arguments, "test", lambda name: test.run(config, arguments.operator, [name], folder)[0])
+
+
+def _each_variant(arguments: argparse.Namespace, stage: str, run: Callable[[str], Any]) -> int:
     for name in arguments.variant:
-        _stage(
-            arguments,
-            "test",
-            f"{arguments.operator}/{name}",
-            lambda name=name: test.run(config, arguments.operator, [name], folder)[0],  # type: ignore[misc]
-        )
+        _stage(arguments, stage, f"{arguments.operator}/{name}", functools.partial(run, name))
     return ExitCode.WELL
 
 

@@ -140,6 +140,12 @@ def binding_files(operator: OperatorConfig, variant: VariantConfig) -> list[str]
     return sorted(set(files))
 
 
+def by_build(operator: OperatorConfig) -> tuple[list[VariantConfig], list[VariantConfig]]:
+    """An operator's variants and baselines: those with sources to compile, and those without."""
+    everything = [*operator.variants.values(), *operator.baselines.values()]
+    return [v for v in everything if v.sources], [v for v in everything if not v.sources]
+
+
 def test_threads(cores: int | None) -> int:
     """Cores that one test job claims: at most four tests run beside each other."""
     return max(1, (cores or 1) // 4)
