@@ -1,0 +1,52 @@
+// Launching a kernel: on the caller's device and stream, every error returned as a message.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "launch_abi.h"
+#include "message.h"
+
+// Makes the tensors' device current for one launch, and the caller's again afterwards.
+class DeviceGuard {
+  public:
+    explicit DeviceGuard(int device) {
+        status_ = cudaGetDevice(&previous_);
+        changed_ = status_ == cudaSuccess && previous_ != device;
+        if (changed_) status_ = cudaSetDevice(device);
+    }
+    ~DeviceGuard() {
+        if (changed_) cudaSetDevice(previous_);
+    }
+    DeviceGuard(const DeviceGuard &) = delete;
+    DeviceGuard &operator=(const DeviceGuard &) = delete;
+    cudaError_t status() const { return status_; }
+
+  private:
+    int previous_ = 0;
+    bool changed_ = false;
+    cudaError_t status_ = cudaSuccess;
+};
+
+static inline const char *cuda_message(const char *what, cudaError_t status) {
+    cudaGetLastError();  // reported here, so the next launch does not see it again
+    return message("%s: %s (%s)", what, cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+// Blocks of a launch are counted in one dimension, the only one that reaches 2^31 - 1.
+template <typename Kernel, typename... Arguments>
+const char *launch_kernel(const char *name, Kernel kernel, int64_t blocks, int threads, Placement placement,
+                          void *stream, const Arguments &...arguments) {
+    if (!placement.on_cuda) return message("%s runs on a CUDA device; the tensors are in host memory", name);
+    if (blocks > INT32_MAX) {
+        return message("%s would need %lld blocks; a grid has at most %d", name, static_cast<long long>(blocks),
+                       INT32_MAX);
+    }
+    const DeviceGuard guard(placement.index);
+    if (guard.status() != cudaSuccess) return cuda_message(name, guard.status());
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.stream = static_cast<cudaStream_t>(stream);
+    const cudaError_t status = cudaLaunchKernelEx(&config, kernel, arguments...);
+    return status == cudaSuccess ? nullptr : cuda_message(name, status);
+}
