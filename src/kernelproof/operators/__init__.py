@@ -267,14 +267,23 @@ class Units:
         return max(self.output, self.intermediate)
 
 
-def units(precision: Precision) -> Units:
-    """The roundoffs of a declared precision."""
-    return Units(
-        output=roundoff(precision.output),
-        intermediate=roundoff(precision.p),
-        accumulate=8 * roundoff(precision.accumulate),
-        smallest=SMALLEST_SUBNORMAL.get(precision.output, 0.0),
+def units(precision: Precision, input_dtype: torch.dtype) -> Units:
+    """The roundoffs of a declared precision; `input` in it stands for the inputs' own data type."""
+    output, p, accumulate = (
+        dtype_name(input_dtype) if name == "input" else name
+        for name in (precision.output, precision.p, precision.accumulate)
     )
+    return Units(
+        output=roundoff(output),
+        intermediate=roundoff(p),
+        accumulate=8 * roundoff(accumulate),
+        smallest=SMALLEST_SUBNORMAL[output],
+    )
+
+
+def output_dtype(precision: Precision, input_dtype: torch.dtype) -> torch.dtype:
+    """The declared data type of the output."""
+    return input_dtype if precision.output == "input" else dtype(precision.output)
 
 
 def forward_bound(output: torch.Tensor, condition: torch.Tensor, accumulation: torch.Tensor, unit: Units) -> torch.Tensor:

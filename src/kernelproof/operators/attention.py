@@ -1,0 +1,569 @@
+"""Attention forward: O = softmax(scale·Q·Kᵀ + mask)·V, with grouped heads and a causal mask.
+
+Shapes: Q, O [batch, heads, seq, head_dim]; K, V [batch, kv_heads, seq_k, head_dim]. Query head h reads key head
+h // (heads / kv_heads). The causal mask is aligned at the bottom right: query i sees key j iff j ≤ i + seq_k − seq. A query
+that sees no key gives 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernelproof.operators import (
+    Call,
+    Cost,
+    Reference,
+    SanityCall,
+    Suspect,
+    accumulation_floors,
+    dims_of,
+    dtype,
+    dtype_name,
+    forward_bound,
+    option,
+    units,
+)
+from kernelproof.records import Case
+
+if TYPE_CHECKING:
+    from kernelproof.config import Precision
+
+# Elements of the score matrix held at once: 2²¹ doubles are 16 MiB on a CPU; a GPU takes 512 MiB.
+CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**26}
+MEMOISED = 4  # references kept, since the layout of a case does not change them
+
+Inputs = dict[str, torch.Tensor]
+Family = Callable[["Draw"], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+
+
+class Attention:
+    """The attention operator (see kernelproof.operators.Operator)."""
+
+    name = "attention"
+    dims: dict[str, int | str | None] = {
+        "batch": 1,
+        "heads": None,
+        "kv_heads": "heads",
+        "seq": None,
+        "seq_k": "seq",
+        "head_dim": None,
+    }
+    options: dict[str, tuple[bool | str, ...]] = {"causal": (False, True), "layout": ("bhsd", "bshd")}
+    dtypes = ("float32", "float16", "bfloat16")
+    axes = ("batch", "head", "query row", "feature")
+
+    def __init__(self) -> None:
+        self._references: OrderedDict[str, Reference] = OrderedDict()
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The input families, the default first."""
+        return tuple(FAMILIES)
+
+    def make_call(self, case: Case, generator: torch.Generator) -> Call:
+        """Inputs of a case: Q, K, V in its data type and layout, scale = 1/√head_dim."""
+        draw = Draw(case, generator)
+        return self._call(case, *FAMILIES[case.family](draw))
+
+    def _call(self, case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Call:
+        kind = dtype(case.dtype)
+        q, k, v = (_laid_out(t.to(kind), str(option(self, case, "layout"))) for t in (q, k, v))
+        arguments = {
+            "q": q,
+            "k": k,
+            "v": v,
+            "o": torch.empty_like(q),
+            "scale": 1.0 / math.sqrt(q.shape[-1]),
+            "causal": bool(option(self, case, "causal")),
+        }
+        return Call(arguments, outputs=("o",), axes=self.axes)
+
+    def reference(self, call: Call, precision: Precision, device: str | torch.device = "cpu") -> Reference:
+        """O in float64 and its bound, on the very values of the call; memory is bounded by CHUNK_ELEMENTS.
+
+        B = u_o|O| + u_p(1+u_p)A + u_a(8A + √d·D) + smallest subnormal, with A = P·|V|, T = scale·|Q||K|ᵀ and
+        D = (P∘T)·|V| + rowsum(P∘T)·|O| (trust.md, criterion a). A and D are computed in float32: they are bounds.
+        The last few references are kept by content, so that two layouts of one case cost one.
+        """
+        key = _fingerprint(call, precision, device)
+        if key not in self._references:
+            self._references[key] = self._reference(call, precision, device)
+            while len(self._references) > MEMOISED:
+                self._references.popitem(last=False)
+        self._references.move_to_end(key)
+        return self._references[key]
+
+    def _reference(self, call: Call, precision: Precision, device: str | torch.device) -> Reference:
+        q, k, v = (call.tensor(name).to(device) for name in "qkv")
+        unit = units(precision, q.dtype)
+        output = torch.empty(q.shape, dtype=torch.float64, device=device)
+        condition = torch.empty(q.shape, dtype=torch.float32, device=device)
+        sensitivity = torch.empty_like(condition)
+        for place, rows, keys, values, mask in _chunks(q, k, v, bool(call.scalar("causal"))):
+            output[place], condition[place], sensitivity[place] = _attend(rows, keys, values, call.scalar("scale"), mask)
+        accumulation = unit.accumulate * (8 * condition.double() + math.sqrt(q.shape[-1]) * sensitivity.double())
+        bound = forward_bound(output, condition.double(), accumulation, unit)
+        rms_floor, bias_floor = accumulation_floors(output, accumulation)
+        return Reference(output, bound, unit.coarse, rms_floor, bias_floor)
+
+    def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
+        """Exact cases (trust.md, d): softmax that selects one key, and the mean of 2ᵏ keys.
+
+        The selected key's score is 0 and all others are below −200, so that every exponential is 1 or underflows to 0 in
+        whatever order and base it is taken, and O is a row of V bit for bit. With Q = 0 and small integers in V every sum
+        is exact even in half precision, and O is the mean, rounded once.
+        """
+        length = min(128, 2 ** (2 ** int(math.log2(max(2, dims_of(self, case)["head_dim"] // 2)))))
+        dims = {**dims_of(self, case), "seq": length, "seq_k": length}
+        made = []
+        for name, build in (("one_hot", _one_hot_exact), ("mean", _mean_exact)):
+            at = Case(self.name, f"sanity_{name}", dims, dict(case.options), case.dtype, name, case.seed)
+            draw = Draw(at, generator)
+            q, k, v, expected = build(draw)
+            call = self._call(at, q, k, v)
+            expected = expected.to(call.output.dtype).double()
+            # NaN marks rows that are not exact; nothing is demanded of them here.
+            bound = torch.where(expected.isnan(), math.inf, 0.0)
+            made.append(SanityCall(name, at, call, Reference(expected.nan_to_num(), bound, 0.0, exact=True)))
+        return made
+
+    def cost(self, case: Case) -> Cost:
+        """4·d operations and one exponential for each visible pair of query and key; each tensor moved once."""
+        d = dims_of(self, case)
+        pairs = _visible_pairs(d["seq"], d["seq_k"], bool(option(self, case, "causal"))) * d["batch"] * d["heads"]
+        item = dtype(case.dtype).itemsize
+        query = d["batch"] * d["heads"] * d["seq"] * d["head_dim"] * item
+        key = d["batch"] * d["kv_heads"] * d["seq_k"] * d["head_dim"] * item
+        return Cost(4.0 * pairs * d["head_dim"], query + 2 * key, query, pairs)
+
+    def suspects(self, call: Call, rows: torch.Tensor) -> Iterator[Suspect]:
+        """What well-known faults would have given for these rows, [n, 3] of batch, head, query row."""
+        yield from _suspects(call, rows)
+
+
+# --- reference --------------------------------------------------------------------------------------------------------
+
+
+def _fingerprint(call: Call, precision: Precision, device: str | torch.device) -> str:
+    digest = hashlib.blake2b(repr((precision, str(device), call.arguments["scale"], call.arguments["causal"])).encode())
+    for name, tensor in call.inputs.items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+Place = tuple[slice, slice, slice]
+
+
+def _chunks(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool
+) -> Iterator[tuple[Place, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
+    """Cut the work so that one score matrix has at most CHUNK_ELEMENTS elements (but at least one row a key head).
+
+    Yields where the chunk lies in the output; its queries [n, group, rows, d] and its keys and values [n, 1, keys, d] as
+    given, n counting batch and key heads; and the mask [rows, keys], true where a key is hidden, None without.
+    """
+    batch, heads, seq, _ = q.shape
+    kv_heads, seq_k = k.shape[1], k.shape[2]
+    group = heads // kv_heads
+    budget = CHUNK_ELEMENTS["cpu" if q.device.type == "cpu" else "cuda"]
+    heads_at_once = max(1, min(kv_heads, budget // max(1, group * seq * seq_k)))
+    rows_at_once = max(1, min(seq, budget // max(1, group * seq_k)))
+    if causal and seq > 128:
+        rows_at_once = min(rows_at_once, max(128, seq // 4))  # later keys are skipped
+    for b in range(batch):
+        for h in range(0, kv_heads, heads_at_once):
+            kv = slice(h, min(h + heads_at_once, kv_heads))
+            for r in range(0, seq, rows_at_once):
+                end = min(r + rows_at_once, seq)
+                keys = min(seq_k, max(1, end + seq_k - seq)) if causal else seq_k
+                place = (slice(b, b + 1), slice(kv.start * group, kv.stop * group), slice(r, end))
+                mask = None
+                if causal:
+                    query = torch.arange(r, end, device=q.device)[:, None]
+                    mask = torch.arange(keys, device=q.device) > query + (seq_k - seq)
+                queries = q[place].reshape(kv.stop - kv.start, group, end - r, -1)
+                yield place, queries, k[b, kv, None, :keys], v[b, kv, None, :keys], mask
+
+
+def _attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, mask: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """O (float64), A and D (float32) of a chunk, each [1, heads, rows, d]."""
+    p = weights(q.double() @ k.double().mT * scale, mask)
+    output = p @ v.double()
+    p32, v_abs = p.float(), v.float().abs()
+    pt = (q.float().abs() @ k.float().abs().mT).mul_(scale).mul_(p32)
+    condition = p32 @ v_abs
+    sensitivity = pt @ v_abs + pt.sum(-1, keepdim=True) * output.float().abs()
+    return tuple(t.reshape(1, -1, *t.shape[-2:]) for t in (output, condition, sensitivity))  # type: ignore[return-value]
+
+
+def weights(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Softmax over the last dimension; hidden keys weigh 0, and so does everything in a row that sees nothing."""
+    if mask is None:
+        return torch.softmax(scores, -1)
+    p = torch.softmax(scores.masked_fill_(mask, -math.inf), -1)
+    return p.masked_fill_(mask.all(-1, keepdim=True), 0.0) if bool(mask.all(-1).any()) else p
+
+
+def _visible_pairs(seq: int, seq_k: int, causal: bool) -> int:
+    if not causal:
+        return seq * seq_k
+    return sum(min(seq_k, max(0, i + 1 + seq_k - seq)) for i in range(seq))
+
+
+def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
+    """The same values [B, H, S, D], in memory as B·H·S·D or as B·S·H·D."""
+    if layout == "bhsd":
+        return tensor.contiguous()
+    return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+# --- input families ---------------------------------------------------------------------------------------------------
+
+
+class Draw:
+    """Random numbers of a case's shapes, in float32 on the CPU."""
+
+    def __init__(self, case: Case, generator: torch.Generator) -> None:
+        d = dims_of(OPERATOR, case)
+        self.generator = generator
+        self.dtype = dtype(case.dtype)
+        self.causal = bool(option(OPERATOR, case, "causal"))
+        self.query = (d["batch"], d["heads"], d["seq"], d["head_dim"])
+        self.key = (d["batch"], d["kv_heads"], d["seq_k"], d["head_dim"])
+        self.seq, self.seq_k, self.head_dim = d["seq"], d["seq_k"], d["head_dim"]
+
+    def normal(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Standard normal."""
+        return torch.randn(shape, generator=self.generator)
+
+    def integers(self, low: int, high: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """Integers from low to high, both included."""
+        return torch.randint(low, high + 1, shape, generator=self.generator).float()
+
+    def heavy(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Student's t with 3 degrees of freedom, cut at ±50."""
+        chi = self.normal((3, *shape)).square_().mean(0).sqrt_()
+        return (self.normal(shape) / chi.clamp_min_(1e-3)).clamp_(-50, 50)
+
+    def direction(self) -> torch.Tensor:
+        """A vector of ±1 along the head dimension: its product with itself, scaled, is √d."""
+        return self.integers(0, 1, (self.head_dim,)) * 2 - 1
+
+    def three(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Standard normal Q, K and V."""
+        return self.normal(self.query), self.normal(self.key), self.normal(self.key)
+
+
+def _normal(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return draw.three()
+
+
+def _peaky(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q, k, v = draw.three()
+    return q * 4, k, v
+
+
+def _staircase(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The score rises by 1 with every 16 keys: the running maximum moves in every block."""
+    q, k, v = draw.three()
+    w = draw.direction()
+    step = torch.arange(draw.seq_k).div(16, rounding_mode="floor")[:, None]
+    # (w·4)·(w·step/(4√d))·d/√d = step
+    return q * 0.5 + w * 4, k * 0.25 + step * w / (4 * math.sqrt(draw.head_dim)), v
+
+
+def _sink(draw: Draw, key: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One key that every query prefers, with a value of its own: it takes about nine tenths of the weight."""
+    q, k, v = draw.three()
+    w = draw.direction()
+    height = math.log(9 * max(2, draw.seq_k)) + 0.5
+    k[:, :, key] = w * height / (2 * math.sqrt(draw.head_dim))
+    v[:, :, key] += 4
+    return q + w * 2, k, v
+
+
+def _offset(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Scores around 16·√d: softmax must not care."""
+    q, k, v = draw.three()
+    return q * 0.5 + 4, k * 0.5 + 4, v
+
+
+def _heavy_tailed(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return draw.heavy(draw.query), draw.heavy(draw.key), draw.heavy(draw.key)
+
+
+def _integers(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Exact scores with many ties."""
+    return draw.integers(-2, 2, draw.query), draw.integers(-2, 2, draw.key), draw.integers(-8, 8, draw.key)
+
+
+def _denormal(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """V around 2⁻¹⁶, subnormal in float16, and every other query and key too.
+
+    Wider exponents get 2⁻¹⁰⁰ instead: GPU code that flushes float32 subnormals to zero is not wrong for it.
+    """
+    q, k, v = draw.three()
+    tiny = 2.0**-16 if draw.dtype == torch.float16 else 2.0**-100
+    q[:, :, ::2] *= tiny
+    k[:, :, ::2] *= tiny
+    return q, k, v * tiny
+
+
+def _per_head_scale(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Every head has a magnitude of its own: reading another head's data is a factor of two."""
+    q, k, v = draw.three()
+    heads = torch.arange(draw.key[1])[:, None, None]
+    return q, k, v * 2.0 ** (heads % 8 - 4)
+
+
+def _v_mean(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q, k, v = draw.three()
+    return q, k, v + 3
+
+
+def _near_overflow(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """V within a factor of two of float16's largest number, and unscaled scores beyond it in every other head.
+
+    Wider exponents get 2¹⁰⁰: a sum that is divided at its end may not overflow for a correct kernel.
+    """
+    q, k, v = draw.three()
+    half = draw.dtype == torch.float16
+    v = torch.where(v < 0, -1.0, 1.0) * (0.5 + v.abs().clamp_max(4) / 9) * (65504 if half else 2.0**100)
+    q[:, ::2] *= 48
+    k[:, ::2] *= 48
+    return q, k, v
+
+
+def _one_hot(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q, k, v, _ = _one_hot_exact(draw)
+    return q, k, v
+
+
+FAMILIES: dict[str, Family] = {
+    "normal": _normal,
+    "peaky": _peaky,
+    "staircase": _staircase,
+    "sink_first": lambda draw: _sink(draw, 0),
+    "sink_last": lambda draw: _sink(draw, -1),
+    "offset": _offset,
+    "heavy_tailed": _heavy_tailed,
+    "integers": _integers,
+    "one_hot": _one_hot,
+    "denormal": _denormal,
+    "per_head_scale": _per_head_scale,
+    "v_mean": _v_mean,
+    "near_overflow": _near_overflow,
+}
+
+
+# --- exact cases ------------------------------------------------------------------------------------------------------
+
+
+def _codewords(count: int, length: int) -> torch.Tensor:
+    """`count` vectors of ±1 and `length`, any two of which differ in their product by a quarter of it or more.
+
+    Blocks of a Hadamard matrix and its negative, one index digit a block: [count, length], zero-padded at the end.
+    """
+    whole = 2 ** int(math.log2(length))
+    parts = 1
+    while (2 * whole // parts) ** parts < count and parts < whole:
+        parts *= 2
+    block = whole // parts
+    rows = torch.ones(1, 1)
+    while rows.shape[0] < block:
+        rows = torch.cat([torch.cat([rows, rows], 1), torch.cat([rows, -rows], 1)], 0)
+    alphabet = torch.cat([rows, -rows])
+    index = torch.arange(count)
+    digits = [alphabet[index // (2 * block) ** part % (2 * block)] for part in range(parts)]
+    words = torch.cat(digits, 1)
+    return torch.nn.functional.pad(words, (0, length - words.shape[1]))
+
+
+def _one_hot_exact(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Each query selects one key that it can see, at score 0, the rest below −200; O is that key's row of V.
+
+    Half of the features carry the codeword, the other half subtract its length: scale·c²·(⟨w_i, w_j⟩ − n).
+    """
+    half = draw.head_dim // 2
+    words = _codewords(draw.seq_k, half)
+    energy = float((words[0] ** 2).sum())
+    others = float((words[1:] @ words[0]).max()) if draw.seq_k > 1 else 0.0
+    # Magnitude c of both sides, a power of two, so that the second-best key is 200 behind.
+    gap = max(1.0, energy - others) / math.sqrt(draw.head_dim)
+    c = 2.0 ** math.ceil(math.log2(200 / gap) / 2)
+    against = torch.zeros(half)
+    against[: int(energy)] = 1
+    row = torch.arange(draw.seq)
+    seen = (row + 1 + draw.seq_k - draw.seq).clamp(0, draw.seq_k) if draw.causal else torch.full_like(row, draw.seq_k)
+    chosen = (torch.rand(*draw.query[:3], generator=draw.generator) * seen).long().clamp_max(draw.seq_k - 1)
+    q = torch.zeros(draw.query)
+    k = torch.zeros(draw.key)
+    q[..., :half] = c * words[chosen]
+    q[..., half : 2 * half] = c * against
+    k[..., :half] = c * words
+    k[..., half : 2 * half] = -c * against
+    v = draw.integers(1, 120, draw.key) * torch.where(draw.normal(draw.key) < 0, -1.0, 1.0)  # exact even in bfloat16
+    group = draw.query[1] // draw.key[1]
+    grouped = v.repeat_interleave(group, 1)
+    expected = grouped.gather(2, chosen[..., None].expand(draw.query))
+    expected[:, :, seen == 0] = 0
+    return q, k, v, expected
+
+
+def _mean_exact(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Q = 0: all visible keys weigh the same. Rows whose number of visible keys is no power of two expect NaN."""
+    q = torch.zeros(draw.query)
+    k = draw.normal(draw.key)
+    v = draw.integers(-8, 8, draw.key)
+    group = draw.query[1] // draw.key[1]
+    row = torch.arange(draw.seq)
+    seen = (row + 1 + draw.seq_k - draw.seq).clamp(0, draw.seq_k) if draw.causal else torch.full_like(row, draw.seq_k)
+    sums = torch.nn.functional.pad(v.cumsum(2), (0, 0, 1, 0)).repeat_interleave(group, 1)
+    expected = sums[:, :, seen] / seen.clamp_min(1)[:, None]
+    power = (seen > 0) & (seen & (seen - 1) == 0)
+    expected[:, :, ~power] = math.nan
+    expected[:, :, seen == 0] = 0
+    return q, k, v, expected
+
+
+# --- diagnosis --------------------------------------------------------------------------------------------------------
+
+
+class _Rows:
+    """Chosen rows of a call in float64: scores [n, keys], values [n, keys, d], hidden keys [n, keys]."""
+
+    def __init__(self, call: Call, rows: torch.Tensor) -> None:
+        self.q, self.k, self.v = (call.tensor(name).cpu() for name in "qkv")
+        self.scale, self.causal = call.scalar("scale"), bool(call.scalar("causal"))
+        self.b, self.h, self.i = rows.unbind(1)
+        self.seq, self.seq_k = self.q.shape[2], self.k.shape[2]
+        self.group = self.q.shape[1] // self.k.shape[1]
+        self.key = torch.arange(self.seq_k)
+
+    def hidden(self, causal: bool, shift: int = 0) -> torch.Tensor:
+        """The mask, or the one whose diagonal lies `shift` keys further."""
+        if not causal:
+            return torch.zeros(len(self.i), self.seq_k, dtype=torch.bool)
+        return self.key > (self.i + self.seq_k - self.seq + shift)[:, None]
+
+    def scores(self, kv_head: torch.Tensor | None = None) -> torch.Tensor:
+        """Unscaled scores."""
+        head = self.h // self.group if kv_head is None else kv_head
+        return torch.einsum("nd,nkd->nk", self.q[self.b, self.h, self.i].double(), self.k[self.b, head].double())
+
+    def values(self, kv_head: torch.Tensor | None = None) -> torch.Tensor:
+        head = self.h // self.group if kv_head is None else kv_head
+        return self.v[self.b, head].double()
+
+    def output(
+        self,
+        scale: float | None = None,
+        hidden: torch.Tensor | None = None,
+        kv_head: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        scores = self.scores(kv_head) * (self.scale if scale is None else scale)
+        p = weights(scores, self.hidden(self.causal) if hidden is None else hidden)
+        return torch.einsum("nk,nkd->nd", p, self.values(kv_head))
+
+    def stale_maximum(self, tile: int, rescale_sum: bool) -> torch.Tensor:
+        """The online softmax that forgets to rescale its accumulator when the maximum rises."""
+        scores = (self.scores() * self.scale).masked_fill_(self.hidden(self.causal), -math.inf)
+        running = scores.cummax(1).values
+        last = (self.key // tile * tile + tile - 1).clamp_max(self.seq_k - 1)
+        weight = torch.exp(scores - running[:, last])
+        normal = torch.exp(scores - running[:, -1:]) if rescale_sum else weight
+        return torch.einsum("nk,nkd->nd", weight, self.values()) / normal.sum(1, keepdim=True)
+
+    def padded_keys(self, tile: int) -> torch.Tensor:
+        """The last tile filled up with keys of score 0 that nobody masked."""
+        scores = (self.scores() * self.scale).masked_fill_(self.hidden(self.causal), -math.inf)
+        extra = torch.zeros(len(scores), -self.seq_k % tile, dtype=scores.dtype)
+        p = torch.softmax(torch.cat([scores, extra], 1), 1)[:, : self.seq_k]
+        return torch.einsum("nk,nkd->nd", p, self.values())
+
+    def unnormalised(self) -> torch.Tensor:
+        scores = (self.scores() * self.scale).masked_fill_(self.hidden(self.causal), -math.inf)
+        p = torch.exp(scores - scores.amax(1, keepdim=True))
+        return torch.einsum("nk,nkd->nd", p, self.values())
+
+    def base_two(self) -> torch.Tensor:
+        return self.output(scale=self.scale * math.log(2))
+
+
+def _suspects(call: Call, chosen: torch.Tensor) -> Iterator[Suspect]:
+    rows = _Rows(call, chosen.cpu())
+    d = rows.q.shape[-1]
+    hidden = rows.hidden(rows.causal)
+    yield Suspect("the scores are not scaled by 1/√d", lambda: rows.output(scale=1.0))
+    yield Suspect("the scores are scaled by 1/√d twice", lambda: rows.output(scale=rows.scale**2))
+    yield Suspect(f"the scores are scaled by 1/d (1/{d}) instead of 1/√d", lambda: rows.output(scale=1.0 / d))
+    yield Suspect("exp2 is taken of scores that were not multiplied by log2(e)", rows.base_two)
+    yield Suspect("the sum of exponentials is never divided by", rows.unnormalised)
+    yield Suspect("every key weighs the same: Q·Kᵀ is ignored", lambda: rows.output(scale=0.0))
+    yield Suspect("nothing is accumulated: the result is zero", lambda: torch.zeros(len(chosen), d, dtype=torch.float64))
+    if rows.causal:
+        yield Suspect("the causal mask is not applied", lambda: rows.output(hidden=rows.hidden(False)))
+        yield Suspect("the causal mask hides the diagonal too", lambda: rows.output(hidden=rows.hidden(True, -1)))
+        yield Suspect("the causal mask lets one key of the future in", lambda: rows.output(hidden=rows.hidden(True, 1)))
+        if rows.seq != rows.seq_k:
+            shift = rows.seq - rows.seq_k
+            yield Suspect(
+                "the causal mask is aligned at the top left, not at the bottom right",
+                lambda: rows.output(hidden=rows.hidden(True, shift)),
+            )
+    elif rows.seq > 1:
+        yield Suspect("a causal mask is applied where none was asked for", lambda: rows.output(hidden=rows.hidden(True)))
+    if rows.seq_k > 1:
+        yield Suspect("the last key is skipped", lambda: rows.output(hidden=hidden | (rows.key == rows.seq_k - 1)))
+        yield Suspect("the first key is skipped", lambda: rows.output(hidden=hidden | (rows.key == 0)))
+    if rows.group > 1:
+        wrong = rows.h % rows.k.shape[1]
+        yield Suspect(
+            "query head h reads key head h mod kv_heads instead of h // (heads / kv_heads)",
+            lambda: rows.output(kv_head=wrong),
+        )
+    if rows.k.shape[1] > 1:
+        yield Suspect("every head reads the keys and values of head 0", lambda: rows.output(kv_head=torch.zeros_like(rows.h)))
+    for tile in (16, 32, 64, 128):
+        yield from _tile_suspects(rows, hidden, tile)
+
+
+def _tile_suspects(rows: _Rows, hidden: torch.Tensor, tile: int) -> Iterator[Suspect]:
+    if rows.seq_k <= tile:
+        return
+    whole = rows.seq_k // tile * tile
+    if whole < rows.seq_k:
+        yield Suspect(
+            f"the keys after the last whole tile of {tile} ({whole}..{rows.seq_k - 1}) are skipped",
+            lambda: rows.output(hidden=hidden | (rows.key >= whole)),
+        )
+        yield Suspect(
+            f"the last tile of {tile} keys is filled up with zeros that are not masked", lambda: rows.padded_keys(tile)
+        )
+    for first, name in ((0, "first"), ((rows.seq_k - 1) // tile * tile, "last")):
+        inside = (rows.key >= first) & (rows.key < first + tile)
+        yield Suspect(
+            f"the {name} tile of {tile} keys is skipped", lambda inside=inside: rows.output(hidden=hidden | inside)
+        )
+    yield Suspect(
+        f"the accumulators are not rescaled when the maximum rises (tiles of {tile} keys)",
+        lambda: rows.stale_maximum(tile, rescale_sum=False),
+    )
+    yield Suspect(
+        f"the output accumulator is not rescaled when the maximum rises, the sum is (tiles of {tile} keys)",
+        lambda: rows.stale_maximum(tile, rescale_sum=True),
+    )
+
+
+OPERATOR = Attention()
+
+__all__ = ["FAMILIES", "OPERATOR", "Attention", "dtype_name", "weights"]

@@ -1,0 +1,193 @@
+"""Attention scores from simulated-FP8 codes: S = factor·decode(Q)·decode(K)ᵀ (codec: kernelproof.simfp8).
+
+Shapes: q_codes [batch, heads, seq, head_dim], k_codes [batch, heads, seq_k, head_dim] (uint8); q_scale, k_scale
+[batch, heads] (float32); scores [batch, heads, seq, seq_k]. The reference decodes the codes that the kernel is given, so
+quantisation error is no part of the verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernelproof import simfp8
+from kernelproof.operators import (
+    Call,
+    Cost,
+    Reference,
+    SanityCall,
+    Suspect,
+    accumulation_floors,
+    dims_of,
+    forward_bound,
+    option,
+    units,
+)
+from kernelproof.records import Case
+
+if TYPE_CHECKING:
+    from kernelproof.config import Precision
+
+Coded = tuple[torch.Tensor, torch.Tensor]  # codes, scales
+
+# In the bound: worst-case growth of the sum over head_dim and of the decoding, in units of u_a = 8·û; 64 roundings.
+ACCUMULATION = 8
+
+
+class Scores:
+    """The scores operator (see kernelproof.operators.Operator)."""
+
+    name = "qkt"
+    dims: dict[str, int | str | None] = {"batch": 1, "heads": None, "seq": None, "seq_k": "seq", "head_dim": None}
+    options: dict[str, tuple[bool | str, ...]] = {"scaled": (False, True)}
+    dtypes = ("uint8",)
+    axes = ("batch", "head", "query row", "key")
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The input families, the default first."""
+        return tuple(FAMILIES)
+
+    def make_call(self, case: Case, generator: torch.Generator) -> Call:
+        """Codes and scales of a case; factor is 1, or 1/√head_dim with the option `scaled`."""
+        d = dims_of(self, case)
+        build = FAMILIES[case.family]
+        q = build((d["batch"], d["heads"], d["seq"], d["head_dim"]), generator)
+        k = build((d["batch"], d["heads"], d["seq_k"], d["head_dim"]), generator)
+        return self._call(case, q, k)
+
+    def _call(self, case: Case, q: Coded, k: Coded) -> Call:
+        shape = (*q[0].shape[:3], k[0].shape[2])
+        factor = 1.0 / math.sqrt(q[0].shape[-1]) if option(self, case, "scaled") else 1.0
+        arguments = {
+            "q_codes": q[0],
+            "k_codes": k[0],
+            "q_scale": q[1],
+            "k_scale": k[1],
+            "scores": torch.empty(shape, dtype=torch.float32),
+            "factor": factor,
+        }
+        return Call(arguments, outputs=("scores",), axes=self.axes)
+
+    def reference(self, call: Call, precision: Precision, device: str | torch.device = "cpu") -> Reference:
+        """Scores in float64 on the decoded codes, with B = u_o|S| + 2u_p(1+u_p)A + 8u_a·A, A = factor·|Q||K|ᵀ.
+
+        The declared `p` is what the operands are decoded to: both are rounded, hence the factor 2.
+        """
+        q, k = (simfp8.decode(call.tensor(f"{n}_codes").to(device), call.tensor(f"{n}_scale").to(device)) for n in "qk")
+        unit = units(precision, call.output.dtype)
+        factor = call.scalar("factor")
+        output = factor * (q @ k.mT)
+        condition = (abs(factor) * (q.float().abs() @ k.float().abs().mT)).double()
+        accumulation = ACCUMULATION * unit.accumulate * condition
+        bound = forward_bound(output, 2 * condition, accumulation, unit)
+        return Reference(output, bound, unit.coarse, *accumulation_floors(output, accumulation))
+
+    def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
+        """Queries that select one feature of the keys, where rows, features and heads all differ; and codes of zero."""
+        d = dims_of(self, case)
+        seq, features = 96, d["head_dim"]
+        lead = (d["batch"], d["heads"])
+        ones = torch.ones(lead)
+        heads = 2.0 ** torch.arange(lead[1]).expand(lead).remainder(4)
+        q = torch.full((*lead, seq, features), simfp8.ZERO_POINT, dtype=torch.uint8)
+        row = torch.arange(seq)
+        q[..., row, row * 7 % features] = torch.where(row % 2 == 0, 255, 1).byte()
+        k = torch.randint(0, 256, (*lead, seq, features), generator=generator, dtype=torch.uint8)
+        zero = torch.full_like(k, simfp8.ZERO_POINT)
+        made = []
+        for name, codes in (("one_hot", q), ("zero", zero)):
+            at = Case(self.name, f"sanity_{name}", {**d, "seq": seq, "seq_k": seq}, dict(case.options), case.dtype, name)
+            call = self._call(at, (codes, heads), (k, ones))
+            exact = call.scalar("factor") * (simfp8.decode(codes, heads) @ simfp8.decode(k, ones).mT)
+            # One product and no cancellation: a handful of float32 roundings, and zero where there is nothing.
+            made.append(SanityCall(name, at, call, Reference(exact, exact.abs() * 2.0**-20, 0.0, exact=True)))
+        return made
+
+    def cost(self, case: Case) -> Cost:
+        """2·d operations for each score; codes read once, scores written once."""
+        d = dims_of(self, case)
+        lead = d["batch"] * d["heads"]
+        codes = lead * (d["seq"] + d["seq_k"]) * d["head_dim"] + 8 * lead
+        scores = lead * d["seq"] * d["seq_k"]
+        return Cost(2.0 * scores * d["head_dim"], codes, 4 * scores)
+
+    def suspects(self, call: Call, rows: torch.Tensor) -> Iterator[Suspect]:
+        """What well-known faults would have given for these rows, [n, 3] of batch, head, query row."""
+        b, h, i = rows.cpu().unbind(1)
+        q, k = call.tensor("q_codes")[b, h, i][:, None], call.tensor("k_codes")[b, h]
+        q_scale, k_scale = call.tensor("q_scale")[b, h], call.tensor("k_scale")[b, h]
+        factor, d = call.scalar("factor"), q.shape[-1]
+
+        def scores(zero_q: float = 128, zero_k: float = 128, scale_q: torch.Tensor = q_scale, by: float = factor) -> torch.Tensor:
+            left = simfp8.decode(q, scale_q, zero_q)
+            return by * (left @ simfp8.decode(k, k_scale, zero_k).mT)[:, 0]
+
+        for zero in (127.5, 127.0, 0.0):
+            cause = f"codes are decoded with zero point {zero:g}; the encoder's is {simfp8.ZERO_POINT}"
+            yield Suspect(f"{cause} (Q and K)", lambda zero=zero: scores(zero, zero))
+            yield Suspect(f"{cause} (Q only)", lambda zero=zero: scores(zero))
+            yield Suspect(f"{cause} (K only)", lambda zero=zero: scores(zero_k=zero))
+        yield Suspect("codes are decoded over 128 steps instead of 127", lambda: scores(by=factor * (127 / 128) ** 2))
+        yield Suspect("codes are decoded over 127.5 steps instead of 127", lambda: scores(by=factor * (127 / 127.5) ** 2))
+        yield Suspect("the scores are not scaled by 1/√d", lambda: scores(by=1.0))
+        yield Suspect("the scores are scaled by 1/√d where raw ones were asked for", lambda: scores(by=1 / math.sqrt(d)))
+        yield Suspect("the scores are scaled by 1/√d twice", lambda: scores(by=factor / math.sqrt(d)))
+        head0 = call.tensor("q_scale")[b, torch.zeros_like(h)]
+        yield Suspect("every head uses the scale of head 0 for Q", lambda: scores(scale_q=head0))
+        yield Suspect("the scale of Q is not applied", lambda: scores(scale_q=torch.ones_like(q_scale)))
+        yield Suspect("nothing is accumulated: the result is zero", lambda: scores(by=0.0))
+
+
+
+# --- input families ---------------------------------------------------------------------------------------------------
+
+
+def _coded(x: torch.Tensor) -> Coded:
+    scale = simfp8.scales(x)
+    return simfp8.encode(x, scale), scale
+
+
+def _heavy_tailed(shape: tuple[int, ...], generator: torch.Generator) -> Coded:
+    """A few large values set the scale, and most codes lie around zero."""
+    chi = torch.randn(3, *shape, generator=generator).square_().mean(0).sqrt_().clamp_min_(1e-3)
+    return _coded(torch.randn(shape, generator=generator) / chi)
+
+
+def _per_head_scale(shape: tuple[int, ...], generator: torch.Generator) -> Coded:
+    heads = torch.arange(shape[1])[:, None, None] % 8 - 4
+    return _coded(torch.randn(shape, generator=generator) * 2.0**heads)
+
+
+def _all_codes(shape: tuple[int, ...], generator: torch.Generator) -> Coded:
+    """Every code, 0 included, which the encoder never gives."""
+    return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8), torch.ones(shape[:2])
+
+
+def _extremes(shape: tuple[int, ...], generator: torch.Generator) -> Coded:
+    """Only the largest magnitudes: products add up or cancel."""
+    codes = torch.where(torch.rand(shape, generator=generator) < 0.5, 1, 255).byte()
+    return codes, torch.full(shape[:2], 0.25)
+
+
+def _zero_head(shape: tuple[int, ...], generator: torch.Generator) -> Coded:
+    """Every other head is all zero: its scale is 1 and its codes are 128."""
+    x = torch.randn(shape, generator=generator)
+    x[:, ::2] = 0
+    return _coded(x)
+
+
+FAMILIES: dict[str, Callable[[tuple[int, ...], torch.Generator], Coded]] = {
+    "normal": lambda shape, generator: _coded(torch.randn(shape, generator=generator)),
+    "offset": lambda shape, generator: _coded(torch.randn(shape, generator=generator) + 2),
+    "heavy_tailed": _heavy_tailed,
+    "per_head_scale": _per_head_scale,
+    "all_codes": _all_codes,
+    "extremes": _extremes,
+    "zero_head": _zero_head,
+}
+
+OPERATOR = Scores()

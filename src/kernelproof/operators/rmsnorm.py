@@ -1,0 +1,182 @@
+"""RMSNorm: y = x / √(mean(x²) + eps) · weight, row by row.
+
+Shapes: x, y [rows, cols]; weight [cols]. It has nothing in common with attention, which is the point: this module is all
+that an operator needs, and docs/how-to/add-an-operator.md walks through it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernelproof.operators import (
+    Call,
+    Cost,
+    Reference,
+    SanityCall,
+    Suspect,
+    accumulation_floors,
+    dims_of,
+    dtype,
+    forward_bound,
+    units,
+)
+from kernelproof.records import Case
+
+if TYPE_CHECKING:
+    from kernelproof.config import Precision
+
+EPS = 1e-5
+
+# In the bound: the sum of squares has no cancellation, and half of its relative error reaches y. 64 roundings.
+ACCUMULATION = 8
+
+
+class RmsNorm:
+    """The RMSNorm operator (see kernelproof.operators.Operator)."""
+
+    name = "rmsnorm"
+    dims: dict[str, int | str | None] = {"rows": None, "cols": None}
+    options: dict[str, tuple[bool | str, ...]] = {}
+    dtypes = ("float32", "float16", "bfloat16")
+    axes = ("row", "column")
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The input families, the default first."""
+        return tuple(FAMILIES)
+
+    def make_call(self, case: Case, generator: torch.Generator) -> Call:
+        """Inputs of a case: x of the family, weights around 1, eps = 1e-5."""
+        d, kind = dims_of(self, case), dtype(case.dtype)
+        x = FAMILIES[case.family](torch.randn(d["rows"], d["cols"], generator=generator), kind)
+        weight = 1 + 0.5 * torch.randn(d["cols"], generator=generator)
+        return self._call(x.to(kind), weight.to(kind), EPS)
+
+    def _call(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Call:
+        return Call({"x": x, "weight": weight, "y": torch.empty_like(x), "eps": eps}, outputs=("y",), axes=self.axes)
+
+    def reference(self, call: Call, precision: Precision, device: str | torch.device = "cpu") -> Reference:
+        """y in float64, with B = u_o|y| + u_p(1+u_p)|y| + 8u_a|y|: every operation is well conditioned, so A = |y|.
+
+        The declared `p` is the type that x / √(mean(x²) + eps) is rounded to before the weight is applied.
+        """
+        x, weight = (call.tensor(name).to(device).double() for name in ("x", "weight"))
+        unit = units(precision, call.tensor("x").dtype)
+        output = x * (x.square().mean(-1, keepdim=True) + call.scalar("eps")).rsqrt() * weight
+        accumulation = ACCUMULATION * unit.accumulate * output.abs()
+        bound = forward_bound(output, output.abs(), accumulation, unit)
+        return Reference(output, bound, unit.coarse, *accumulation_floors(output, accumulation))
+
+    def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
+        """Rows of ±c, which give ±weight; and rows with a single entry, which give ±√cols·weight there. eps is 0."""
+        cols, kind = dims_of(self, case)["cols"], dtype(case.dtype)
+        rows = 24
+        row = torch.arange(rows)
+        weight = 2.0 ** torch.randint(-3, 4, (cols,), generator=generator)
+        signs = torch.where(torch.rand(rows, cols, generator=generator) < 0.5, -1.0, 1.0)
+        flat = signs * 2.0 ** (row % 9 - 4)[:, None]
+        single = torch.zeros(rows, cols)
+        single[row, row * 5 % cols] = flat[row, row * 5 % cols]
+        made = []
+        for name, x, expected in (
+            ("signs", flat, signs * weight),
+            ("one_entry", single, single.sign() * math.sqrt(cols) * weight),
+        ):
+            at = Case(self.name, f"sanity_{name}", {"rows": rows, "cols": cols}, {}, case.dtype, name)
+            rounded = expected.to(kind).double()
+            # An approximate reciprocal root is good to a few float32 roundings; half precision hides them.
+            slack = 2.0**-21 if kind == torch.float32 else 0.0 if name == "signs" else torch.finfo(kind).eps
+            made.append(
+                SanityCall(name, at, self._call(x.to(kind), weight.to(kind), 0.0), Reference(rounded, rounded.abs() * slack, 0.0, exact=True))
+            )
+        return made
+
+    def cost(self, case: Case) -> Cost:
+        """Four operations an element; x and the weights read once, y written once."""
+        d, item = dims_of(self, case), dtype(case.dtype).itemsize
+        elements = d["rows"] * d["cols"]
+        return Cost(4.0 * elements, (elements + d["cols"]) * item, elements * item)
+
+    def suspects(self, call: Call, rows: torch.Tensor) -> Iterator[Suspect]:
+        """What well-known faults would have given for these rows, [n, 1]."""
+        x, weight, eps = call.tensor("x")[rows[:, 0].cpu()].double(), call.tensor("weight").double(), call.scalar("eps")
+        square = x.square().mean(-1, keepdim=True)
+        cols = x.shape[-1]
+
+        def normed(square: torch.Tensor, eps: float = eps) -> torch.Tensor:
+            return x * (square + eps).rsqrt() * weight
+
+        yield Suspect("eps is left out", lambda: normed(square, 0.0))
+        yield Suspect("eps is added after the root", lambda: x / (square.sqrt() + eps) * weight)
+        yield Suspect("the weight is not applied", lambda: normed(square) / weight)
+        yield Suspect("the weight is applied as 1 + weight", lambda: normed(square) / weight * (1 + weight))
+        yield Suspect("the sum of squares is not divided by the number of columns", lambda: normed(square * cols))
+        yield Suspect("the root is not taken", lambda: x / (square + eps) * weight)
+        yield Suspect("the mean is subtracted, as in LayerNorm", lambda: _layer_norm(x, weight, eps))
+        yield Suspect("nothing is computed: the result is zero", lambda: torch.zeros_like(x))
+        for width in (32, 64, 128, 256, 1024):
+            whole = cols // width * width
+            if 0 < whole < cols:
+                part = x[:, :whole].square().sum(-1, keepdim=True) / cols
+                yield Suspect(f"the columns after the last whole {width} are missing in the sum", lambda part=part: normed(part))
+            if cols > width:
+                part = x[:, :width].square().sum(-1, keepdim=True) / cols
+                yield Suspect(f"only the first {width} columns are summed", lambda part=part: normed(part))
+
+
+def _layer_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    return centred * (centred.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+
+
+# --- input families ---------------------------------------------------------------------------------------------------
+
+
+def _heavy_tailed(x: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """Cubes of normal numbers: few columns make up the sum."""
+    return x**3
+
+
+def _one_entry(x: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    row = torch.arange(x.shape[0])
+    single = torch.zeros_like(x)
+    single[row, row * 5 % x.shape[1]] = x[row, row * 5 % x.shape[1]]
+    return single
+
+
+def _per_row_scale(x: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    return x * 2.0 ** (torch.arange(x.shape[0])[:, None] % 12 - 6)
+
+
+def _near_overflow(x: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """Squares beyond float16; in wider exponents as large as float32 sums allow."""
+    return x.clamp(-4, 4) * (2.0**13 if kind == torch.float16 else 2.0**50)
+
+
+def _denormal(x: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """Far below eps, subnormal in float16: y is x·weight/√eps."""
+    return x * (2.0**-17 if kind == torch.float16 else 2.0**-100)
+
+
+def _zero_rows(x: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    return x * (torch.arange(x.shape[0])[:, None] % 2)
+
+
+FAMILIES: dict[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = {
+    "normal": lambda x, kind: x,
+    "offset": lambda x, kind: x + 8,
+    "heavy_tailed": _heavy_tailed,
+    "per_row_scale": _per_row_scale,
+    "one_entry": _one_entry,
+    "integers": lambda x, kind: (x * 4).round(),
+    "small": lambda x, kind: x * math.sqrt(EPS),
+    "denormal": _denormal,
+    "near_overflow": _near_overflow,
+    "zero_rows": _zero_rows,
+}
+
+OPERATOR = RmsNorm()
