@@ -1,0 +1,196 @@
+"""A configuration is checked whole, and every fault names its line, its value and what is allowed."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kernelproof import config
+from kernelproof.errors import ConfigError
+
+GOOD = {
+    "schema": "kernelproof.config/1",
+    "project": "p",
+    "operators": {
+        "op": {
+            "module": "op.py",
+            "binding": "binding.cc",
+            "shapes": {"small": {"rows": 2}, "large": {"rows": 2000}},
+            "test": {"shapes": ["small"]},
+            "bench": {"shapes": ["large"]},
+            "variants": {
+                "v": {"device": "cpu", "sources": ["v.cc"], "dtypes": ["float32"], "precision": {"output": "float32"}}
+            },
+            "baselines": {
+                "b": {
+                    "abi": "python",
+                    "entry": "m:f",
+                    "device": "cpu",
+                    "dtypes": ["float32"],
+                    "precision": {"output": "float32"},
+                }
+            },
+        }
+    },
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("op.py", "binding.cc", "v.cc"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def written(data: dict, folder: Path) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(data, sort_keys=False))
+    return Path(path.name)
+
+
+def changed(key: str, value: object) -> dict:
+    data = copy.deepcopy(GOOD)
+    *path, last = key.split(".")
+    target = data
+    for part in path:
+        target = target.setdefault(part, {})
+    if value is None:
+        del target[last]
+    else:
+        target[last] = value
+    return data
+
+
+def test_defaults_and_names_are_filled_in(folder: Path) -> None:
+    loaded = config.load(written(GOOD, folder))
+    operator = loaded.operator("op")
+    variant = operator.variant("v")
+    assert (variant.key, variant.role, variant.abi, variant.passing) == ("op/v", "variant", "tvm_ffi", "destination")
+    assert operator.variant("b").passing == "return"
+    assert operator.variant("b").trust == "python"
+    assert variant.budget == config.Budget(registers=120, shared_bytes=65536, spill_bytes=0)
+    assert operator.profile.shape == "large"
+    assert operator.test.seeds == loaded.test.seeds
+    assert loaded.gate.max_ratio == 0.95
+
+
+def test_resolved_configuration_reads_back_the_same(folder: Path) -> None:
+    loaded = config.load(written(GOOD, folder), ["bench.processes=3"])
+    config.save(loaded, folder / "results" / "config.json")
+    assert config.load(folder / "results" / "config.json") == loaded
+
+
+OP = "operators.op"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        (f"{OP}.variants.v.devcie", "cpu", "unknown key; allowed: abi, archs"),
+        (f"{OP}.variants.v.devcie", "cpu", "did you mean 'device'?"),
+        (f"{OP}.variants.v.device", "gpu", '"gpu" is not known; allowed: cpu, cuda'),
+        (f"{OP}.variants.v.device", None, "the key 'device' is missing"),
+        (f"{OP}.variants.v.dtypes", ["float23"], "did you mean 'float32'?"),
+        (f"{OP}.variants.v.dtypes", "float32", '"float32" is not a list'),
+        (f"{OP}.variants.v.sources", ["w.cc"], "'w.cc' does not exist; did you mean 'v.cc'?"),
+        (f"{OP}.variants.v.sources", [], "abi tvm_ffi needs at least one source file"),
+        (f"{OP}.variants.v.sources", ["/etc/passwd"], "is not of the form"),
+        (f"{OP}.variants.v.sources", ["../v.cc"], "is not of the form"),
+        (f"{OP}.variants.v.macros", {"1BAD": 1}, "is not of the form"),
+        (f"{OP}.baselines.b.entry", "nothing", "abi python needs entry"),
+        (f"{OP}.test.shapes", ["smal"], "no shape of this name; allowed: large, small; did you mean 'small'?"),
+        (f"{OP}.profile", {"shape": "huge"}, "no shape 'huge'; allowed: large, small"),
+        (f"{OP}.shapes.small.rows", 0, "0 is out of range; allowed: at least 1"),
+        (f"{OP}.shapes.small.rows", "two", '"two" is not a whole number'),
+        ("bench.processes", 0, "0 is out of range; allowed: at least 1"),
+        ("bench.processes", True, "true is not a whole number"),
+        ("bundle.max_bytes", 26_000_000, "at most 25000000"),
+        ("archs", ["sm90"], '"sm90" is not of the form'),
+        ("schema", "kernelproof.config/9", "which this kernelproof reads"),
+        ("operators", {}, "must not be empty"),
+    ],
+)
+def test_a_fault_says_what_is_allowed(folder: Path, key: str, value: object, expected: str) -> None:
+    path = written(changed(key, value), folder)
+    with pytest.raises(ConfigError) as caught:
+        config.load(path)
+    assert expected in str(caught.value)
+    assert "config.yaml:" in str(caught.value)
+
+
+def test_a_fault_names_the_line(folder: Path) -> None:
+    path = written(changed(f"{OP}.variants.v.devcie", "cpu"), folder)
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if "devcie" in text)
+    with pytest.raises(ConfigError, match=rf"config\.yaml:{line}: operators\.op\.variants\.v\.devcie: "):
+        config.load(path)
+
+
+def test_all_faults_come_at_once(folder: Path) -> None:
+    data = changed(f"{OP}.variants.v.devcie", "cpu")
+    data["gaet"] = {}
+    data["operators"]["op"]["shapes"]["small"]["rows"] = -1
+    with pytest.raises(ConfigError, match="3 faults") as caught:
+        config.load(written(data, folder))
+    assert "gaet: unknown key" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: [1", "not valid YAML"),
+        ("", "null is not a mapping"),
+        ("- 1", "is not a mapping"),
+        ("project: p\nproject: q\nschema: kernelproof.config/1\noperators: {}", "config.yaml:2: project: the key stands twice"),
+    ],
+)
+def test_broken_yaml(folder: Path, text: str, expected: str) -> None:
+    (folder / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        config.load(Path("config.yaml"))
+    assert expected in str(caught.value)
+
+
+def test_missing_file(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere.yaml: the configuration does not exist"):
+        config.load(Path("nowhere.yaml"))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [["bench.processes=3", "gate.max_ratio=0.9"], {"bench": {"processes": "3"}, "gate": {"max_ratio": 0.9}}],
+    ids=["strings", "mapping as Snakemake gives it"],
+)
+def test_overrides(folder: Path, overrides: object) -> None:
+    loaded = config.load(written(GOOD, folder), overrides)  # type: ignore[arg-type]
+    assert (loaded.bench.processes, loaded.gate.max_ratio) == (3, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("bench.processes=many", "command line (--config): bench.processes: \"many\" is not a whole number"),
+        ("bench.proceses=3", "command line (--config): bench.proceses: unknown key"),
+        ("gaet.max_ratio=1", "command line (--config): gaet: unknown key"),
+        ("bench", "not of the form key=value"),
+    ],
+)
+def test_bad_overrides(folder: Path, override: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(GOOD, folder), [override])
+    assert expected in str(caught.value)
+
+
+def test_unknown_names_suggest_the_nearest(folder: Path) -> None:
+    loaded = config.load(written(GOOD, folder))
+    with pytest.raises(ConfigError, match="did you mean 'op'"):
+        loaded.operator("opp")
+    with pytest.raises(ConfigError, match="no such variant; allowed: b, v"):
+        loaded.operator("op").variant("x")
+
+
+def test_the_projects_own_configuration_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).resolve().parents[1])
+    loaded = config.load()
+    assert {"attention", "qkt", "rmsnorm"} <= set(loaded.operators)

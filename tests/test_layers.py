@@ -1,0 +1,81 @@
+"""Who may import whom: the walls of docs/explanation/architecture.md, held."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "kernelproof"
+
+GROUND = {"errors", "records"}
+STAGES = {"capture", "build", "test", "bench", "profile", "manifest", "report", "bundle"}
+STAGES |= {"verify", "gate", "doctor", "scaffold", "run"}
+# What a stage consists of besides its own file, and shares with nobody.
+PARTS = {"report": {"views", "charts", "formats"}, "test": {"ladder"}}
+TOP = {"cli", "workflow", "__main__"}
+NEEDS_TENSORS = {"operators", "judge", "images", "loading", "timing", "worker", "baselines", "ladder", "bench"}
+
+
+def top_level(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path, *, only_top: bool = False) -> set[str]:
+    """Every module that a file imports, by its full name."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found: set[str] = set()
+    for node in tree.body if only_top else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            if node.module == "kernelproof":
+                found |= {f"kernelproof.{alias.name}" for alias in node.names}
+    return found
+
+
+def ours(path: Path) -> set[str]:
+    names = {name.split(".")[1] for name in imports(path) if name.startswith("kernelproof.")}
+    return names - {top_level(path), "__version__"}
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def stage_of(name: str) -> str | None:
+    return name if name in STAGES else next((stage for stage, parts in PARTS.items() if name in parts), None)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_downwards(path: Path) -> None:
+    name, imported = top_level(path), ours(path)
+    if name in TOP or name == "__init__":
+        return
+    assert not imported & TOP, f"{name} imports the command line"
+    if name in GROUND:
+        assert imported <= GROUND
+    elif stage := stage_of(name):
+        others = {stage_of(other) for other in imported} - {stage, None}
+        assert not others, f"stage {stage} imports stage {others}; stages meet through records"
+    else:
+        assert not {stage_of(other) for other in imported} - {None}, f"{name} imports a stage"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_torch_stays_where_tensors_are(path: Path) -> None:
+    if top_level(path) not in NEEDS_TENSORS:
+        assert not {name for name in imports(path) if name.split(".")[0] == "torch"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_one_door_for_subprocesses(path: Path) -> None:
+    if top_level(path) != "processes":
+        assert "subprocess" not in imports(path)
+
+
+def test_verify_needs_only_the_standard_library() -> None:
+    import sys
+
+    foreign = {name.split(".")[0] for name in imports(PACKAGE / "verify.py")} - set(sys.stdlib_module_names)
+    assert not foreign - {"kernelproof"}
+    assert not {n.split(".")[0] for n in imports(PACKAGE / "verify.py", only_top=True)} - set(sys.stdlib_module_names)

@@ -1,0 +1,88 @@
+"""Processes end when they should: at their limit, with us, with the run they belong to."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kernelproof import processes
+from kernelproof.errors import ToolError
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def eventually(condition: object, limit_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if condition():  # type: ignore[operator]
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_output_status_and_duration() -> None:
+    done = processes.run([sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr)"])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "err\n")
+    assert done.duration_s > 0
+
+
+def test_failure_shows_the_last_lines_and_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "tool.log"
+    with pytest.raises(ToolError) as caught:
+        processes.run([sys.executable, "-c", "import sys; print('the reason'); sys.exit(3)"], log=log)
+    assert "ended with exit code 3" in str(caught.value)
+    assert "the reason" in str(caught.value)
+    assert str(log) in str(caught.value)
+    assert caught.value.returncode == 3
+    assert "the reason" in log.read_text()
+
+
+def test_missing_program() -> None:
+    with pytest.raises(ToolError, match="no-such-program: the program is not there"):
+        processes.run(["no-such-program"])
+
+
+def test_a_limit_kills_the_whole_group(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    script = f"import subprocess, time; p = subprocess.Popen(['sleep', '60']); open({str(child)!r}, 'w').write(str(p.pid)); time.sleep(60)"
+    with pytest.raises(ToolError, match="limit of 2 s"):
+        processes.run([sys.executable, "-c", script], timeout_s=2)
+    assert eventually(lambda: not alive(int(child.read_text())))
+
+
+@pytest.mark.parametrize("how", ["child", "run"])
+def test_nothing_is_left_when_we_are_killed(tmp_path: Path, how: str) -> None:
+    """A killed process takes along its children, and (`end_with`) processes that merely belong to its run."""
+    pid_file = tmp_path / "pid"
+    child = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    if how == "child":
+        parent = f"import sys, time; from kernelproof import processes; processes.spawn([sys.executable, '-c', {child!r}]); time.sleep(60)"
+    else:
+        joined = "import sys; from kernelproof import processes; processes.end_with(int(sys.argv[1])); " + child
+        parent = (
+            "import os, subprocess, sys, time; "
+            f"subprocess.Popen([sys.executable, '-c', {joined!r}, str(os.getpid())], start_new_session=True); time.sleep(60)"
+        )
+    run = processes.spawn([sys.executable, "-c", parent], env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)))
+    assert eventually(lambda: pid_file.exists() and pid_file.read_text())
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    assert eventually(lambda: not alive(int(pid_file.read_text())))
+
+
+def test_scrubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setattr("socket.gethostname", lambda: "secret-host.example")
+    monkeypatch.setattr("getpass.getuser", lambda: "somebody")
+    monkeypatch.chdir(tmp_path)
+    text = processes.scrubbed(f"{tmp_path}/a.o /home/somebody/.cache secret-host.example somebody@secret-host rootless")
+    assert text == "<repo>/a.o <home>/.cache <host> <user>@<host> rootless"

@@ -1,0 +1,77 @@
+"""Records are whole or absent, and a reader refuses what it does not know."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kernelproof import records
+from kernelproof.errors import RecordError
+
+
+def build_record() -> records.BuildRecord:
+    return records.BuildRecord(
+        operator="attention",
+        variant="v",
+        headers=[records.FileHash("a.h", "00")],
+        cubins=[records.Cubin("sm_89", "a.cubin", "11", 3, "22", {"tensor": 4})],
+        compiler=records.Compiler("nvcc", "13.0", "33", "wheels"),
+        provenance=records.Provenance(commit="c"),
+    )
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "record.json"
+    records.write(path, build_record())
+    assert records.read(path, records.BuildRecord) == build_record()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"schema": "kernelproof.build/2"}, "schema 'kernelproof.build/2', but this kernelproof reads"),
+        ({"schema": None}, "schema None"),
+        ({"surprise": 1}, "unknown field 'surprise'"),
+        ({"headers": [{"path": "a.h"}]}, "sha256"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_refused(tmp_path: Path, change: dict, expected: str) -> None:
+    path = tmp_path / "record.json"
+    records.write(path, build_record())
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(RecordError) as caught:
+        records.read(path, records.BuildRecord)
+    assert expected in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", "\x00"])
+def test_an_unreadable_record_is_refused(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "record.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(RecordError):
+        records.read(path, records.BuildRecord)
+
+
+def test_not_a_number_is_not_written(tmp_path: Path) -> None:
+    record = records.BuildRecord(duration_s=float("nan"))
+    with pytest.raises(ValueError, match="JSON compliant"):
+        records.write(tmp_path / "record.json", record)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    records.atomic_write(path, "old")
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        records.atomic_write(path, "new")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_case_ids_tell_cases_apart() -> None:
+    case = records.Case("attention", "mission", {"seq": 512}, {"causal": True, "layout": "bshd"}, "float16", "peaky", 3)
+    assert case.id == "mission-causal-bshd-float16-peaky-s3"
+    assert case.bench_id == "mission-causal-bshd-float16"

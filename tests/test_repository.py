@@ -1,0 +1,64 @@
+"""The state of the repository, and the folder that a run's report goes to."""
+
+from pathlib import Path
+
+import pytest
+
+from kernelproof import repository
+from kernelproof.processes import run
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ["-c", "user.name=n", "-c", "user.email=e@example.com", "-c", "init.defaultBranch=main"]
+    return run(["git", "-C", folder, *who, *arguments]).stdout.strip()
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    git(tmp_path, "init")
+    (tmp_path / ".gitignore").write_text("results\n")
+    (tmp_path / "a").write_text("a")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "first")
+    return tmp_path
+
+
+def test_clean(clone: Path) -> None:
+    state = repository.provenance(clone)
+    head = git(clone, "rev-parse", "HEAD")
+    assert (state.commit, state.branch, state.dirty, state.diff_sha256) == (head, "main", False, None)
+    assert repository.folder_name(state) == head[:12]
+
+
+def test_ignored_files_are_no_dirt(clone: Path) -> None:
+    (clone / "results").mkdir()
+    (clone / "results" / "x").write_text("x")
+    assert not repository.provenance(clone).dirty
+
+
+def test_every_difference_has_its_own_name(clone: Path) -> None:
+    names = set()
+    for change in ("edit", "edit differently", "untracked", "untracked differently"):
+        (clone / ("new" if "untracked" in change else "a")).write_text(change)
+        state = repository.provenance(clone)
+        assert state.dirty
+        names.add(repository.folder_name(state))
+    assert len(names) == 4
+    assert all("-dirty-" in name for name in names)
+
+
+def test_without_git(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    first = repository.provenance(tmp_path)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "x").write_text("x")
+    assert first.commit is None
+    assert repository.provenance(tmp_path).diff_sha256 == first.diff_sha256
+    (tmp_path / "a").write_text("b")
+    assert repository.provenance(tmp_path).diff_sha256 != first.diff_sha256
+    assert repository.folder_name(first).startswith("no-git-")
+
+
+def test_an_empty_repository(tmp_path: Path) -> None:
+    git(tmp_path, "init")
+    assert repository.folder_name(repository.provenance(tmp_path)).startswith("no-git-")
