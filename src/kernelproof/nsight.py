@@ -1,0 +1,346 @@
+"""Nsight Compute: where it is, how it is started, and what a report says.
+
+Reports are read with NVIDIA's own `ncu_report` module (the PyPI package `ncu-report`, or `extras/python` of an Nsight
+Compute installation), never by parsing what `ncu` prints for people. An empty or unreadable report is an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import os
+import re
+import shutil
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelproof import processes
+from kernelproof.errors import ProfileError, ToolError
+from kernelproof.records import HotLine, Metric, ProfiledKernel, RuleAdvice
+
+# Sections whose reports of a whole ladder fit the bundle; the timeline of PM sampling alone would double them.
+SECTIONS = (
+    "SpeedOfLight",
+    "SpeedOfLight_RooflineChart",
+    "Occupancy",
+    "LaunchStats",
+    "MemoryWorkloadAnalysis",
+    "MemoryWorkloadAnalysis_Tables",
+    "ComputeWorkloadAnalysis",
+    "SchedulerStats",
+    "WarpStateStats",
+    "SourceCounters",
+    "InstructionStats",
+)
+# Asked for beside the sections' own, and stated as missing where a GPU does not have one.
+METRICS = (
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "dram__sectors_read.sum",
+    "dram__sectors_write.sum",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "lts__t_sectors.avg.pct_of_peak_sustained_elapsed",
+    "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+    "smsp__inst_executed_pipe_tensor.sum",
+    "smsp__inst_executed_pipe_fma.sum",
+    "smsp__thread_inst_executed_per_inst_executed.ratio",
+)
+# What the report shows of the sections' metrics; the CSV and the .ncu-rep hold all.
+SECTION_METRICS = (
+    "gpu__time_duration.sum",
+    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "l1tex__throughput.avg.pct_of_peak_sustained_active",
+    "l1tex__t_sector_hit_rate.pct",
+    "lts__t_sector_hit_rate.pct",
+    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "dram__bytes.sum.per_second",
+    "sm__maximum_warps_per_active_cycle_pct",
+    "sm__cycles_elapsed.avg.per_second",
+    "sm__cycles_elapsed.max",
+    "sm__inst_executed.sum",
+    "smsp__issue_active.avg.pct_of_peak_sustained_active",
+    "smsp__warps_eligible.avg.per_cycle_active",
+    "launch__registers_per_thread",
+    "launch__shared_mem_per_block_static",
+    "launch__shared_mem_per_block_dynamic",
+    "launch__waves_per_multiprocessor",
+    "launch__occupancy_limit_registers",
+    "launch__occupancy_limit_shared_mem",
+    "launch__occupancy_limit_warps",
+    "launch__occupancy_limit_blocks",
+    "device__attribute_display_name",
+    "device__attribute_multiprocessor_count",
+)
+SAMPLES = "smsp__pcsamp_sample_count"  # warp samples, one instance an instruction address
+TOP_LINES = 12
+MAX_KERNELS = 64  # one call launches a handful; more means that something else was profiled
+NANOSECONDS = {"ns": 1.0, "nsecond": 1.0, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9}
+
+
+def find_ncu() -> Path | None:
+    """The `ncu` program: $KERNELPROOF_NCU, the PATH, $CUDA_HOME, then NVIDIA's installation folders, newest first."""
+    if chosen := os.environ.get("KERNELPROOF_NCU"):
+        return Path(chosen) if Path(chosen).is_file() else None
+    if on_path := shutil.which("ncu"):
+        return Path(on_path)
+    homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
+    candidates = [home / "bin" / "ncu" for home in homes] + [folder / "ncu" for folder in installations()]
+    return next((path for path in candidates if os.access(path, os.X_OK) and path.is_file()), None)
+
+
+def installations() -> list[Path]:
+    """Folders that Nsight Compute's own installers use, newest version first."""
+    found = [*Path("/opt/nvidia/nsight-compute").glob("[0-9]*"), *Path("/usr/local").glob("cuda*/nsight-compute-*")]
+    return sorted(found, key=lambda path: [int(part) for part in re.findall(r"\d+", path.name)], reverse=True)
+
+
+def version(ncu: Path) -> str:
+    """`2025.3.1.0`. Raises ToolError when the program does not run."""
+    text = processes.run([ncu, "--version"], timeout_s=60).stdout
+    found = re.search(r"^Version (\S+)", text, re.MULTILINE)
+    if not found:
+        raise ToolError(f"it does not say its version: {text.strip()[:200]!r}", subject=str(ncu))
+    return found[1]
+
+
+def command(
+    ncu: Path, report: Path, target: Sequence[str | Path], sections: Iterable[str], metrics: Sequence[str]
+) -> list[str]:
+    """The command line that profiles what `target` runs between cudaProfilerStart and cudaProfilerStop.
+
+    Clocks are left alone: the tool changes no setting of the GPU.
+    """
+    options = ["--clock-control", "none", "--profile-from-start", "off", "--target-processes", "all"]
+    options += ["--import-source", "yes", "--force-overwrite", "--launch-count", str(MAX_KERNELS)]
+    for section in sections:
+        options += ["--section", section]
+    if metrics:
+        options += ["--metrics", ",".join(metrics)]
+    return [str(ncu), *options, "--export", str(report), *map(str, target)]
+
+
+def export_csv(ncu: Path, report: Path) -> str:
+    """Every metric of every kernel in the report, as CSV. Raises ToolError."""
+    return processes.run([ncu, "--import", report, "--csv", "--page", "raw"], timeout_s=120).stdout
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_report(report: Path, metrics: Sequence[str] = METRICS, root: Path | None = None) -> list[ProfiledKernel]:
+    """Every kernel in a report.
+
+    `metrics` are looked up beside SECTION_METRICS; one of them that the report lacks has the value None. Source files are
+    named relative to `root`. Raises ProfileError when the report is missing, empty, unreadable or holds no kernel.
+    """
+    if not report.is_file() or report.stat().st_size == 0:
+        raise ProfileError("the report is empty or was not written", subject=str(report), hint="see the profile's log")
+    module = reader()
+    try:
+        actions = [action for section in module.load_report(str(report)) for action in section]
+    except Exception as error:  # the binding raises whatever its C++ side throws
+        raise ProfileError(f"the report cannot be read: {error}", subject=str(report)) from error
+    if not actions:
+        raise ProfileError("the report holds no kernel, or is damaged", subject=str(report), hint="see the profile's log")
+    return [_kernel(module, action, metrics, root) for action in actions]
+
+
+@functools.cache
+def reader() -> Any:
+    """NVIDIA's `ncu_report` module. Raises ProfileError when it is nowhere."""
+    try:
+        return importlib.import_module("ncu_report")
+    except ImportError:
+        pass
+    ncu = find_ncu()
+    homes = ([ncu.resolve().parent] if ncu else []) + installations()
+    for folder in (home / "extras" / "python" for home in homes):
+        if (folder / "ncu_report.py").is_file() or (folder / "ncu_report").is_dir():
+            sys.path.insert(0, str(folder))
+            try:
+                return importlib.import_module("ncu_report")
+            finally:
+                sys.path.remove(str(folder))
+    raise ProfileError(
+        "the module that reads Nsight Compute's reports is not installed",
+        subject="ncu_report",
+        hint="pip install ncu-report, or install Nsight Compute with its extras/python folder",
+    )
+
+
+def _kernel(module: Any, action: Any, metrics: Sequence[str], root: Path | None) -> ProfiledKernel:
+    found = {name: _metric(action, name) for name in (*metrics, *SECTION_METRICS)}
+    duration = found["gpu__time_duration.sum"]
+    if duration is None or not isinstance(duration.value, int | float):
+        raise ProfileError("a kernel without a duration: the report is incomplete", subject=action.name())
+    return ProfiledKernel(
+        name=action.name(action.NameBase_DEMANGLED),
+        grid=_dimensions(action, "launch__grid_dim"),
+        block=_dimensions(action, "launch__block_dim"),
+        duration_us=duration.value * NANOSECONDS[duration.unit] / 1e3,
+        # One that was asked for and is missing stays, without a value; one of a section's may be absent.
+        metrics={name: metric or Metric(None) for name, metric in found.items() if metric or name in metrics},
+        rules=_rules(module, action),
+        hot_lines=_hot_lines(action, root),
+        roofline=_roofline(action, duration.value * NANOSECONDS[duration.unit] / 1e9),
+    )
+
+
+def _metric(action: Any, name: str) -> Metric | None:
+    metric = action.metric_by_name(name)
+    if metric is None:
+        return None
+    value = metric.value()
+    if isinstance(value, float) and not math.isfinite(value):
+        value = None  # ncu's "n/a": a ratio whose denominator is zero
+    return Metric(value, metric.unit() or "")
+
+
+def _number(action: Any, name: str) -> float | None:
+    metric = _metric(action, name)
+    return float(metric.value) if metric and isinstance(metric.value, int | float) else None
+
+
+def _dimensions(action: Any, prefix: str) -> list[int]:
+    values = [_number(action, f"{prefix}_{axis}") for axis in "xyz"]
+    return [int(value) for value in values if value is not None]
+
+
+def _rules(module: Any, action: Any) -> list[RuleAdvice]:
+    """The rules that say something, by falling estimated speed-up; those without an estimate last."""
+    advice = []
+    for rule in action.rule_results():
+        if not rule.has_rule_message():
+            continue
+        message = rule.rule_message()
+        estimate = rule.speedup_estimation() if rule.has_speedup_estimation() else None
+        title = f"{message['title']}: " if message["title"] else ""
+        local = estimate is not None and estimate["type"] == module.SpeedupType_LOCAL
+        advice.append(
+            RuleAdvice(
+                name=rule.name(),
+                severity=_severity(module, message["type"]),
+                message=plain_text(title + message["message"]),
+                estimated_speedup_percent=float(estimate["speedup"]) if estimate else None,
+                scope=None if estimate is None else "local" if local else "global",
+            )
+        )
+    return sorted(advice, key=lambda a: (a.scope != "global", -(a.estimated_speedup_percent or 0.0), a.name, a.message))
+
+
+def _severity(module: Any, kind: int) -> str:
+    """`none`, `ok`, `optimization`, `warning` or `error`."""
+    names = {int(getattr(module, f"MsgType_{name}")): name for name in ("NONE", "OK", "OPTIMIZATION", "WARNING")}
+    return names.get(int(kind), "error").lower()
+
+
+def plain_text(message: str) -> str:
+    """A rule's message without its link markup: `@section:WarpStateStats:Warp State@` becomes `Warp State`."""
+    message = re.sub(r"@url:([^@]*?):https?://[^@]*@", r"\1", message)
+    message = re.sub(r"@(?:section|sass):[^:@]*:([^@]*)@", r"\1", message)
+    message = re.sub(r"@source:[^@]*?:\d+:([^@]*)@", r"\1", message)
+    return " ".join(message.split())
+
+
+def _hot_lines(action: Any, root: Path | None) -> list[HotLine]:
+    """The source lines with most warp samples; instructions stand for lines where the build has no line information."""
+    metric = action.metric_by_name(SAMPLES)
+    if metric is None or not metric.has_correlation_ids():
+        return []
+    addresses = metric.correlation_ids()
+    samples: dict[tuple[str, int], int] = defaultdict(int)
+    instructions: dict[tuple[str, int], tuple[int, str]] = {}
+    count = metric.num_instances()
+    first = min((addresses.as_uint64(i) for i in range(count)), default=0)
+    for i in range(count):
+        address, hits = addresses.as_uint64(i), metric.as_uint64(i)
+        place = action.source_info(address)
+        key = (place.file_name(), place.line()) if place else ("SASS", address - first)
+        samples[key] += hits
+        if hits >= instructions.get(key, (0, ""))[0]:
+            instructions[key] = (hits, action.sass_by_pc(address).strip())
+    total = sum(samples.values())
+    texts = dict(action.source_files())
+    hottest = sorted(samples.items(), key=lambda item: (-item[1], item[0]))[:TOP_LINES]
+    return [
+        HotLine(
+            file=_relative(file, root),
+            line=line,
+            source=_source_line(texts, file, line) or instructions[file, line][1],
+            samples=hits,
+            share=hits / total,
+        )
+        for (file, line), hits in hottest
+        if hits
+    ]
+
+
+def _source_line(texts: dict[str, str], file: str, line: int) -> str | None:
+    text = texts.get(file)
+    if not text and Path(file).is_file():
+        text = Path(file).read_text(encoding="utf-8", errors="replace")
+    lines = text.splitlines() if text else []
+    return lines[line - 1].strip() if 0 < line <= len(lines) else None
+
+
+def _relative(file: str, root: Path | None) -> str:
+    if root is not None and Path(file).is_relative_to(root.resolve()):
+        return str(Path(file).relative_to(root.resolve()))
+    return processes.scrubbed(file)
+
+
+def _roofline(action: Any, seconds: float) -> dict[str, float]:
+    """Where the launch stands under this GPU's own ceilings as ncu knows them; rates a second, intensity in FLOP/byte.
+
+    `fp32_flops` counts the CUDA cores' single-precision operations (an FMA is two); tensor-core work is not in it.
+    """
+    per_cycle = {op: _number(action, f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum.per_cycle_elapsed")
+                 for op in ("fadd", "fmul", "ffma")}  # fmt: skip
+    smsp_clock = _number(action, "smsp__cycles_elapsed.avg.per_second")
+    facts: dict[str, float | None] = {
+        "dram_bytes": _bytes(action),
+        "peak_dram_bytes_per_s": _product(
+            _number(action, "dram__bytes.sum.peak_sustained"), _number(action, "dram__cycles_elapsed.avg.per_second")
+        ),
+        "peak_fp32_flops_per_s": _product(
+            2.0,
+            _number(action, "sm__sass_thread_inst_executed_op_ffma_pred_on.sum.peak_sustained"),
+            _number(action, "sm__cycles_elapsed.avg.per_second"),
+        ),
+    }
+    if smsp_clock is not None and all(value is not None for value in per_cycle.values()):
+        rate = (per_cycle["fadd"] or 0) + (per_cycle["fmul"] or 0) + 2 * (per_cycle["ffma"] or 0)
+        facts["fp32_flops_per_s"] = rate * smsp_clock
+        facts["fp32_flops"] = rate * smsp_clock * seconds
+    if facts["dram_bytes"] is not None and seconds:
+        facts["dram_bytes_per_s"] = facts["dram_bytes"] / seconds
+    if facts.get("fp32_flops") and facts["dram_bytes"]:
+        facts["fp32_intensity"] = (facts["fp32_flops"] or 0) / facts["dram_bytes"]
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _bytes(action: Any) -> float | None:
+    read, written = _scaled_bytes(action, "dram__bytes_read.sum"), _scaled_bytes(action, "dram__bytes_write.sum")
+    return None if read is None or written is None else read + written
+
+
+def _scaled_bytes(action: Any, name: str) -> float | None:
+    metric = _metric(action, name)
+    if metric is None or not isinstance(metric.value, int | float):
+        return None
+    scale = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}.get(metric.unit)
+    if scale is None:
+        raise ProfileError(f"unknown unit {metric.unit!r}", subject=name)
+    return metric.value * scale
+
+
+def _product(*factors: float | None) -> float | None:
+    return None if any(factor is None for factor in factors) else math.prod(factor or 0.0 for factor in factors)

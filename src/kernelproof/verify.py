@@ -1,0 +1,422 @@
+"""Is a bundle what was packed? Offline, in memory, with the standard library alone.
+
+This file also runs by itself, copied to a machine that has nothing but Python: `python verify.py BUNDLE.tar.gz`.
+
+A bundle is a gzip file in one canonical form: plain ustar headers, regular files alone, members sorted below one folder
+named in `manifest.yaml`. The manifest is YAML written in its JSON subset, so `json` reads it; it holds the SHA-256 of
+every other member but `SHA256SUMS`, whose text follows from it. Nothing is ever extracted here, and nothing is allocated
+on the word of a header: every limit is checked while the stream is read.
+
+What this proves: the members are those that the manifest lists, and the manifest is the one whose SHA-256 is printed as
+the bundle's identity. What it cannot prove: that the manifest is the one its author made. Compare the identity with the
+one that you were given (`--identity`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+SCHEMA = "kernelproof.manifest/1"
+MANIFEST, SUMS = "manifest.yaml", "SHA256SUMS"
+
+GOOD, TAMPERED, UNREADABLE = "good", "tampered", "unreadable"
+EXIT_CODES = {GOOD: 0, TAMPERED: 1, UNREADABLE: 2}
+
+MAX_PACKED_BYTES = 25 * 1024 * 1024  # what GitHub takes as an attachment
+MAX_UNPACKED_BYTES = 1024 * 1024 * 1024
+MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+MAX_MEMBERS = 20_000
+# Logs and zeros in machine code pack to 1:30 at best; deflate reaches 1:1032, which only a bomb uses.
+MAX_RATIO = 100
+RATIO_FREE_BYTES = 16 * 1024 * 1024  # below this size no ratio is looked at
+
+# gzip header: deflate, no flags (so no file name), mtime 0, level 9, unknown system. RFC 1952.
+GZIP_HEADER = bytes.fromhex("1f8b0800000000" + "0002ff")
+BLOCK = 512  # a tar block, in bytes
+CHUNK = 256 * 1024
+TAR_KINDS = {
+    b"1": "a hard link",
+    b"2": "a symbolic link",
+    b"3": "a character device",
+    b"4": "a block device",
+    b"5": "a folder",
+    b"6": "a FIFO",
+}
+
+
+class Unreadable(Exception):
+    """The file is no bundle, or only a part of one."""
+
+
+class Damaged(Exception):
+    """The file is a bundle that was changed: what is wrong with which member (None: with the archive itself)."""
+
+    def __init__(self, message: str, member: str | None = None) -> None:
+        super().__init__(message)
+        self.member = member
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong. kind: changed, added, removed, renamed, unsafe, duplicate, damaged or unreadable."""
+
+    kind: str
+    member: str | None
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.member}: {self.message}" if self.member else f"{self.kind}: {self.message}"
+
+
+@dataclass
+class VerifyResult:
+    """What was found. `identity` is the SHA-256 of manifest.yaml, `bytes` the size of all members unpacked."""
+
+    path: str
+    status: str = GOOD
+    identity: str | None = None
+    bundle: str | None = None
+    commit: str | None = None
+    overall: str | None = None
+    members: int = 0
+    bytes: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        return self.status == GOOD
+
+    @property
+    def exit_code(self) -> int:
+        """0 good, 1 tampered with, 2 unreadable."""
+        return EXIT_CODES[self.status]
+
+    def text(self) -> str:
+        """The result for a person, one problem a line."""
+        if self.good:
+            return f"good: {self.members} members, {self.bytes} bytes, identity {self.identity}"
+        return "\n".join([f"{self.status}: {self.path}", *(f"  {problem}" for problem in self.problems)])
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A member as it lies in the archive; `data` is kept for the manifest and the sums alone."""
+
+    name: str
+    sha256: str
+    bytes: int
+    data: bytes | None
+
+
+def run(path: Path, identity: str | None = None) -> VerifyResult:
+    """Verify a bundle; never raises for what is in the file.
+
+    identity: the SHA-256 of manifest.yaml that the bundle is expected to have.
+    """
+    result = VerifyResult(path=str(path))
+    packed: dict[str, Packed] = {}
+    try:
+        with Path(path).open("rb") as stream:
+            for member in _members(stream, result):
+                packed[member.name] = member
+        _check(packed, result)
+    except Unreadable as error:
+        result.status = UNREADABLE
+        result.problems.append(Problem("unreadable", None, str(error)))
+    except OSError as error:
+        result.status = UNREADABLE
+        result.problems.append(Problem("unreadable", None, error.strerror or str(error)))
+    except Damaged as error:
+        result.problems.append(Problem("damaged" if error.member is None else "unsafe", error.member, str(error)))
+        _check_what_was_read(packed, result)
+    if identity is not None and result.identity is not None and result.identity != identity.lower():
+        message = f"the bundle's identity is {result.identity}, not the expected {identity}"
+        result.problems.append(Problem("changed", MANIFEST, message))
+    if result.problems and result.status == GOOD:
+        result.status = TAMPERED
+    return result
+
+
+# --- the manifest against the members ---------------------------------------------------------------------------------
+
+
+def _check(packed: dict[str, Packed], result: VerifyResult) -> None:
+    """Hold every member against the manifest, whole archive read."""
+    top = _top_folder(packed, result)
+    inside = {name[len(top) + 1 :]: member for name, member in packed.items()}
+    result.members, result.bytes = len(inside), sum(member.bytes for member in inside.values())
+    manifest = _manifest(inside, result)
+    if manifest["bundle"] != top:
+        message = f"the folder is {top!r}, but the manifest was packed as {manifest['bundle']!r}"
+        result.problems.append(Problem("renamed", top, message))
+    listed = manifest["members"]
+    result.problems += _differences(listed, {name: m for name, m in inside.items() if name not in (MANIFEST, SUMS)})
+    expected = sums_text({**{name: sha for name, (sha, _) in listed.items()}, MANIFEST: str(result.identity)})
+    if SUMS not in inside:
+        result.problems.append(Problem("removed", SUMS, "it is not in the bundle"))
+    elif inside[SUMS].data != expected:
+        result.problems.append(Problem("changed", SUMS, f"it does not follow from {MANIFEST}: one of the two was changed"))
+
+
+def _check_what_was_read(packed: dict[str, Packed], result: VerifyResult) -> None:
+    """After damage, name the changed members among those read so far, where the manifest is one of them."""
+    try:
+        top = _top_folder(packed, result)
+        inside = {name[len(top) + 1 :]: member for name, member in packed.items()}
+        listed = _manifest(inside, result)["members"]
+    except (Unreadable, Damaged):
+        return
+    for name, member in inside.items():
+        if name in listed and member.sha256 != listed[name][0]:
+            result.problems.append(Problem("changed", name, _changed(listed[name], member)))
+
+
+def _top_folder(packed: dict[str, Packed], result: VerifyResult) -> str:
+    """The folder that the manifest lies in; members outside it are problems."""
+    if not packed:
+        raise Unreadable("the archive has no member")
+    home = next((name.partition("/")[0] for name in packed if name.partition("/")[2] == MANIFEST), None)
+    if home is None:
+        raise Damaged(f"there is no {MANIFEST}: it was removed or renamed, or this is no kernelproof bundle")
+    for name in [name for name in packed if not name.startswith(f"{home}/")]:
+        result.problems.append(Problem("added", name, f"it lies outside the bundle's folder {home!r}"))
+        del packed[name]
+    return home
+
+
+def _manifest(inside: dict[str, Packed], result: VerifyResult) -> dict[str, Any]:
+    """The manifest's bundle name and members ({path: (sha256, bytes)}); sets the result's identity and facts."""
+    result.identity = inside[MANIFEST].sha256
+    try:
+        document = json.loads((inside[MANIFEST].data or b"").decode("utf-8"))
+        schema = document["schema"]
+        if schema != SCHEMA:
+            raise Unreadable(f"{MANIFEST} has schema {schema!r}; this verifier knows {SCHEMA!r}")
+        listed: dict[str, tuple[str, int]] = {}
+        for row in document["members"]:
+            name, sha256, size = row["path"], row["sha256"], row["bytes"]
+            if not (isinstance(name, str) and isinstance(sha256, str) and isinstance(size, int)):
+                raise TypeError(f"member {name!r}")
+            if name in listed:
+                result.problems.append(Problem("duplicate", name, f"{MANIFEST} lists it twice"))
+            listed[name] = (sha256, size)
+        result.bundle, result.overall = str(document["bundle"]), str(document.get("overall"))
+        result.commit = (document.get("provenance") or {}).get("commit")
+        return {"bundle": result.bundle, "members": listed}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Damaged(f"{MANIFEST} cannot be read ({type(error).__name__}: {error}): it was changed") from None
+
+
+def _differences(listed: dict[str, tuple[str, int]], found: dict[str, Packed]) -> list[Problem]:
+    """Every changed, removed, renamed and added member."""
+    problems = [
+        Problem("changed", name, _changed(listed[name], member))
+        for name, member in found.items()
+        if name in listed and (member.sha256, member.bytes) != listed[name]
+    ]
+    added = {name: member for name, member in found.items() if name not in listed}
+    for name in (name for name in listed if name not in found):
+        twin = next((other for other, member in added.items() if member.sha256 == listed[name][0]), None)
+        if twin is None:
+            problems.append(Problem("removed", name, f"{MANIFEST} lists it, and it is not in the bundle"))
+        else:
+            del added[twin]
+            problems.append(Problem("renamed", name, f"it is now called {twin!r}"))
+    return problems + [Problem("added", name, f"{MANIFEST} does not list it") for name in added]
+
+
+def _changed(expected: tuple[str, int], found: Packed) -> str:
+    return f"SHA-256 {found.sha256[:16]}… ({found.bytes} bytes), packed with {expected[0][:16]}… ({expected[1]} bytes)"
+
+
+def sums_text(sha256_by_name: dict[str, str]) -> bytes:
+    """SHA256SUMS in the form that `sha256sum --check` reads: every member but itself, sorted by name."""
+    return "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(sha256_by_name.items())).encode("utf-8")
+
+
+# --- the archive ------------------------------------------------------------------------------------------------------
+
+
+def _members(stream: BinaryIO, result: VerifyResult) -> Iterator[Packed]:
+    """Every member in turn, hashed while it is read. Raises Unreadable or Damaged; problems of form go to the result."""
+    blocks = _Inflated(stream)
+    seen: set[str] = set()
+    previous, mtime, after_end = "", None, False
+    while header := blocks.read(BLOCK, at_end_ok=True):
+        if not any(header):
+            after_end = True
+            continue
+        if after_end:
+            raise Damaged("there is data after the end of the archive")
+        name, size, mode, owner, changed = _header(header)
+        if name in seen:
+            result.problems.append(Problem("duplicate", name, "the archive holds it twice"))
+        seen.add(name)
+        if len(seen) > MAX_MEMBERS:
+            raise Damaged(f"more than {MAX_MEMBERS} members")
+        if name < previous or owner != (0, 0) or (mtime is not None and changed != mtime):
+            result.problems.append(Problem("changed", name, "its place, owner or time is not as packed"))
+        previous, mtime = name, changed
+        member, starts = _body(blocks, name, size)
+        if mode != file_mode(starts):
+            result.problems.append(Problem("changed", name, f"its mode is {mode:o}, packed as {file_mode(starts):o}"))
+        yield member
+    if not after_end:
+        raise Unreadable("the archive is cut short: it has no end mark")
+
+
+def file_mode(starts: bytes) -> int:
+    """The mode that a member is packed with: scripts run, all else is read."""
+    return 0o755 if starts.startswith(b"#!") else 0o644
+
+
+def _body(blocks: _Inflated, name: str, size: int) -> tuple[Packed, bytes]:
+    keep = name.partition("/")[2] in (MANIFEST, SUMS)
+    if keep and size > MAX_MANIFEST_BYTES:
+        raise Damaged(f"{size} bytes", name)
+    digest, kept, left, starts = hashlib.sha256(), [], size, b""
+    while left:
+        data = blocks.read(min(left, CHUNK))
+        starts = starts or data[:2]
+        digest.update(data)
+        left -= len(data)
+        if keep:
+            kept.append(data)
+    if padding := -size % BLOCK:
+        if any(blocks.read(padding)):
+            raise Damaged("there is data between its end and the next member", name)
+    return Packed(name, digest.hexdigest(), size, b"".join(kept) if keep else None), starts
+
+
+def _header(block: bytes) -> tuple[str, int, int, tuple[int, int], int]:
+    """name, size, mode, (uid, gid), mtime of a plain ustar header of a regular file. Raises Damaged for any other."""
+    name = _text(block[:100])
+    if block[257:265] == b"ustar\x0000" and block[345] != 0:
+        name = f"{_text(block[345:500])}/{name}"
+    shown = name.encode("unicode_escape", "replace").decode("ascii")[:200]
+    checksum = sum(block[:148]) + 8 * 0x20 + sum(block[156:])
+    if _octal(block[148:156], shown) != checksum:
+        raise Damaged(f"the header that calls itself {shown!r} does not match its checksum")
+    kind = block[156:157]
+    if kind != b"0":
+        raise Damaged(f"it is {TAR_KINDS.get(kind, f'of tar type {kind!r}')}, not a regular file", shown)
+    if block[257:265] != b"ustar\x0000" or any(block[157:257]) or any(block[265:329]) or any(block[500:]):
+        raise Damaged("its header is not a plain ustar header of a regular file", shown)
+    if why := _unsafe(name):
+        raise Damaged(why, shown)
+    size = _octal(block[124:136], shown)
+    mode, uid, gid = (_octal(block[at : at + 8], shown) for at in (100, 108, 116))
+    return name, size, mode, (uid, gid), _octal(block[136:148], shown)
+
+
+def _text(raw: bytes) -> str:
+    return raw.partition(b"\0")[0].decode("utf-8", "backslashreplace")
+
+
+def _octal(raw: bytes, name: str) -> int:
+    digits = raw.rstrip(b" \0").lstrip(b" ")
+    if not re.fullmatch(rb"[0-7]{1,12}", digits):
+        raise Damaged("a number in its header is not octal", name)
+    return int(digits, 8)
+
+
+def _unsafe(name: str) -> str | None:
+    """Why a member of this name must not be unpacked, or None."""
+    if name.startswith("/"):
+        return "its path is absolute"
+    parts = name.split("/")
+    if ".." in parts:
+        return "its path leads out of the folder (..)"
+    if "" in parts or "." in parts:
+        return "its path has an empty part"
+    if "\\" in name or re.match(r"[A-Za-z]:", name):
+        return "its path means something else on another system"
+    if not name.isprintable():
+        return "its path has characters that cannot be shown"
+    return None
+
+
+class _Inflated:
+    """The bytes below the gzip layer, never more at once than is asked for, with the limits that stop a bomb."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        self._crc = self._in = self._out = 0
+        self._ready, self._at = b"", 0
+        header = stream.read(len(GZIP_HEADER))
+        if header[:2] != GZIP_HEADER[:2]:
+            raise Unreadable("it is not a gzip file")
+        if len(header) < len(GZIP_HEADER):
+            raise Unreadable("the file is cut short")
+        if header != GZIP_HEADER:
+            raise Damaged("its gzip header is not the one that kernelproof writes")
+
+    def read(self, size: int, *, at_end_ok: bool = False) -> bytes:
+        """Exactly `size` bytes; nothing at the stream's end where that is allowed. Raises Unreadable or Damaged."""
+        while len(self._ready) - self._at < size and not self._inflate.eof:
+            self._more()
+        data = self._ready[self._at : self._at + size]
+        self._at += len(data)
+        if len(data) == size:
+            return data
+        self._trailer()
+        if at_end_ok and not data:
+            return b""
+        raise Unreadable("the archive is cut short in the middle of a member")
+
+    def _more(self) -> None:
+        packed = self._inflate.unconsumed_tail or self._stream.read(CHUNK)
+        if not packed:
+            raise Unreadable("the file is cut short")
+        try:
+            data = self._inflate.decompress(packed, CHUNK)
+        except zlib.error:
+            raise Damaged("the compressed data is damaged: bytes were changed after it was packed") from None
+        self._in += len(packed) - len(self._inflate.unconsumed_tail) - len(self._inflate.unused_data)
+        self._out += len(data)
+        self._crc = zlib.crc32(data, self._crc)
+        self._ready, self._at = self._ready[self._at :] + data, 0
+        if self._in > MAX_PACKED_BYTES:
+            raise Damaged(f"it is larger than a bundle may be ({MAX_PACKED_BYTES} bytes)")
+        if self._out > MAX_UNPACKED_BYTES:
+            raise Damaged(f"it unpacks to more than {MAX_UNPACKED_BYTES} bytes: a bomb")
+        if self._out > RATIO_FREE_BYTES and self._out > MAX_RATIO * self._in:
+            raise Damaged(f"it unpacks to more than {MAX_RATIO} times its size: a bomb")
+
+    def _trailer(self) -> None:
+        """Hold the stream against its own checksum, which is looked at last so that a changed member is named first."""
+        rest = self._inflate.unused_data + self._stream.read(9)
+        if len(rest) < 8:
+            raise Unreadable("the file is cut short")
+        if len(rest) > 8:
+            raise Damaged("there is data after the end of the gzip stream")
+        if rest != self._crc.to_bytes(4, "little") + (self._out & 0xFFFFFFFF).to_bytes(4, "little"):
+            raise Damaged("the checksum of the compressed data does not match: bytes were changed after it was packed")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; gives back the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="verify", description="Verify a kernelproof bundle offline. Exit code: 0 good, 1 tampered with, 2 unreadable."
+    )
+    parser.add_argument("bundle", type=Path, help="kernelproof-….tar.gz")
+    parser.add_argument("--identity", help="the SHA-256 of manifest.yaml that the bundle must have")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    options = parser.parse_args(arguments)
+    result = run(options.bundle, options.identity)
+    print(json.dumps({**asdict(result), "exit_code": result.exit_code}, indent=1) if options.json else result.text())
+    return result.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
