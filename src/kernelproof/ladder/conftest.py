@@ -1,0 +1,70 @@
+"""Which tests there are: every variant of the configuration, every rung, every case; a variant's rungs in order."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelproof.errors import KernelproofError
+from kernelproof.ladder.climb import Climb, Session
+
+SESSION = pytest.StashKey[Session]()
+FOLDER = pytest.StashKey["tempfile.TemporaryDirectory[str]"]()
+CASES = {"test_correctness": "cases", "test_determinism": "repeated_cases"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--kernelproof-config`: which configuration, when run by hand."""
+    parser.addoption("--kernelproof-config", default="config.yaml", metavar="FILE", help="default: config.yaml")
+
+
+def session_of(config: pytest.Config) -> Session:
+    """The test stage's session, or one made from the configuration in the current folder."""
+    given = config.pluginmanager.get_plugin("kernelproof-stage")
+    if given is not None:
+        return given.session  # type: ignore[no-any-return]
+    if SESSION not in config.stash:
+        from kernelproof.config import load
+
+        try:
+            settings = load(Path(config.getoption("--kernelproof-config")))
+        except KernelproofError as error:
+            raise pytest.UsageError(str(error)) from None
+        config.stash[FOLDER] = tempfile.TemporaryDirectory(prefix="kernelproof-")
+        config.stash[SESSION] = Session(settings, list(settings.variants()), Path(config.stash[FOLDER].name))
+    return config.stash[SESSION]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End a session that was made here."""
+    if SESSION in config.stash:
+        config.stash[SESSION].close()
+        config.stash[FOLDER].cleanup()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`test_load[attention/cpu_flash]`, `test_correctness[attention/cpu_flash-mission-causal-…]`."""
+    climbs = session_of(metafunc.config).climbs
+    attribute = CASES.get(metafunc.function.__name__)
+    if attribute is None:
+        metafunc.parametrize("climb", climbs, ids=[climb.variant.key for climb in climbs], indirect=True)
+        return
+    pairs = [(climb, case) for climb in climbs for case in getattr(climb, attribute)]
+    ids = [f"{climb.variant.key}-{case.id}" for climb, case in pairs]
+    metafunc.parametrize(("climb", "case"), pairs, ids=ids, indirect=["climb"])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Group by variant; within a variant the order is that of the file, which is the ladder's."""
+    order = {climb.variant.key: place for place, climb in enumerate(session_of(config).climbs)}
+    items.sort(key=lambda item: order[item.callspec.params["climb"].variant.key])  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def climb(request: pytest.FixtureRequest) -> Iterator[Climb]:
+    """A variant on its way up; its worker ends when the tests go on to another variant."""
+    session_of(request.config).enter(request.param)
+    yield request.param

@@ -1,0 +1,95 @@
+"""$operator: y = x·Φ(x), with Φ the normal distribution (GELU). A worked example: put your own operator in its place.
+
+kernelproof asks five things of an operator: its inputs, the right result with a bound for its error, some calls whose
+result is known without arithmetic, what a call costs, and (optional, for diagnosis) what known faults would give.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernelproof.operators import (
+    Call,
+    Cost,
+    Reference,
+    SanityCall,
+    Suspect,
+    accumulation_floors,
+    dims_of,
+    dtype,
+    forward_bound,
+    units,
+)
+from kernelproof.records import Case
+
+if TYPE_CHECKING:
+    from kernelproof.config import Precision
+
+
+class Gelu:
+    """The operator (see kernelproof.operators.Operator). Shapes: x, y [rows, cols]."""
+
+    name = "$operator"
+    dims: dict[str, int | str | None] = {"rows": None, "cols": None}  # None: every shape in config.yaml gives it
+    options: dict[str, tuple[bool | str, ...]] = {}  # e.g. {"causal": (False, True)}
+    families = ("normal", "wide", "integers")  # how inputs are drawn; config.yaml picks some
+    dtypes = ("float32", "float16")
+    axes = ("row", "column")  # of the output, for messages
+
+    def make_call(self, case: Case, generator: torch.Generator) -> Call:
+        """The arguments in the order of the binding's `run`, on the CPU. The kernel never sees the generator."""
+        d = dims_of(self, case)
+        x = torch.randn(d["rows"], d["cols"], generator=generator)
+        if case.family == "wide":
+            x = 4 * x
+        elif case.family == "integers":
+            x = (3 * x).round()
+        return self._call(x.to(dtype(case.dtype)))
+
+    def _call(self, x: torch.Tensor) -> Call:
+        return Call({"x": x, "y": torch.empty_like(x)}, outputs=("y",), axes=self.axes)
+
+    def reference(self, call: Call, precision: Precision, device: str | torch.device = "cpu") -> Reference:
+        """y in float64 on the very values of the call, and how far from it a correct kernel may be.
+
+        The usual formula ½x(1 + erf(x/√2)) cancels for negative x, so its error is relative to x rather than to y.
+        """
+        x = call.tensor("x").to(device).double()
+        unit = units(precision, call.tensor("x").dtype)
+        output = x * torch.special.erfc(-x / math.sqrt(2)) / 2
+        accumulation = unit.accumulate * x.abs()
+        bound = forward_bound(output, torch.zeros_like(x), accumulation, unit)
+        return Reference(output, bound, unit.coarse, *accumulation_floors(output, accumulation))
+
+    def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
+        """y = x exactly where x is large, and another x in every place: a wrong index shows. y = 0 where x is 0."""
+        rows, cols = 7, 33
+        place = torch.arange(rows * cols).reshape(rows, cols)
+        one_hot = torch.where(place == 5 * cols + 17, 64.0, 0.0)
+        calls = []
+        for name, x in (("large", 16.0 + place), ("one_hot", one_hot)):
+            at = Case(self.name, f"sanity_{name}", {"rows": rows, "cols": cols}, {}, case.dtype, name)
+            call = self._call(x.to(dtype(case.dtype)))
+            expected = call.tensor("x").double()
+            calls.append(SanityCall(name, at, call, Reference(expected, torch.zeros_like(expected), 0.0, exact=True)))
+        return calls
+
+    def cost(self, case: Case) -> Cost:
+        """Per element: 4 operations, one erfc; x is read and y written once."""
+        d = dims_of(self, case)
+        elements = d["rows"] * d["cols"]
+        size = elements * dtype(case.dtype).itemsize
+        return Cost(4.0 * elements, size, size, exponentials=elements)
+
+    def suspects(self, call: Call, rows: torch.Tensor) -> Iterator[Suspect]:
+        """What likely faults would have given for these rows; the report names the one that fits a wrong result."""
+        x = call.tensor("x")[rows[:, 0].cpu()].double()
+        yield Suspect("the tanh approximation was used", lambda: torch.nn.functional.gelu(x, approximate="tanh"))
+        yield Suspect("the input was copied", lambda: x)
+
+
+OPERATOR = Gelu()
