@@ -1,0 +1,56 @@
+"""Remake the locks of this folder from their .in files: `python envs/lock.py [--upgrade] [UV]` (see README.md).
+
+Each lock names every package, direct or not, with the SHA-256 of each of its files, for Python 3.11 and newer. The locks
+agree with one another, since one environment is made from several: each is resolved under the constraints of those above.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+# In the order in which they constrain one another.
+LOCKS = {
+    "installer": [],
+    "build": [],
+    "tool": ["build"],
+    "cuda": ["tool"],
+    "torch-cuda": ["build", "tool", "cuda"],
+    "torch": ["build", "tool"],
+    "dev": ["build", "tool", "torch"],
+}
+TORCH_HASH = re.compile(r"(^torch==(\S+) \\\n)((?:    --hash=\S+(?: \\)?\n)+)", re.MULTILINE)
+
+
+def main(arguments: list[str]) -> int:
+    """Remake every lock; the uv to use is the last argument or the one on the PATH."""
+    options = [argument for argument in arguments if argument.startswith("--")]
+    uv = next((argument for argument in arguments if not argument.startswith("--")), "uv")
+    for name, constraints in LOCKS.items():
+        command = [uv, "pip", "compile", f"{name}.in", "--output-file", f"{name}.txt", "--generate-hashes", "--universal"]
+        command += ["--python-version", "3.11", "--no-header", "--no-emit-index-url", "--no-emit-find-links", "--quiet"]
+        command += [part for constraint in constraints for part in ("--constraint", f"{constraint}.txt")]
+        subprocess.run([*command, *options], cwd=FOLDER, env=os.environ | {"UV_NO_CONFIG": "1"}, check=True)
+    pin_cpu_torch(FOLDER / "torch.txt", FOLDER / "torch-cpu.sha256")
+    return 0
+
+
+def pin_cpu_torch(lock: Path, digests: Path) -> None:
+    """Put the published digests of torch's CPU build in place of those of the one file that this machine has."""
+    listed = dict(reversed(line.split()) for line in digests.read_text().splitlines())
+
+    def with_all(match: re.Match[str]) -> str:
+        hashes = [f"    --hash=sha256:{digest}" for name, digest in listed.items() if f"-{match[2]}-" in name]
+        if not set(re.findall("sha256:([0-9a-f]+)", match[3])) <= set(listed.values()):
+            raise SystemExit(f"{lock}: torch {match[2]} is not in {digests}: add its files' digests there")
+        return match[1] + " \\\n".join(hashes) + "\n"
+
+    lock.write_text(TORCH_HASH.sub(with_all, lock.read_text()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
