@@ -1,0 +1,361 @@
+"""What a compiled kernel is made of: ptxas's resource report, the disassembly, and hashes that mean 'same machine code'.
+
+Pure functions over text, bytes and records. The normalised form of a kernel is its list of instructions with their
+scheduling control, branch targets as instruction numbers, symbols numbered in order of appearance and trailing padding
+removed; so neither addresses, labels, names nor the folder that it was built in change its hash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import re
+import struct
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from kernelproof.records import BuildRecord, KernelResources
+
+INSTRUCTION_BYTES = 16  # since Volta
+
+# --- ptxas -v ---------------------------------------------------------------------------------------------------------
+
+_ENTRY = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
+_PROPERTIES = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+)(?:\+(\d+))? bytes smem")
+
+
+@dataclass
+class Resources:
+    """What ptxas says of one kernel; `shared_bytes` is static shared memory, since it cannot know the dynamic part."""
+
+    arch: str
+    kernel: str
+    registers: int = 0
+    shared_bytes: int = 0
+    stack_bytes: int = 0
+    spill_store_bytes: int = 0
+    spill_load_bytes: int = 0
+
+
+def parse_ptxas(text: str) -> list[Resources]:
+    """The kernels in the output of `nvcc -Xptxas -v`.
+
+    Functions that are called and not inlined are reported after their kernel; their stack and spills count as its own.
+    """
+    found: list[Resources] = []
+    for line in text.splitlines():
+        if entry := _ENTRY.search(line):
+            found.append(Resources(arch=entry[2], kernel=entry[1]))
+        if not found:
+            continue
+        kernel = found[-1]
+        if properties := _PROPERTIES.search(line):
+            stack, stores, loads = (int(n) for n in properties.groups())
+            kernel.stack_bytes += stack
+            kernel.spill_store_bytes += stores
+            kernel.spill_load_bytes += loads
+        if used := _USED.search(line):
+            kernel.registers = int(used[1])
+            if shared := _SHARED.search(line):
+                kernel.shared_bytes = int(shared[1]) + int(shared[2] or 0)
+    return found
+
+
+# --- ELF --------------------------------------------------------------------------------------------------------------
+
+SHT_NOBITS, SHF_ALLOC, SHF_EXECINSTR = 8, 2, 4
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section of an ELF file; `info` is sh_info, whose top byte holds a kernel's register count in a cubin."""
+
+    name: str
+    kind: int
+    flags: int
+    size: int
+    info: int
+    data: bytes
+
+
+def read_elf(data: bytes) -> list[Section]:
+    """The sections of a 64-bit little-endian ELF file (an object, a library or a cubin).
+
+    Raises ValueError when it is none or is cut short.
+    """
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("not a 64-bit little-endian ELF file")
+    try:
+        (table,) = struct.unpack_from("<Q", data, 0x28)
+        count, names_index = struct.unpack_from("<HH", data, 0x3C)
+        headers = [struct.unpack_from("<IIQQQQIIQQ", data, table + 64 * index) for index in range(count)]
+        names = headers[names_index][4]
+        return [_section(data, header, names) for header in headers]
+    except (struct.error, IndexError):
+        raise ValueError("the ELF file is cut short") from None
+
+
+def _section(data: bytes, header: tuple[int, ...], names: int) -> Section:
+    name, kind, flags, _, offset, size, _, info, _, _ = header
+    end = data.index(b"\0", names + name)
+    content = b"" if kind == SHT_NOBITS else data[offset : offset + size]
+    return Section(data[names + name : end].decode(), kind, flags, size, info, content)
+
+
+def host_code_sha256(data: bytes, *, constants: bool) -> str:
+    """A hash over an object's executable sections, and its constants if asked for; names and paths do not count.
+
+    A CUDA object's constants hold the mangled kernel names, which contain the source's name: leave them out there.
+    """
+    digest = hashlib.sha256()
+    for section in read_elf(data):
+        code = section.flags & SHF_EXECINSTR
+        constant = constants and section.flags & SHF_ALLOC and section.name.startswith((".rodata", ".data"))
+        if (code or constant) and section.size:
+            digest.update(f"{section.name.split('.')[1]} {section.size}\n".encode())
+            digest.update(section.data)
+    return digest.hexdigest()
+
+
+# --- disassembly ------------------------------------------------------------------------------------------------------
+
+_INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
+_SECTION = re.compile(r"^\s*\.section\s+\.text\.(\S+?),")
+_LABEL = re.compile(r"^(\.L_x_\d+|\.L_\d+):")
+_SYMBOL = re.compile(r"(`\(|@(?:lo|hi)\(+)([^()]+)")  # `(.L_x_3), `($_Z1kPf$_Z3devf), 32@lo((table))
+_OPCODE = re.compile(r"^(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)((?:\.\w+)*)")
+_TARGETS = re.compile(r"\(\*.*?\*\)")
+
+
+@dataclass
+class Instruction:
+    """One line of machine code: byte offset in its kernel, and the text with its predicate and operands."""
+
+    offset: int
+    text: str
+
+
+@dataclass
+class Function:
+    """One kernel's disassembly; `labels` maps a label to the index of the instruction that it stands before."""
+
+    name: str
+    instructions: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Disassembly:
+    """A cubin's machine code, counted and hashed."""
+
+    sass_sha256: str
+    instruction_mix: dict[str, int]
+    opcodes: dict[str, int]
+    kernels: dict[str, tuple[int, str]]  # name → number of instructions, SHA-256 of the normalised form
+
+
+def parse_nvdisasm(text: str) -> list[Function]:
+    """The kernels in the output of `nvdisasm -c`, without the padding behind each."""
+    functions: list[Function] = []
+    for line in text.splitlines():
+        if section := _SECTION.match(line):
+            functions.append(Function(section[1].strip('"')))
+        elif functions and (instruction := _INSTRUCTION.match(line)):
+            functions[-1].instructions.append(Instruction(int(instruction[1], 16), instruction[2]))
+        elif functions and (label := _LABEL.match(line)):
+            functions[-1].labels[label[1]] = len(functions[-1].instructions)
+    for function in functions:
+        while function.instructions and function.instructions[-1].text == "NOP":
+            function.instructions.pop()
+    return functions
+
+
+def analyse(cubin: bytes, disassembly: str) -> Disassembly:
+    """Count and hash the machine code of a cubin; `disassembly` is what `nvdisasm -c` says of it.
+
+    Beside the instructions, a cubin's hash covers each kernel's registers and static shared memory and the constant
+    data, so that equal hashes mean equal behaviour, not just equal listings. Raises ValueError for a broken cubin.
+    """
+    sections = read_elf(cubin)
+    code = {section.name.removeprefix(".text."): section for section in sections if section.name.startswith(".text.")}
+    shared = {s.name.removeprefix(".nv.shared."): s.size for s in sections if s.name.startswith(".nv.shared.")}
+    opcodes: Counter[str] = Counter()
+    mix: Counter[str] = Counter()
+    kernels: dict[str, tuple[int, str]] = {}
+    hashes: list[str] = []
+    for function in parse_nvdisasm(disassembly):
+        section = code.get(function.name)
+        if section is None:
+            raise ValueError(f"the disassembly names {function.name}, which the cubin lacks")
+        lines = normalised(function, section.data)
+        digest = _sha256_lines(lines)
+        kernels[function.name] = (len(lines), digest)
+        hashes.append(f"{digest} registers={section.info >> 24} shared={shared.get(function.name, 0)}")
+        for instruction in function.instructions:
+            opcode, modifiers = _opcode(instruction.text)
+            opcodes[opcode] += 1
+            mix[instruction_class(opcode, modifiers)] += 1
+    # The order of kernels in a file follows their names' order in a table; it means nothing.
+    constants = sorted(hashlib.sha256(s.data).hexdigest() for s in sections if _is_constant_data(s))
+    total = _sha256_lines([*sorted(hashes), *constants])
+    return Disassembly(total, dict(sorted(mix.items())), dict(sorted(opcodes.items())), kernels)
+
+
+def normalised(function: Function, code: bytes) -> list[str]:
+    """A kernel's instructions without addresses, labels and names, each with its scheduling control (hexadecimal).
+
+    code: the kernel's section of the cubin; bits 105 to 125 of an instruction hold stall count, yield flag, barriers
+    and register reuse.
+    """
+    numbers: dict[str, str] = {}
+
+    def target(match: re.Match[str]) -> str:
+        opening, symbol = match.groups()
+        if symbol in function.labels:
+            return f"{opening}{function.labels[symbol]}"
+        return opening + numbers.setdefault(symbol, f"symbol{len(numbers)}")
+
+    lines = []
+    for instruction in function.instructions:
+        text = _SYMBOL.sub(target, _TARGETS.sub("", instruction.text))
+        (upper,) = struct.unpack_from("<Q", code, instruction.offset + 8)
+        lines.append(f"{upper >> 41 & 0x1FFFFF:06x} {' '.join(text.split())}")
+    return lines
+
+
+def _is_constant_data(section: Section) -> bool:
+    # Bank 0 holds parameters and launch dimensions: nothing of it is known at compile time.
+    constant = section.name.startswith(".nv.constant") and not section.name.startswith(".nv.constant0")
+    return bool(section.size) and (constant or section.name.startswith((".nv.global.init", ".rodata")))
+
+
+def _sha256_lines(lines: Iterable[str]) -> str:
+    return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
+
+
+def _opcode(text: str) -> tuple[str, str]:
+    found = _OPCODE.match(text)
+    return (found[1], found[2]) if found else (text.split()[0], "")
+
+
+# The classes of the report's instruction mix, by opcode without modifiers; the first pattern that fits wins. A leading U
+# is the uniform datapath, a leading V the packed or combined integer unit.
+_CLASSES = [
+    (name, re.compile(rf"(?:{pattern})\Z"))
+    for name, pattern in (
+        ("tensor", r"[HIBDQO]G?MMA|UTC\w*MMA\w*"),
+        ("async copy", r"LDGSTS|LDGDEPBAR|DEPBAR|UBLK\w+|UTMA\w+|UTCCP"),
+        ("matrix load/store", r"LDSMT?|STSMT?|MOVM|LDTM?|STTM?"),
+        ("global memory", r"LDG|STG|LD|ST|ATOMG?|REDG?|CCTL[LT]?|LDGMC|MULTIMEM"),
+        ("shared memory", r"LDS|STS|ATOMS|STAS|REDAS"),
+        ("local memory", r"LDL|STL"),
+        ("constant memory", r"U?LDCU?"),
+        ("barrier", r"BAR|SYNCS|MEMBAR|WARPSYNC|ERRBAR|FENCE|ARRIVES|WARPGROUP|WARPGROUPSET|U?CGABAR\w*|ACQBULK"),
+        ("special function", r"MUFU|RRO"),
+        ("fp64", r"D(?:ADD|MUL|FMA|SETP|SET|MNMX)"),
+        ("fp32", r"U?F(?:ADD|MUL|FMA)[2]?(?:32I)?|U?F(?:SETP?|SEL|MNMX3?|CHK|SWZADD|CMP)"),
+        ("fp16", r"[UV]?H(?:ADD2|MUL2|FMA2|SETP?2|SET2|MNMX2?)(?:_32I)?"),
+        ("conversion", r"U?(?:F2F|F2FP|F2I|F2IP|I2F|I2FP|I2I|I2IP|FRND)"),
+        ("warp exchange", r"SHFL|U?VOTEU?|C?REDUX|MATCH|ELECT"),
+        ("control", r"BRAU?|BRXU?|EXIT|CALL|RET|U?JMP|JMXU?|BSSY|BSYNC|BREAK|BMOV|BPT|BRK|KILL|NANOSLEEP|YIELD|RPCMOV|LEPC|"
+                    r"RTT|PREEXIT|USETMAXREG|NOP"),
+        ("move", r"[UV]?I?MOV(?:32I)?|U?SEL|C?S2U?R|S2UR|U?R2UR|R2B|B2R|UP2UR|U?P2R|R2U?P|UR2UP"),
+        ("integer", r"[UV]?I(?:ADD|MAD|MUL|MNMX|SET|ABS|DP|SCADD)\w*|U?(?:LEA|LOP3?|PLOP3|PSETP|SH[FLR]|PRMT|BMSK|POPC|FLO|BREV|"
+                    r"SGXT|BFE|BFI)|VABSDIFF4?|XMAD"),
+    )
+]
+
+
+@cache
+def instruction_class(opcode: str, modifiers: str = "") -> str:
+    """The class of an opcode in the instruction mix, `other` when it is not known."""
+    if opcode == "HADD2" and ".F32" in modifiers:
+        return "conversion"  # half to float is spelled as an addition of zero
+    if opcode in ("IMAD", "UIMAD") and ".MOV" in modifiers:
+        return "move"  # a copy on the multiplier's pipe
+    return next((name for name, pattern in _CLASSES if pattern.match(opcode)), "other")
+
+
+def match_kernels(disassembly: Disassembly, resources: Sequence[Resources]) -> list[KernelResources]:
+    """One row a kernel, from ptxas's report and the disassembly of the same architecture.
+
+    Raises ValueError when a kernel is in one and not in the other, which would mean that one of them was misread.
+    """
+    reported = {entry.kernel: entry for entry in resources}
+    # Functions that are called across files have machine code and no entry; they are not kernels.
+    if missing := sorted(set(reported) - set(disassembly.kernels)):
+        raise ValueError(f"ptxas reported {missing[0]}, which the disassembly lacks")
+    rows = []
+    for name, (instructions, digest) in disassembly.kernels.items():
+        if (entry := reported.get(name)) is None:
+            continue
+        rows.append(
+            KernelResources(
+                name=name,
+                demangled=demangle(name),
+                registers=entry.registers,
+                shared_bytes=entry.shared_bytes,
+                stack_bytes=entry.stack_bytes,
+                spill_store_bytes=entry.spill_store_bytes,
+                spill_load_bytes=entry.spill_load_bytes,
+                instructions=instructions,
+                sass_sha256=digest,
+            )
+        )
+    return rows
+
+
+def demangle(name: str) -> str:
+    """A C++ name in words through the C++ runtime library; the mangled name when that cannot."""
+    library = _cxx_library()
+    if library is None:
+        return name
+    status = ctypes.c_int()
+    text = library.__cxa_demangle(name.encode(), None, None, ctypes.byref(status))
+    if status.value != 0 or not text:
+        return name
+    try:
+        return ctypes.cast(text, ctypes.c_char_p).value.decode()  # type: ignore[union-attr]
+    finally:
+        _free(text)
+
+
+@cache
+def _cxx_library() -> ctypes.CDLL | None:
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL("libstdc++.so.6")
+        library.__cxa_demangle.restype = ctypes.c_void_p
+        return library
+    return None
+
+
+def _free(pointer: int) -> None:
+    free = ctypes.CDLL(None).free
+    free.argtypes = [ctypes.c_void_p]
+    free(pointer)
+
+
+# --- across variants --------------------------------------------------------------------------------------------------
+
+
+def identical_machine_code(records: Sequence[BuildRecord]) -> list[list[str]]:
+    """Groups of two or more variants of one operator and device that are the same machine code, as `operator/variant`.
+
+    Device code must agree on every architecture that they were built for, and host code too: variants that launch one
+    kernel in different shapes are different. Whatever their macros and sources say, such variants are one binary.
+    """
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for record in records:
+        device_code = tuple(sorted((cubin.arch, cubin.sass_sha256) for cubin in record.cubins))
+        if record.status != "ok" or record.role != "variant" or record.abi == "python":
+            continue
+        if not device_code and record.host_code_sha256 is None:
+            continue
+        key = (record.operator, record.device, device_code, record.host_code_sha256)
+        groups.setdefault(key, []).append(f"{record.operator}/{record.variant}")
+    return [sorted(names) for names in groups.values() if len(names) > 1]
