@@ -1,0 +1,219 @@
+"""Memory images: what a candidate is given and what it hands back, as files of raw bytes.
+
+An image is
+
+    guard band (BAND_BYTES) | payload | guard band (BAND_BYTES)
+
+Around float inputs the bands hold NaNs, so that a read past the end shows in the result; around everything else random
+bits. The payload of an output is poison, fresh random bits for every call. Bytes that belong to no element (the gaps of
+a strided view) count as guard band. Reading back compares every guard byte and every input byte with what was laid out.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelproof.errors import TestError
+from kernelproof.operators import Call, dtype_name
+
+BAND_BYTES = 4096
+OUT_SUFFIX = ".out"
+
+# A quiet NaN is these bits set, whatever the others; by size and kind of the element.
+_QUIET_NAN: dict[torch.dtype, tuple[torch.dtype, int]] = {
+    torch.float16: (torch.int16, 0x7E00),
+    torch.bfloat16: (torch.int16, 0x7FC0),
+    torch.float32: (torch.int32, 0x7FC00000),
+    torch.float64: (torch.int64, 0x7FF8000000000000),
+}
+
+
+@dataclass
+class Image:
+    """One tensor argument in memory: its bytes as laid out, and which of them are elements."""
+
+    name: str
+    path: Path
+    tensor: torch.Tensor  # the argument's shape, strides and data type
+    raw: torch.Tensor = field(repr=False)  # uint8, the whole image
+
+    @property
+    def span_bytes(self) -> int:
+        """Bytes from the first to the last element, both included."""
+        return len(self.raw) - 2 * BAND_BYTES
+
+    def elements(self, raw: torch.Tensor) -> torch.Tensor:
+        """The tensor that lies in an image with this layout."""
+        payload = raw[BAND_BYTES : BAND_BYTES + self.span_bytes].view(self.tensor.dtype)
+        return payload.as_strided(self.tensor.shape, self.tensor.stride())
+
+    def guard_mask(self) -> torch.Tensor | None:
+        """True for payload bytes that belong to no element; None when there are none."""
+        if self.span_bytes == self.tensor.nbytes:
+            return None
+        item = self.tensor.element_size()
+        mask = torch.ones(self.span_bytes // item, dtype=torch.bool)
+        mask.as_strided(self.tensor.shape, self.tensor.stride()).fill_(False)
+        return mask.repeat_interleave(item)
+
+
+@dataclass
+class Layout:
+    """A call as images on disk. `spec` is what a worker is told: no operator, no seed, no reference."""
+
+    call: Call
+    images: dict[str, Image]
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Arguments in call order: an image's path, offset (bytes), dtype, shape and strides (elements), or a scalar."""
+        return {
+            name: {
+                "image": str(self.images[name].path),
+                "offset": BAND_BYTES,
+                "dtype": dtype_name(value.dtype),
+                "shape": list(value.shape),
+                "strides": list(value.stride()),
+            }
+            if isinstance(value, torch.Tensor)
+            else value
+            for name, value in self.call.arguments.items()
+        }
+
+    @property
+    def poison(self) -> torch.Tensor:
+        """What the output held before the call."""
+        image = self.images[self.call.outputs[0]]
+        return image.elements(image.raw)
+
+
+@dataclass
+class Returned:
+    """What a candidate handed over: its output, and what became of everything that it should not have touched.
+
+    band_damage and inputs_changed are sentences. Without a poison the output is taken to be written.
+    """
+
+    output: torch.Tensor
+    poison: torch.Tensor | None = None
+    band_damage: list[str] = field(default_factory=list)
+    inputs_changed: list[str] = field(default_factory=list)
+
+
+def layout_images(call: Call, directory: Path, generator: torch.Generator | None = None) -> Layout:
+    """Write a call's tensors as images into a folder; without a generator the random bits are the system's.
+
+    The generator must not be the one that the inputs were drawn from: poison is fresh even when a case is repeated.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    images = {
+        name: _image(name, tensor, name in call.outputs, directory / f"{name}.img", generator)
+        for name, tensor in call.tensors.items()
+    }
+    for image in images.values():
+        image.path.write_bytes(image.raw.numpy().data)
+    return Layout(call, images)
+
+
+def read_back(layout: Layout, suffix: str = OUT_SUFFIX) -> Returned:
+    """What the worker wrote to `<image><suffix>`, compared with what it was given.
+
+    Raises TestError when an image is missing or of another size: then the worker, not the kernel, is at fault.
+    """
+    damage: list[str] = []
+    changed: list[str] = []
+    output = None
+    for name, image in layout.images.items():
+        after = _read(image.path.with_name(image.path.name + suffix), len(image.raw))
+        damage += _band_damage(image, after)
+        if name == layout.call.outputs[0]:
+            output = image.elements(after)
+        elif name not in layout.call.outputs:
+            changed += _changes(image, after)
+    assert output is not None
+    return Returned(output, layout.poison, damage, changed)
+
+
+def random_bytes(count: int, generator: torch.Generator | None = None) -> torch.Tensor:
+    """Random bits, uint8 [count]."""
+    if generator is None:
+        return torch.frombuffer(bytearray(os.urandom(count)), dtype=torch.uint8) if count else torch.empty(0, dtype=torch.uint8)
+    words = torch.randint(-(2**63), 2**63 - 1, (count // 8 + 1,), generator=generator)
+    return words.view(torch.uint8)[:count]
+
+
+def _image(name: str, tensor: torch.Tensor, is_output: bool, path: Path, generator: torch.Generator | None) -> Image:
+    if tensor.numel() and tensor.stride(-1) != 1:
+        raise TestError("the last dimension of a tensor argument must have stride 1", subject=name)
+    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
+    raw = random_bytes(2 * BAND_BYTES + span * tensor.element_size(), generator)
+    image = Image(name, path, tensor, raw)
+    if not is_output:
+        if tensor.dtype in _QUIET_NAN:
+            integer, bits = _QUIET_NAN[tensor.dtype]
+            # The payload's size is a multiple of the element's, so the same view fits both bands and the gaps.
+            raw.view(integer).bitwise_or_(bits)
+        image.elements(raw).copy_(tensor)
+    return image
+
+
+def _read(path: Path, size: int) -> torch.Tensor:
+    try:
+        data = bytearray(path.read_bytes())
+    except OSError as error:
+        raise TestError(f"the worker handed over no image: {error}", subject=path.name) from error
+    if len(data) != size:
+        raise TestError(f"the worker handed over {len(data)} bytes instead of {size}", subject=path.name)
+    return torch.frombuffer(data, dtype=torch.uint8)
+
+
+def _band_damage(image: Image, after: torch.Tensor) -> list[str]:
+    """A sentence for each guard band that is no longer what it was."""
+    item, end = image.tensor.element_size(), BAND_BYTES + image.span_bytes
+    found = []
+    differs = after != image.raw
+    for side, start, stop in (("before", 0, BAND_BYTES), ("after", end, len(after))):
+        places = differs[start:stop].nonzero()[:, 0]
+        if len(places):
+            first, last = int(places[0]), int(places[-1])
+            near = first // item if side == "after" else (last - BAND_BYTES) // item
+            far = last // item if side == "after" else (first - BAND_BYTES) // item
+            position = (
+                f"{_elements(near + 1)} past the end" if side == "after" else f"{_elements(-near)} before the beginning"
+            )
+            reach = "" if near == far else f", as far as {abs(far) + (side == 'after')}"
+            found.append(
+                f"{image.name}: {len(places)} bytes written {side} the buffer, the nearest {position}{reach} "
+                f"(byte offset {first - BAND_BYTES if side == 'before' else first + image.span_bytes} from the buffer's start)"
+            )
+    gaps = image.guard_mask()
+    if gaps is not None:
+        places = (differs[BAND_BYTES:end] & gaps).nonzero()[:, 0]
+        if len(places):
+            found.append(
+                f"{image.name}: {len(places)} bytes written between the rows of the view, the first at byte offset {int(places[0])}"
+            )
+    return found
+
+
+def _changes(image: Image, after: torch.Tensor) -> list[str]:
+    start, end = BAND_BYTES, BAND_BYTES + image.span_bytes
+    if torch.equal(after[start:end], image.raw[start:end]):
+        return []
+    bytes_of = (image.elements(raw).contiguous().view(torch.uint8) for raw in (image.raw, after))
+    before, now = (b.reshape(-1, image.tensor.element_size()) for b in bytes_of)
+    places = (before != now).any(1).nonzero()[:, 0]
+    if not len(places):
+        return []  # only gaps, which are reported as guard bands
+    index = [int(i) for i in torch.unravel_index(places[0], image.tensor.shape)]
+    return [f"{image.name}: {len(places)} of {math.prod(image.tensor.shape)} elements changed, the first at {index}"]
+
+
+def _elements(count: int) -> str:
+    return f"{count} element" if count == 1 else f"{count} elements"

@@ -1,0 +1,503 @@
+"""Is a result right? Criteria (a), (b), (c) of trust.md, and everything that a kernel may not do to memory.
+
+With ô the output, O the float64 reference, B its bound per element, u the unit roundoff and rnd() rounding to the
+output's type:
+
+(a) bound   |ô − O| ≤ B                                                     every element
+(b) rms     RMS(ô − O) ≤ 1.5·max(RMS(rnd(O) − O), u·RMS(O)/4)               lower precision than declared
+(c) bias    |⟨ô − rnd(O), O⟩| / ⟨O, O⟩ ≤ u/16 in a case, u/64 over a suite  what is wrong everywhere by a little
+
+Two allowances were added when the thresholds were calibrated over torch's own backends (benchmarks/calibrate.py; the
+margins are in docs/explanation/correctness.md). What float32 accumulation can cause by itself is the floor of (b) and
+(c): it decides only for float32 outputs (`operators.accumulation_floors`). And a sum over few independent rows
+fluctuates: see `SAMPLING` below. Neither lets one of the faults in tests/test_judge.py through.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernelproof.errors import TestError
+from kernelproof.images import Returned
+from kernelproof.operators import Call, Operator, Reference
+from kernelproof.records import Case, CaseResult, Failure, Histogram
+
+if TYPE_CHECKING:
+    from kernelproof.config import Precision, Tolerance
+
+BOUND, RMS, BIAS, EXACT = "bound", "rms", "bias", "exact"
+UNWRITTEN, NONFINITE, GUARD_BANDS, INPUTS = "unwritten", "nonfinite", "guard_bands", "inputs"
+
+# Standard deviations, in units of u, that the errors of one row are allowed to fluctuate by in (b) and (c): rounding
+# errors of P move a whole row of O together by up to about u/3, and n equal rows average them to u/(3√n).
+SAMPLING = 1.0
+
+# Edges of the histogram of |error|/bound: a quarter of a decade a bin. What is smaller or larger goes to the ends.
+HISTOGRAM_EDGES = [0.0, *(10 ** (exponent / 4) for exponent in range(-24, 13))]
+
+
+@dataclass
+class ErrorHistogram:
+    """Counts of |error|/bound over all elements of all cases of a variant."""
+
+    counts: torch.Tensor = field(default_factory=lambda: torch.zeros(len(HISTOGRAM_EDGES) - 1, dtype=torch.int64))
+
+    def add(self, ratios: torch.Tensor) -> None:
+        """Count ratios of any shape; NaN and infinity count as the largest."""
+        edges = torch.tensor(HISTOGRAM_EDGES[1:-1], dtype=torch.float32, device=ratios.device)
+        largest = HISTOGRAM_EDGES[-1]
+        places = torch.bucketize(ratios.float().flatten().nan_to_num(largest, largest), edges, right=True)
+        self.counts += torch.bincount(places, minlength=len(self.counts)).cpu()
+
+    def record(self) -> Histogram:
+        """As the record holds it."""
+        return Histogram(list(HISTOGRAM_EDGES), self.counts.tolist())
+
+
+def generator(case: Case) -> torch.Generator:
+    """The random numbers of a case: a hash of everything that decides its values, which options do not."""
+    identity = repr((case.operator, sorted(case.dims.items()), case.dtype, case.family, case.seed))
+    seed = int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "little") >> 1
+    return torch.Generator().manual_seed(seed)
+
+
+def resolved(precision: Precision, case_dtype: str) -> Precision:
+    """A declared precision with `input` replaced by the data type of a case."""
+    declared = {name: case_dtype if kind == "input" else kind for name, kind in dataclasses.asdict(precision).items()}
+    return dataclasses.replace(precision, **declared)
+
+
+def judge(
+    case: Case,
+    call: Call,
+    reference: Reference,
+    returned: Returned,
+    tolerance: Tolerance,
+    *,
+    operator: Operator | None = None,
+    histogram: ErrorHistogram | None = None,
+) -> CaseResult:
+    """Hold what a candidate handed over against the reference.
+
+    With an `operator`, a wrong result is compared with what its known faults would have given. Works on the device of
+    the reference. Raises TestError when the reference itself is not finite or does not fit the output.
+    """
+    found = _Findings(call, reference, returned)
+    result = _result(case)
+    _memory(found, result)
+    _nonfinite(found, result)
+    _numbers(found, result, tolerance)
+    if any(f.criterion in (BOUND, RMS, BIAS, EXACT) for f in result.failures):
+        _explain(found, result, operator)
+    if histogram is not None and not reference.exact:
+        histogram.add(found.ratio)
+    result.status = "failed" if result.failures else "passed"
+    return result
+
+
+def skipped(case: Case, reason: str) -> CaseResult:
+    """The result of a case that was not run."""
+    result = _result(case)
+    result.status, result.reason = "skipped", reason
+    return result
+
+
+def suite_bias(results: Iterable[CaseResult], tolerance: Tolerance) -> tuple[float | None, float | None]:
+    """The mean bias over a suite in units of u, and its ratio to the limit (above 1 is a failure).
+
+    Cases count in units of their own limit, so that data types and short cases can be averaged. n cases that fluctuate
+    within their limit have a mean within limit/√n: with fewer than 16 cases that is the suite's limit.
+    """
+    signed = [math.copysign(r.bias_ratio, r.bias or 0.0) for r in results if r.bias_ratio is not None]
+    if not signed:
+        return None, None
+    mean = tolerance.bias_case * sum(signed) / len(signed)
+    limit = max(tolerance.bias_suite, tolerance.bias_case / math.sqrt(len(signed)))
+    return mean, abs(mean) / limit
+
+
+def suite_findings(results: Sequence[CaseResult], tolerance: Tolerance, length: str = "seq") -> list[Failure]:
+    """What only shows over all cases: a bias too small for one case, and faults that begin at some length."""
+    found = []
+    mean, ratio = suite_bias(results, tolerance)
+    if mean is not None and ratio is not None and ratio > 1:
+        found.append(
+            Failure(
+                BIAS,
+                f"over {sum(r.bias is not None for r in results)} cases the mean bias is {mean:+.3g} u, {ratio:.2g} times "
+                f"the limit of {abs(mean) / ratio:.3g} u: every result is {'too large' if mean > 0 else 'too small'} by a "
+                "little (a scale that is slightly off, or truncation instead of rounding)",
+            )
+        )
+    for criterion, what in ((NONFINITE, "NaN or infinity"), (UNWRITTEN, "unwritten elements"), (BOUND, "wrong elements")):
+        threshold = _onset(results, criterion, length)
+        if threshold is not None:
+            found.append(
+                Failure(
+                    criterion,
+                    f"{what} only from {length} = {threshold} on; shorter cases are right: look at what happens with more "
+                    "than one tile (a missing barrier between storing and using a tile, a maximum that is not carried on)",
+                )
+            )
+    return found
+
+
+def _onset(results: Sequence[CaseResult], criterion: str, length: str) -> int | None:
+    """The length from which every case fails a criterion and below which none does, if there is one."""
+    by_length: dict[int, set[bool]] = {}
+    for r in results:
+        if length in r.dims and r.status != "skipped":
+            by_length.setdefault(r.dims[length], set()).add(any(f.criterion == criterion for f in r.failures))
+    failing = sorted(n for n, outcomes in by_length.items() if True in outcomes)
+    passing = [n for n, outcomes in by_length.items() if outcomes == {False}]
+    if failing and passing and max(passing) < failing[0]:
+        return failing[0]
+    return None
+
+
+# --- the parts of a judgement -----------------------------------------------------------------------------------------
+
+
+class _Findings:
+    """The output beside its reference, and which elements can be compared at all."""
+
+    def __init__(self, call: Call, reference: Reference, returned: Returned) -> None:
+        self.call, self.reference, self.returned = call, reference, returned
+        expected = reference.output
+        if returned.output.shape != expected.shape:
+            raise TestError(f"the output has shape {tuple(returned.output.shape)}, the reference {tuple(expected.shape)}")
+        if not bool(torch.isfinite(expected).all()):
+            raise TestError("the reference is not finite; the inputs of this case make no sense")
+        self.dtype = call.output.dtype
+        self.raw = returned.output.to(expected.device)
+        self.output = self.raw.double()
+        self.expected = expected
+        self.error = self.output - expected
+        self.finite = torch.isfinite(self.output)
+        self.inside = self.finite & (self.error.abs() <= reference.bound)
+        self.unwritten = torch.zeros_like(self.finite)
+        if returned.poison is not None:
+            # Chance makes a few written elements of a 16-bit type equal to their poison; those are right.
+            self.unwritten = _same_bits(self.raw, returned.poison.to(expected.device)) & ~self.inside
+        # A guard against 0/0 where the bound is 0 (exact cases) and the element is right.
+        self.ratio = torch.where(self.inside & (self.error == 0), 0.0, self.error.abs() / reference.bound)
+        self.comparable = self.finite & ~self.unwritten
+
+    def where(self, mask: torch.Tensor) -> str:
+        """The place of some elements in words."""
+        return describe_indices(mask, self.call.axes)
+
+    def share(self, count: int) -> str:
+        """`24 of 96 elements (25 %)`."""
+        total = self.error.numel()
+        return f"{count} of {total} elements ({100 * count / total:.2g} %)"
+
+
+def _result(case: Case) -> CaseResult:
+    return CaseResult(case.id, case.shape, dict(case.dims), dict(case.options), case.dtype, case.family, case.seed, "passed")
+
+
+def _memory(found: _Findings, result: CaseResult) -> None:
+    """Unwritten elements, guard bands, inputs."""
+    count = int(found.unwritten.sum())
+    if count:
+        result.unwritten = count
+        result.unwritten_where = found.where(found.unwritten)
+        result.first_bad_index = _first(found.unwritten)
+        everything = count == found.error.numel()
+        cause = (
+            "the kernel did not run, or writes somewhere else"
+            if everything
+            else "the store does not cover the whole tile: fewer threads or warps than rows, or a bound that is too small"
+        )
+        message = f"{found.share(count)} still hold what was in memory before the call: {result.unwritten_where}; {cause}"
+        result.failures.append(Failure(UNWRITTEN, message))
+    if found.returned.band_damage:
+        result.band_damage = list(found.returned.band_damage)
+        message = "; ".join(result.band_damage) + "; an index is not checked against the end of the buffer"
+        result.failures.append(Failure(GUARD_BANDS, message))
+    if found.returned.inputs_changed:
+        result.inputs_changed = list(found.returned.inputs_changed)
+        result.failures.append(Failure(INPUTS, "the kernel changed its inputs: " + "; ".join(result.inputs_changed)))
+
+
+def _nonfinite(found: _Findings, result: CaseResult) -> None:
+    bad = ~found.finite & ~found.unwritten & torch.isfinite(found.reference.bound)
+    count = int(bad.sum())
+    if not count:
+        return
+    result.nonfinite = count
+    first = _first(bad)
+    result.first_bad_index = result.first_bad_index or first
+    nan = int(torch.isnan(found.output[bad]).sum())
+    if nan == 0:
+        cause = f"an overflow: the largest {_name(found.dtype)} is {torch.finfo(found.dtype).max:.4g}"
+    elif bool((bad.all(-1) == bad.any(-1)).all()):
+        cause = (
+            "whole rows are NaN: a sum of 0 that is divided by, ∞ − ∞ in a row that sees no key, or a read past the end of "
+            "an input (NaN lies there)"
+        )
+    else:
+        cause = "single elements are NaN: a read past the end of an input (NaN lies there), or memory that was never written"
+    kinds = f"{nan} NaN and {count - nan} infinite values" if nan < count else f"{nan} NaN values"
+    result.failures.append(Failure(NONFINITE, f"{kinds} where the reference is finite, the first at {first}: {found.where(bad)}; {cause}"))
+
+
+def _numbers(found: _Findings, result: CaseResult, tolerance: Tolerance) -> None:
+    """Criteria (a), (b), (c) on the elements that were written and are finite."""
+    use = found.comparable
+    if not bool(use.any()):
+        return
+    _bound(found, result, 1.0 if found.reference.exact else tolerance.bound_factor)
+    if found.reference.exact:
+        return
+    expected, error = (t.where(use, torch.zeros_like(t)) for t in (found.expected, found.error))
+    count = int(use.sum())
+    square = float((expected * expected).sum())
+    result.rms_error = math.sqrt(float((error * error).sum()) / count)
+    if square == 0:
+        return  # nothing to be relative to: (a) says it all
+    u = found.reference.unit_roundoff
+    rounding = expected.to(found.dtype).double() - expected
+    fluctuation = SAMPLING * _fluctuation(expected)
+    _rms(found, result, tolerance, rounding, square / count, fluctuation)
+    result.bias = float(((error - rounding) * expected).sum()) / square
+    limit = max(tolerance.bias_case * u, fluctuation * u, found.reference.bias_floor)
+    result.bias_ratio = abs(result.bias) / limit
+    if result.bias_ratio > 1:
+        direction = "too large" if result.bias > 0 else "too small"
+        result.failures.append(
+            Failure(BIAS, f"the result is {direction} by {abs(result.bias):.3g} of itself on average; the limit is {limit:.3g}")
+        )
+
+
+def _bound(found: _Findings, result: CaseResult, factor: float) -> None:
+    use = found.comparable
+    ratio = found.ratio.where(use, torch.zeros_like(found.ratio)) / factor
+    worst = int(ratio.argmax())
+    index = [int(i) for i in torch.unravel_index(torch.tensor(worst), ratio.shape)]
+    result.max_abs_error = float(found.error.where(use, torch.zeros_like(found.error)).abs().max())
+    largest = float(ratio.flatten()[worst])
+    result.max_bound_ratio = largest if math.isfinite(largest) else None  # an exact case has bound 0: no ratio
+    bad = use & (ratio > 1)
+    count = int(bad.sum())
+    if not count:
+        return
+    result.first_bad_index = result.first_bad_index or _first(bad)
+    got, wanted = float(found.output.flatten()[worst]), float(found.expected.flatten()[worst])
+    off = abs(got - wanted)
+    limit = float(found.reference.bound.flatten()[worst]) * factor
+    place = f"{found.share(count)} are wrong: {found.where(bad)}; the worst at {index}: {got:.6g} instead of {wanted:.6g}"
+    if found.reference.exact and limit == 0:
+        result.failures.append(Failure(EXACT, f"{place}, where the result is known exactly"))
+    else:
+        criterion = EXACT if found.reference.exact else BOUND
+        result.failures.append(Failure(criterion, f"{place}, an error of {off:.3g}, {largest:.3g} times the bound of {limit:.3g}"))
+
+
+def _rms(
+    found: _Findings, result: CaseResult, tolerance: Tolerance, rounding: torch.Tensor, mean_square: float, fluctuation: float
+) -> None:
+    u = found.reference.unit_roundoff
+    ideal = math.sqrt(float((rounding * rounding).sum()) / max(1, int(found.comparable.sum())))
+    assert result.rms_error is not None
+    scale = max(ideal, u * math.sqrt(mean_square) / 4, u * math.sqrt(mean_square) * fluctuation, found.reference.rms_floor)
+    limit = tolerance.rms_factor * scale
+    result.rms_ratio = result.rms_error / limit
+    if result.rms_ratio > 1:
+        result.failures.append(
+            Failure(
+                RMS,
+                f"the RMS error is {result.rms_error:.3g}, {result.rms_ratio:.3g} times the limit of {limit:.3g} for the declared "
+                f"precision (rounding the exact result to {_name(found.dtype)} costs {ideal:.3g})",
+            )
+        )
+
+
+def _fluctuation(expected: torch.Tensor) -> float:
+    """1/√n for n equal rows of O; more when few rows (or one head) hold most of its energy."""
+    energy = expected.square().sum(-1).flatten()
+    return float(energy.square().sum().sqrt() / energy.sum())
+
+
+# --- what is wrong, in words ------------------------------------------------------------------------------------------
+
+
+def _explain(found: _Findings, result: CaseResult, operator: Operator | None) -> None:
+    """Append the likely cause to the first numerical failure, if one fits."""
+    cause = _suspect(found, operator) or _constant(found) or _factor(found) or _truncated(found) or _precision(found, result)
+    if cause is None:
+        return
+    numeric = next(f for f in result.failures if f.criterion in (BOUND, EXACT, RMS, BIAS))
+    numeric.message += f". Likely cause: {cause}"
+
+
+def _suspect(found: _Findings, operator: Operator | None) -> str | None:
+    """The known fault that gives the very rows that are wrong."""
+    bad = found.comparable & ~found.inside
+    if operator is None or not bool(bad.any()):
+        return None
+    rows = bad.any(-1).nonzero()
+    rows = rows[torch.linspace(0, len(rows) - 1, min(24, len(rows))).long().unique().to(rows.device)].cpu()
+    index = tuple(rows.unbind(1))
+    got, expected = found.output.cpu()[index], found.expected.cpu()[index]
+    # The bound plus its own size relative to the value: a fault's result differs from O, and so does its rounding.
+    unit = max(found.reference.unit_roundoff, 2.0**-20)
+    slack = 2 * found.reference.bound.cpu()[index].nan_to_num(posinf=0.0)
+    apart = (got - expected).abs().max()
+    for suspect in operator.suspects(found.call, rows):
+        would = suspect.output()
+        if bool(((got - would).abs() <= slack + 4 * unit * would.abs() + 1e-3 * apart).all()):
+            return suspect.cause
+    return None
+
+
+def _constant(found: _Findings) -> str | None:
+    """The same amount added everywhere, or everywhere in a head."""
+    use = found.comparable
+    error = found.error.where(use, torch.zeros_like(found.error))
+    if not bool(use.all()):
+        return None
+    mean = float(error.mean())
+    spread = float((error - mean).square().mean().sqrt())
+    hint = "a zero point that encoder and decoder do not share gives this"
+    if abs(mean) > 3 * spread and abs(mean) > 0:
+        largest = float(found.expected.abs().max())
+        return f"{mean:+.4g} is added to every element ({mean / largest:+.3g} of the largest): {hint}" if largest else None
+    if error.dim() > 2:
+        per_head = error.flatten(2).mean(-1)
+        rest = float((error - per_head.reshape(*per_head.shape, *[1] * (error.dim() - 2))).square().mean().sqrt())
+        if float(per_head.square().mean().sqrt()) > 3 * rest:
+            return f"a constant of its own is added in each head ({float(per_head.flatten()[0]):+.4g} in the first): {hint}"
+    return None
+
+
+def _factor(found: _Findings) -> str | None:
+    """The right result times a constant."""
+    use = found.comparable
+    expected, output = (t.where(use, torch.zeros_like(t)) for t in (found.expected, found.output))
+    square = float(expected.square().sum())
+    if square == 0:
+        return None
+    factor = float((output * expected).sum()) / square
+    rest = float((output - factor * expected).square().sum())
+    total = float((output - expected).square().sum())
+    if total > 0 and rest < total / 25 and abs(factor - 1) > found.reference.unit_roundoff:
+        return f"every element is {factor:.6g} times what it should be: a wrong scale"
+    return None
+
+
+def _truncated(found: _Findings) -> str | None:
+    """Results cut off instead of rounded: half a unit in the last place towards zero on average, never a whole one."""
+    use = found.comparable & (found.expected.abs() > torch.finfo(found.dtype).tiny)
+    if not bool(use.any()):
+        return None
+    expected = found.expected[use]
+    place = torch.exp2(torch.floor(torch.log2(expected.abs()))) * torch.finfo(found.dtype).eps
+    towards = found.error[use] * expected.sign() / place
+    mean = float(towards.mean())
+    if -0.6 < mean < -0.4 and float(towards.max()) < 0.5:
+        return f"results are truncated to {_name(found.dtype)}, not rounded (on average {-mean:.2f} of a last place towards zero)"
+    return None
+
+
+def _precision(found: _Findings, result: CaseResult) -> str | None:
+    """Too noisy for the declared precision, but right on average: the noise of a coarser type."""
+    if result.rms_ratio is None or result.rms_ratio <= 1 or (result.max_bound_ratio or 0) > 100:
+        return None
+    if found.dtype in (torch.float16, torch.bfloat16) and result.rms_ratio < 3 / 2:
+        return "an intermediate (P, say) is rounded to the output's type although float32 is declared, or the sum is rounded twice"
+    if found.dtype == torch.bfloat16:
+        return "an intermediate is kept in less than bfloat16"
+    return "an intermediate is kept in a coarser type than declared (bfloat16 where float16 is, or TF32 products)"
+
+
+# --- places in words --------------------------------------------------------------------------------------------------
+
+
+def describe_indices(mask: torch.Tensor, axes: Sequence[str]) -> str:
+    """Where a mask is true, in words: `query rows 8..31 of each 32-row tile (24 of 32), in all batches and heads`.
+
+    Exact when the places are all combinations of places per axis; otherwise the ranges, and how full they are.
+    """
+    if bool(mask.all()):
+        return "everywhere"
+    hit = []
+    for axis in range(mask.dim()):
+        others = [a for a in range(mask.dim()) if a != axis]
+        hit.append((mask.any(others) if others else mask).nonzero()[:, 0].tolist() if others else mask.nonzero()[:, 0].tolist())
+    words, whole = [], []
+    for name, places, size in zip(axes, hit, mask.shape, strict=True):
+        if len(places) == size:
+            if size > 1:
+                whole.append(_plural(name))
+        else:
+            words.append(_places(name, places, size))
+    text = ", ".join(words)
+    if whole:
+        everywhere = " and ".join([", ".join(whole[:-1]), whole[-1]]) if len(whole) > 1 else whole[0]
+        text += f", in all {everywhere}" if text else f"in all {everywhere}"
+    count, product = int(mask.sum()), math.prod(len(places) for places in hit)
+    return text if count == product else f"scattered over {text} ({100 * count / product:.2g} % of these)"
+
+
+def _places(name: str, places: list[int], size: int) -> str:
+    """Some indices of one axis, in words."""
+    if len(places) == 1:
+        return f"{name} {places[0]}"
+    plural = _plural(name)
+    run = _range(places)
+    if run:
+        if places[-1] == size - 1:
+            return f"{plural} {run} (the last {len(places)} of {size})"
+        return f"{plural} {run}"
+    period = _period(places, size)
+    if period:
+        inside = [p for p in places if p < period]
+        each = _range(inside) or ", ".join(map(str, inside[:8])) + ("…" if len(inside) > 8 else "")
+        unit = name.split()[-1]
+        return f"{plural} {each} of each {period}-{unit} tile ({len(inside)} of {period})"
+    if len(places) <= 8:
+        return f"{plural} {', '.join(map(str, places))}"
+    return f"{len(places)} of {size} {plural} from {places[0]} to {places[-1]}"
+
+
+def _range(places: list[int]) -> str | None:
+    if places[-1] - places[0] + 1 != len(places):
+        return None
+    return f"{places[0]}..{places[-1]}" if len(places) > 1 else str(places[0])
+
+
+def _period(places: list[int], size: int) -> int | None:
+    """The smallest period, fitting twice, with which the places repeat; a last, incomplete period counts too."""
+    present = [False] * size
+    for p in places:
+        present[p] = True
+    for period in range(2, size // 2 + 1):
+        if all(present[i] == present[i - period] for i in range(period, size)):
+            return period
+    return None
+
+
+def _plural(name: str) -> str:
+    return name + ("es" if name.endswith("ch") else "s")
+
+
+def _first(mask: torch.Tensor) -> list[int]:
+    return [int(i) for i in mask.nonzero()[0]]
+
+
+def _name(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    return a.contiguous().view(integer) == b.contiguous().view(integer)
