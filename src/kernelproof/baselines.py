@@ -1,0 +1,85 @@
+"""What kernels are compared with: torch's own, as callables of `abi: python` with `passing: return`.
+
+Each SDPA backend is forced, so that a figure belongs to a backend and not to torch's choice; a backend that cannot take
+a case raises, and is recorded as not run there. The causal mask is aligned at the bottom right, as everywhere here;
+torch's own flag aligns at the top left, which is the same for seq = seq_k.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import rms_norm, scaled_dot_product_attention
+
+from kernelproof import simfp8
+
+
+def sdpa_default(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
+    """torch's scaled_dot_product_attention with the backend of its choice. q [B, H, Sq, D]; k, v [B, Hkv, Sk, D]."""
+    seq, seq_k = q.shape[2], k.shape[2]
+    grouped = q.shape[1] != k.shape[1]
+    if not causal or seq == seq_k:
+        return scaled_dot_product_attention(q, k, v, scale=scale, is_causal=causal, enable_gqa=grouped)
+    hidden = torch.ones(seq, seq_k, dtype=torch.bool, device=q.device).triu_(1 + seq_k - seq)
+    if seq > seq_k:
+        # Rows that see no key are 0/0 in some backends. They are computed without a mask and then set to 0.
+        nothing = hidden.all(-1, keepdim=True)
+        out = scaled_dot_product_attention(q, k, v, attn_mask=~hidden | nothing, scale=scale, enable_gqa=grouped)
+        return out.masked_fill(nothing, 0)
+    return scaled_dot_product_attention(q, k, v, attn_mask=~hidden, scale=scale, enable_gqa=grouped)
+
+
+def sdpa_math(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
+    """The unfused composition: matrix product, softmax, matrix product."""
+    with sdpa_kernel(SDPBackend.MATH):
+        return sdpa_default(q, k, v, scale, causal)
+
+
+def sdpa_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
+    """FlashAttention as torch ships it (on the CPU, torch's own blocked kernel)."""
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return sdpa_default(q, k, v, scale, causal)
+
+
+def sdpa_efficient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
+    """The CUTLASS memory-efficient backend. It knows no grouped heads, so K and V are repeated for it."""
+    group = q.shape[1] // k.shape[1]
+    if group > 1:
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+        return sdpa_default(q, k, v, scale, causal)
+
+
+def sdpa_cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
+    """cuDNN's fused attention."""
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        return sdpa_default(q, k, v, scale, causal)
+
+
+def qkt_torch(
+    q_codes: torch.Tensor, k_codes: torch.Tensor, q_scale: torch.Tensor, k_scale: torch.Tensor, factor: float
+) -> torch.Tensor:
+    """Scores of simulated-FP8 codes: whole codes in float32, one batched product, the scales at the end."""
+    q, k = (codes.float() - simfp8.ZERO_POINT for codes in (q_codes, k_codes))
+    step = simfp8.LARGEST / simfp8.LEVELS
+    by = (q_scale * k_scale * (step * step * factor))[..., None, None]
+    return (q @ k.mT) * by
+
+
+def rmsnorm_torch(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """torch's rms_norm. x [rows, cols], weight [cols]."""
+    return rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def attention_naive(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
+    """Attention by its definition, in the inputs' own type and without care: what a first draft looks like."""
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = q @ k.mT * scale
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu_(1 + k.shape[2] - q.shape[2])
+        scores = scores.masked_fill(hidden, -math.inf)
+    p = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return p @ v / p.sum(-1, keepdim=True)

@@ -1,0 +1,180 @@
+"""Which cases a variant is tested or timed on: shapes × options × data types × families × seeds, thinned out.
+
+The full cross product would be thousands of cases and say no more. What is kept, in this order:
+
+1. the profiled shape with every combination of options and every data type, on the default family;
+2. every other shape with combinations of options that between them hold every value of every option, on the default
+   family, data types in turn;
+3. every other family on the profiled shape, twice, options and data types in turn.
+
+Seeds go round. Nothing here depends on the machine or on chance: the same configuration gives the same list.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from kernelproof.config import CaseSelection, OperatorConfig, VariantConfig
+from kernelproof.records import Case
+
+DEFAULT_FAMILY = "normal"
+FAMILY_REPEATS = 2
+FALLBACK_SEEDS = (0,)
+
+Options = dict[str, Any]
+Which = Literal["test", "bench"]
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A case that a variant cannot take, and why."""
+
+    case: Case
+    reason: str
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The cases of a variant, and those of its operator that it cannot take."""
+
+    cases: list[Case] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+def enumerate_cases(
+    operator: OperatorConfig, variant: VariantConfig, which: Which = "test", *, seeds: Sequence[int] = (), root: Path = Path()
+) -> list[Case]:
+    """The cases that a variant can take; see `select_cases`."""
+    return select_cases(operator, variant, which, seeds=seeds, root=root).cases
+
+
+def select_cases(
+    operator: OperatorConfig, variant: VariantConfig, which: Which = "test", *, seeds: Sequence[int] = (), root: Path = Path()
+) -> Selection:
+    """All cases of an operator for a variant, split into what it can take and what it cannot.
+
+    Order is deterministic and ids are unique. Seeds are the selection's own, else `seeds`. Without families in the
+    configuration the test uses all that the operator has (which imports its module, and with it torch); the benchmark
+    uses only the default family and the first seed, since neither changes the work.
+    """
+    chosen = operator.test if which == "test" else operator.bench
+    numbers = chosen.seeds or list(seeds) or list(FALLBACK_SEEDS)
+    combinations = _combinations(chosen.options)
+    if which == "bench":
+        wanted = _timed(operator, variant, chosen, combinations, numbers[0])
+    else:
+        families = chosen.families or _families(operator, root)
+        wanted = _tested(operator, variant, chosen, combinations, families, numbers)
+    selection = Selection()
+    for case in _unique(wanted):
+        reason = unsupported(variant, case)
+        if reason is None:
+            selection.cases.append(case)
+        else:
+            selection.skipped.append(Skipped(case, reason))
+    return selection
+
+
+def unsupported(variant: VariantConfig, case: Case) -> str | None:
+    """Why a variant cannot take a case by its own declaration (data types, options, limits), or None."""
+    if case.dtype not in variant.dtypes:
+        return f"takes {_either(variant.dtypes)}, not {case.dtype}"
+    for name, value in case.options.items():
+        allowed = variant.options.get(name)
+        if allowed is not None and value not in allowed:
+            return f"takes {name} {_either(allowed)}, not {_shown(value)}"
+    for name, allowed in variant.limits.items():
+        if name in case.dims and case.dims[name] not in allowed:
+            return f"takes {name} {_either(allowed)}, not {case.dims[name]}"
+    return None
+
+
+def _timed(
+    operator: OperatorConfig, variant: VariantConfig, chosen: CaseSelection, combinations: list[Options], seed: int
+) -> list[Case]:
+    return [
+        Case(operator.name, shape, dict(operator.shapes[shape]), dict(options), dtype, DEFAULT_FAMILY, seed)
+        for shape in chosen.shapes
+        for options in combinations
+        for dtype in variant.dtypes
+    ]
+
+
+def _tested(
+    operator: OperatorConfig,
+    variant: VariantConfig,
+    chosen: CaseSelection,
+    combinations: list[Options],
+    families: Sequence[str],
+    seeds: Sequence[int],
+) -> list[Case]:
+    seed_of, dtype_of = itertools.cycle(seeds), itertools.cycle(variant.dtypes)
+    main = operator.profile.shape
+    default = DEFAULT_FAMILY if DEFAULT_FAMILY in families else families[0]
+
+    def case(shape: str, options: Options, dtype: str, family: str, seed: int) -> Case:
+        return Case(operator.name, shape, dict(operator.shapes[shape]), dict(options), dtype, family, seed)
+
+    cases = []
+    for dtype in variant.dtypes:
+        seed = next(seed_of)
+        cases += [case(main, options, dtype, default, seed) for options in combinations]
+    covering = _covering(chosen.options)
+    for turn, shape in enumerate(s for s in chosen.shapes if s != main):
+        seed = next(seed_of)
+        cases += [case(shape, options, next(dtype_of), default, seed) for options in covering[turn % len(covering)]]
+        if turn % len(covering) == len(covering) - 1:
+            next(dtype_of)  # else an even number of types would always meet the same options
+    for turn, family in enumerate(f for f in families if f != default):
+        # The two cases differ in every option and, if there are several, in the data type.
+        first = turn % len(combinations)
+        for repeat in range(FAMILY_REPEATS):
+            options = combinations[first if repeat == 0 else len(combinations) - 1 - first]
+            cases.append(case(main, options, next(dtype_of), family, next(seed_of)))
+        next(dtype_of)
+    return cases
+
+
+def _covering(options: dict[str, list[Any]]) -> list[list[Options]]:
+    """Small sets of option combinations, each holding every value of every option; successive shapes take turns.
+
+    Set t pairs the values of the options along a diagonal that is shifted by t, so that the sets together hold every
+    pair of values.
+    """
+    if not options:
+        return [[{}]]
+    longest = max(len(values) for values in options.values())
+    return [
+        [
+            {name: values[(row + shift * column) % len(values)] for column, (name, values) in enumerate(options.items())}
+            for row in range(longest)
+        ]
+        for shift in range(longest)
+    ]
+
+
+def _combinations(options: dict[str, list[Any]]) -> list[Options]:
+    return [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
+
+
+def _families(operator: OperatorConfig, root: Path) -> Sequence[str]:
+    from kernelproof.operators import load
+
+    return load(operator.module, root).families
+
+
+def _unique(cases: list[Case]) -> list[Case]:
+    return list({case.id: case for case in cases}.values())
+
+
+def _either(values: Sequence[Any]) -> str:
+    names = [_shown(value) for value in values]
+    return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
