@@ -13,10 +13,11 @@ import json
 import os
 import platform
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from kernelproof.config import OperatorConfig, VariantConfig
+from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import KernelproofError
 
 PACKAGE = Path(__file__).resolve().parent
@@ -140,10 +141,40 @@ def binding_files(operator: OperatorConfig, variant: VariantConfig) -> list[str]
     return sorted(set(files))
 
 
-def by_build(operator: OperatorConfig) -> tuple[list[VariantConfig], list[VariantConfig]]:
-    """An operator's variants and baselines: those with sources to compile, and those without."""
-    everything = [*operator.variants.values(), *operator.baselines.values()]
-    return [v for v in everything if v.sources], [v for v in everything if not v.sources]
+@dataclass(frozen=True)
+class Job:
+    """What one command of a stage goes through: variants of one operator."""
+
+    name: str
+    operator: OperatorConfig
+    variants: list[VariantConfig]
+
+    @property
+    def arguments(self) -> str:
+        """`--variant first --variant second`."""
+        return " ".join(f"--variant {variant.name}" for variant in self.variants)
+
+
+def build_jobs(config: Config) -> list[Job]:
+    """One job for each variant with sources, and one an operator for those without."""
+    jobs: list[Job] = []
+    for operator in config.operators.values():
+        everything = [*operator.variants.values(), *operator.baselines.values()]
+        jobs += [Job(f"{operator.name}_{v.name}", operator, [v]) for v in everything if v.sources]
+        if callables := [v for v in everything if not v.sources]:
+            jobs.append(Job(f"{operator.name}_callables", operator, callables))
+    return jobs
+
+
+def test_jobs(config: Config) -> list[Job]:
+    """One job for each variant, and one for the baselines of an operator on a device."""
+    jobs: list[Job] = []
+    for operator in config.operators.values():
+        jobs += [Job(f"{operator.name}_{v.name}", operator, [v]) for v in operator.variants.values()]
+        for device in ("cpu", "cuda"):
+            if baselines := [v for v in operator.baselines.values() if v.device == device]:
+                jobs.append(Job(f"{operator.name}_baselines_{device}", operator, baselines))
+    return jobs
 
 
 def test_threads(cores: int | None) -> int:

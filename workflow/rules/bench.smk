@@ -14,12 +14,12 @@ rule bench:
         "results/logs/bench/{operator}-{device}.log",
     wildcard_constraints:
         device="cpu|cuda",
+    threads: workflow.cores  # nothing else runs while something is measured
     params:
         settings=json.dumps([dataclasses.asdict(CONFIG.bench), dataclasses.asdict(CONFIG.gate)]),
         cases=lambda wildcards: json.dumps(
             [CONFIG.operator(wildcards.operator).shapes, dataclasses.asdict(CONFIG.operator(wildcards.operator).bench)]
         ),
         machine=MACHINE,
-    threads: workflow.cores # nothing else runs while something is measured
     shell:
         "{KERNELPROOF} bench --config {RESOLVED} --operator {wildcards.operator} --device {wildcards.device} 2> {log}"

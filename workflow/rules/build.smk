@@ -1,29 +1,22 @@
 # A variant with sources is a job of its own; what is only a Python callable needs no compiler, and shares one.
-def built(name, operator, variants):
+for job in support.build_jobs(CONFIG):
+
     rule:
         name:
-            name
+            f"build_{job.name}"
         input:
-            sources=[source for variant in variants for source in variant.sources],
-            binding=[path for variant in variants for path in support.binding_files(operator, variant)],
+            sources=[source for variant in job.variants for source in variant.sources],
+            binding=[path for variant in job.variants for path in support.binding_files(job.operator, variant)],
             modules=modules("build"),
         output:
-            [record("build", variant) for variant in variants],
+            [record("build", variant) for variant in job.variants],
         log:
-            f"results/logs/build/{name}.log",
+            f"results/logs/build/{job.name}.log",
         params:
-            operator=operator.name,
-            variants=" ".join(f"--variant {variant.name}" for variant in variants),
-            specification=[specification(variant) for variant in variants],
+            operator=job.operator.name,
+            variants=job.arguments,
+            specification=[specification(variant) for variant in job.variants],
             archs=CONFIG.archs,
             machine=MACHINE,
         shell:
             "{KERNELPROOF} build --config {RESOLVED} --operator {params.operator} {params.variants} 2> {log}"
-
-
-for operator in CONFIG.operators.values():
-    compiled, callables = support.by_build(operator)
-    for variant in compiled:
-        built(f"build_{operator.name}_{variant.name}", operator, [variant])
-    if callables:
-        built(f"build_{operator.name}_callables", operator, callables)

@@ -6,7 +6,7 @@ rule bundle:
         modules=modules("bundle"),
     output:
         manifest="reports/{folder}/manifest.yaml",
-        receipt="reports/{folder}/bundle.json", # names the tarball, whose own name holds the time of the run
+        receipt="reports/{folder}/bundle.json",  # names the tarball, whose own name holds the time of the run
     log:
         "results/logs/bundle/{folder}.log",
     shell:

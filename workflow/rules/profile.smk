@@ -7,10 +7,10 @@ rule profile:
         "results/profile/{operator}/{variant}.json",
     log:
         "results/logs/profile/{operator}/{variant}.log",
+    threads: workflow.cores  # counters are replayed: another job on the GPU would be in them
     params:
         settings=json.dumps(dataclasses.asdict(CONFIG.profile)),
         case=lambda wildcards: json.dumps(dataclasses.asdict(CONFIG.operator(wildcards.operator).profile)),
         machine=MACHINE,
-    threads: workflow.cores # counters are replayed: another job on the GPU would be in them
     shell:
         "{KERNELPROOF} profile --config {RESOLVED} --operator {wildcards.operator} --variant {wildcards.variant} 2> {log}"

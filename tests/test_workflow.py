@@ -1,0 +1,265 @@
+"""The workflow does what is needed and no more: run for real, in a small clone with two CPU variants."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelproof import workflow
+from kernelproof.errors import KernelproofError
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = """\
+schema: kernelproof.config/1
+project: small
+archs: [sm_89]
+operators:
+  rmsnorm:
+    module: kernelproof.operators.rmsnorm
+    binding: csrc/rmsnorm/binding.cc
+    include: [csrc]
+    shapes: {tiny: {rows: 3, cols: 8}}
+    test: {shapes: [tiny]}
+    bench: {shapes: [tiny]}
+    variants:
+      first: {device: cpu, sources: [kernels/first.cc], flags: [-O1, -fopenmp], dtypes: [float32], precision: {output: float32}}
+      second: {device: cpu, sources: [kernels/second.cc], flags: [-O1, -fopenmp], dtypes: [float32], precision: {output: float32}}
+test: {trials: 3}
+bench: {processes: 1, blocks: 2, sample_ms: 0.1, max_seconds: 0.1, modes: [hot], bootstrap: 100}
+"""
+
+
+class Clone:
+    """A small project with kernelproof in it, and what its last run did."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        for variable in ("KERNELPROOF_EVENTS", "KERNELPROOF_RUN_PID", "CI"):
+            self.environment.pop(variable, None)
+
+    def write(self, path: str, text: str) -> None:
+        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / path).write_text(text)
+
+    def append(self, path: str, text: str) -> None:
+        self.write(path, (self.folder / path).read_text() + text)
+
+    def git(self, *arguments: str) -> str:
+        who = ["-c", "user.name=n", "-c", "user.email=e@example.com", "-c", "init.defaultBranch=main"]
+        done = subprocess.run(["git", *who, *arguments], cwd=self.folder, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def commit(self) -> str:
+        self.git("add", "-A")
+        self.git("commit", "-qm", "change")
+        return self.git("rev-parse", "HEAD")
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        self.events.unlink(missing_ok=True)
+        return subprocess.Popen(
+            [sys.executable, "-m", "snakemake", "-j1", "report", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *arguments: str, status: int = 0) -> list[str]:
+        """What `snakemake -j1 report` ran: `stage subject`, in order."""
+        process = self.start(*arguments)
+        output, _ = process.communicate(timeout=240)
+        assert process.returncode == status, output
+        self.output = output
+        return self.did("start")
+
+    def did(self, event: str) -> list[str]:
+        if not self.events.exists():
+            return []
+        lines = [json.loads(line) for line in self.events.read_text().splitlines()]
+        return [f"{line['stage']} {line['subject']}" for line in lines if line["event"] == event]
+
+    @property
+    def events(self) -> Path:
+        return self.folder / "results" / "run" / "events.jsonl"
+
+    def reports(self) -> list[Path]:
+        return sorted(p for p in (self.folder / "reports").iterdir() if p.is_dir())
+
+    def newest(self) -> Path:
+        return max(self.reports(), key=lambda p: (p / "bundle.json").stat().st_mtime_ns)
+
+    def facts(self) -> dict:
+        return json.loads((self.folder / "results" / "manifest" / f"{self.newest().name}.json").read_text())
+
+
+def stages(ran: list[str]) -> set[str]:
+    return {entry.split()[0] for entry in ran}
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """A clone in which everything has run once."""
+    clone = Clone(tmp_path_factory.mktemp("pristine"))
+    for name in ("Snakefile", "workflow", "profiles", "src", "csrc", ".gitignore"):
+        source = ROOT / name
+        if source.is_dir() and not source.is_symlink():
+            shutil.copytree(source, clone.folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, clone.folder / name, follow_symlinks=False)
+    clone.write("config.yaml", CONFIG)
+    clone.write("README.md", "small\n")
+    kernel = (ROOT / "csrc" / "rmsnorm" / "cpu_rows.cc").read_text()
+    for name in ("first", "second"):
+        clone.write(f"kernels/{name}.cc", kernel.replace('#include "launch.h"', '#include "rmsnorm/launch.h"'))
+    clone.git("init", "-q")
+    clone.commit()
+    assert stages(clone.run()) == {"capture", "build", "test", "bench", "manifest", "report", "bundle"}
+    return clone
+
+
+@pytest.fixture
+def clone(pristine: Clone, tmp_path: Path) -> Iterator[Clone]:
+    copy = tmp_path / "clone"
+    subprocess.run(["cp", "-a", pristine.folder, copy], check=True)
+    yield Clone(copy)
+
+
+def test_everything_is_made(clone: Clone) -> None:
+    folder = clone.newest()
+    assert folder.name == clone.git("rev-parse", "HEAD")[:12]
+    names = {path.name for path in folder.iterdir()}
+    assert {"report.html", "summary.md", "manifest.yaml", "bundle.json"} <= names
+    assert [name for name in names if name.endswith(".tar.gz")]
+    verdicts = {v["variant"]: (v["build"], v["correctness"], v["bad"]) for v in clone.facts()["verdicts"]}
+    assert verdicts == {"first": ("ok", "correct", False), "second": ("ok", "correct", False)}
+
+
+def test_nothing_changed_nothing_runs(clone: Clone) -> None:
+    assert clone.run() == []
+
+
+def test_a_readme_costs_no_measurement(clone: Clone) -> None:
+    measured = clone.git("rev-parse", "HEAD")
+    clone.append("README.md", "more\n")
+    now = clone.commit()
+    assert stages(clone.run()) == {"manifest", "report", "bundle"}
+    facts = clone.facts()
+    assert facts["provenance"]["commit"] == now
+    assert {state["commit"] for state in facts["measured"].values()} == {measured}
+    assert len(clone.reports()) == 2
+
+
+def test_a_kernel_costs_its_own_chain(clone: Clone) -> None:
+    clone.append("kernels/first.cc", "// changed\nint something_new() { return 1; }\n")
+    clone.commit()
+    ran = clone.run()
+    assert "build rmsnorm/first" in ran
+    assert "test rmsnorm/first" in ran
+    assert "build rmsnorm/second" not in ran
+    assert "test rmsnorm/second" not in ran
+    assert "capture machine" not in ran
+    assert stages(ran) == {"build", "test", "bench", "manifest", "report", "bundle"}
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [("report", {"report", "bundle"}), ("bundle", {"bundle"}), ("capture", {"capture", "manifest", "report", "bundle"})],
+)
+def test_a_stages_module_costs_that_stage(clone: Clone, module: str, expected: set[str]) -> None:
+    clone.git("update-index", "--assume-unchanged", f"src/kernelproof/{module}.py")  # keep the folder's name
+    clone.append(f"src/kernelproof/{module}.py", "\n# changed\n")
+    ran = stages(clone.run())
+    assert module in ran
+    assert ran <= expected
+
+
+@pytest.mark.parametrize("deliverable", ["report.html", "summary.md", "manifest.yaml", "bundle.json", "*.tar.gz"])
+def test_a_deleted_deliverable_is_made_again(clone: Clone, deliverable: str) -> None:
+    folder = clone.newest()
+    (path,) = folder.glob(deliverable)
+    path.unlink()
+    assert stages(clone.run()) <= {"report", "bundle"}
+    assert len(list(folder.glob(deliverable))) == 1
+
+
+def test_a_dirty_tree_is_marked(clone: Clone) -> None:
+    clone.append("README.md", "not committed\n")
+    clone.run()
+    assert "-dirty-" in clone.newest().name
+    facts = clone.facts()
+    assert facts["provenance"]["dirty"]
+    assert facts["provenance"]["diff_sha256"]
+
+
+def test_without_git(clone: Clone) -> None:
+    shutil.rmtree(clone.folder / ".git")
+    clone.run()
+    assert clone.newest().name.startswith("no-git-")
+    assert clone.facts()["provenance"]["commit"] is None
+
+
+def test_a_broken_kernel_stops_nobody_else(clone: Clone) -> None:
+    clone.append("kernels/first.cc", "this is no C++;\n")
+    clone.run()
+    verdicts = {v["variant"]: v for v in clone.facts()["verdicts"]}
+    assert verdicts["first"]["build"] == "failed"
+    assert verdicts["first"]["bad"]
+    assert verdicts["second"]["correctness"] == "correct"
+    assert "this is no C++" in (clone.newest() / "report.html").read_text() + (
+        clone.folder / "results" / "build" / "rmsnorm" / "first.json"
+    ).read_text()
+
+
+def test_a_value_set_on_the_command_line(clone: Clone) -> None:
+    ran = clone.run("--config", "bench={processes: 2}")
+    assert "bench" in stages(ran)
+    assert not {"build", "test"} & stages(ran)
+    assert json.loads((clone.folder / "results" / "bench" / "rmsnorm-cpu.json").read_text())["processes"] == 2
+
+
+def test_faults_in_the_configuration_stop_it_before_it_starts(clone: Clone) -> None:
+    clone.append("config.yaml", "gaet: {}\n")
+    assert clone.run(status=2) == []
+    assert "gaet: unknown key" in clone.output
+    assert "Traceback" not in clone.output
+
+
+def test_a_second_run_says_so(clone: Clone) -> None:
+    held = workflow.lock(clone.folder / "results" / ".lock")
+    with contextlib.closing(held):
+        assert clone.run(status=2) == []
+    assert "another run is at work" in clone.output
+    assert f"process {os.getpid()}" in clone.output
+    with pytest.raises(KernelproofError, match="another run"), contextlib.closing(workflow.lock(Path(held.name))):
+        workflow.lock(Path(held.name))
+    assert clone.run() == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_run_is_continued_by_the_same_command(clone: Clone, how: signal.Signals) -> None:
+    for name in ("first", "second"):
+        clone.append(f"kernels/{name}.cc", "// changed\nint something_new() { return 2; }\n")
+    process = clone.start()
+    deadline = time.monotonic() + 60
+    while "test rmsnorm/first" not in clone.did("start") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    pids = {json.loads(line)["pid"] for line in clone.events.read_text().splitlines()}
+    process.send_signal(how)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    deadline = time.monotonic() + 10
+    while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left, "processes of the killed run are still there"
+    clone.run()
+    assert {v["correctness"] for v in clone.facts()["verdicts"]} == {"correct"}
