@@ -27,7 +27,10 @@ RUN_PID = "KERNELPROOF_RUN_PID"  # the workflow's process: a stage does not outl
 def main(argv: list[str] | None = None) -> int:
     """Run one command; gives back its exit code (see `ExitCode`)."""
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    # What follows `run` is for run.py and snakemake; argparse would refuse an option in its first place.
+    aside = argv[:1] == ["run"]
+    arguments = argparse.Namespace(command=_run, arguments=argv[1:]) if aside else parser.parse_args(argv)
     try:
         return int(arguments.command(arguments))
     except KernelproofError as error:
@@ -103,9 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     init.add_argument("operator", metavar="NAME")
     init.add_argument("--into", type=Path, metavar="DIR", help="default: examples/NAME")
 
-    run = commands.add_parser("run", help="run the whole workflow with a progress display", add_help=False)
-    run.add_argument("arguments", nargs=argparse.REMAINDER)
-    run.set_defaults(command=_run)
+    commands.add_parser("run", help="run the whole workflow with a progress display")
     return parser
 
 
