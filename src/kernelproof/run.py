@@ -1,0 +1,385 @@
+"""`kernelproof run`: the whole workflow with a progress display, then the verdicts and where the report is.
+
+Two sources tell how the run goes: the stages, which append an event to `results/run/events.jsonl` when they start and
+end, and Snakemake's own output, kept as `results/run/snakemake.log`, which knows how many jobs there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from kernelproof import processes, repository, workflow
+from kernelproof.errors import ConfigError, ExitCode, KernelproofError, RecordError, ToolError, describe_exit
+
+FOLDER = Path("results/run")
+EVENTS, LOG = FOLDER / "events.jsonl", FOLDER / "snakemake.log"
+PROFILES = Path("workflow/profiles")
+
+# How long Snakemake and its jobs may take to end after Ctrl-C before they are killed, in seconds.
+PATIENCE_S = 10.0
+# How often the display looks for news, in seconds: rarely enough not to disturb what is being measured.
+POLL_S = 0.25
+
+# With these, Snakemake prints something for the user and runs nothing: it gets the terminal to itself.
+_SHOWS_ONLY = {"-n", "--dry-run", "--dryrun", "-h", "--help", "-l", "--list", "--list-rules", "--lint", "--summary", "-D"}
+_SHOWS_ONLY |= {"--detailed-summary", "--dag", "--rulegraph", "--filegraph", "--version", "--unlock", "--list-target-rules"}
+_GOOD = {"ok", "correct", "passed"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the workflow; gives back 0 when all is well, 1 when a verdict is bad. Raises ToolError when it could not run."""
+    options, rest = _parse(arguments)
+    command = snakemake_command(options, rest)
+    if _SHOWS_ONLY & set(rest):
+        os.execv(command[0], command)
+    run_lock = workflow.lock(FOLDER / ".lock")
+    workflow.lock(Path("results/.lock")).close()  # a direct `snakemake` holds this one; ours takes it when it starts
+    started = time.time()
+    with contextlib.closing(run_lock):
+        interrupted = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+        try:
+            status, display = _run(command)
+        except (KeyboardInterrupt, _Interrupted) as stop:
+            print("interrupted; nothing is lost: the same command continues from here", file=sys.stderr)
+            return 128 + (stop.number if isinstance(stop, _Interrupted) else signal.SIGINT)
+        finally:
+            for number, handler in interrupted.items():
+                signal.signal(number, handler)
+    if status != 0:
+        raise failure(status, display)
+    return conclude(display.folder, time.time() - started)
+
+
+class _Interrupted(BaseException):
+    """A signal asked us to end."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _interrupt(number: int, _: object) -> NoReturn:
+    raise _Interrupted(number)
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(
+        prog="kernelproof run",
+        description="Run the whole workflow with a progress display. What is not listed here goes to snakemake.",
+        epilog="exit codes: 0 all well; 1 some verdict is bad; 2 it could not run",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="default: all")
+    parser.add_argument("--profile", metavar="NAME", help="a Snakemake profile: a name in workflow/profiles, or a folder")
+    parser.add_argument("--config", action="append", default=[], metavar="KEY=VALUE", help="e.g. bench.processes=3")
+    before, separator, after = _split(list(arguments))
+    options, rest = parser.parse_known_args(before)
+    return options, rest + after if separator else rest
+
+
+def _split(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
+    if "--" not in arguments:
+        return arguments, False, []
+    place = arguments.index("--")
+    return arguments[:place], True, arguments[place + 1 :]
+
+
+def snakemake_command(options: argparse.Namespace, rest: Sequence[str]) -> list[str]:
+    """The command line that runs the workflow."""
+    command = [sys.executable, "-m", "snakemake", "--cores", str(options.cores), "--nocolor"]
+    if options.profile:
+        command += ["--workflow-profile", str(_profile(options.profile))]
+    # Before --config, which takes all that follows it.
+    command += rest
+    if overrides := nested(options.config):
+        command += ["--config", *(f"{key}={json.dumps(value)}" for key, value in overrides.items())]
+    return command
+
+
+def _profile(name: str) -> Path:
+    folder = Path(name) if os.sep in name else PROFILES / name
+    if not folder.is_dir():
+        known = sorted(path.name for path in PROFILES.iterdir() if path.is_dir())
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        raise ConfigError("no such profile", subject=f"--profile {name}", hint=hint)
+    return folder
+
+
+def nested(entries: Sequence[str]) -> dict[str, Any]:
+    """`["bench.processes=3", "archs=[sm_90a]"]` as nested dictionaries, the values read as YAML.
+
+    Snakemake's own option takes no dotted keys, and replaces nothing below a key that is given twice.
+    """
+    import yaml
+
+    tree: dict[str, Any] = {}
+    for entry in entries:
+        key, separator, text = entry.partition("=")
+        *parents, leaf = key.split(".")
+        if not separator or not re.fullmatch(r"[a-zA-Z_][\w-]*\w(\.[\w-]+)*", key):
+            raise ConfigError("not of the form key=value, e.g. bench.processes=3", subject=f"--config {entry}")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ConfigError("the value is not valid YAML", subject=f"--config {entry}") from None
+        branch = tree
+        for parent in parents:
+            branch = branch.setdefault(parent, {})
+            if not isinstance(branch, dict):
+                raise ConfigError(f"{parent} already has a value of its own", subject=f"--config {entry}")
+        branch[leaf] = value
+    return tree
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+def _run(command: Sequence[str]) -> tuple[int, Display]:
+    environment = os.environ | {"KERNELPROOF_EVENTS": str(EVENTS.absolute()), "PYTHONUNBUFFERED": "1"}
+    EVENTS.write_bytes(b"")
+    with LOG.open("wb") as log:
+        process = processes.spawn(command, env=environment, stdout=log, stderr=log)
+    display = Display(sys.stdout)
+    events, output = _Tail(EVENTS), _Tail(LOG)
+    ended = os.pidfd_open(process.pid)
+    try:
+        while True:
+            finished = bool(select.select([ended], [], [], POLL_S)[0])
+            for line in output.lines():
+                display.log_line(line)
+            for line in events.lines():
+                display.event_line(line)
+            display.refresh(time.time())
+            if finished:
+                return process.wait(), display
+    except BaseException:
+        display.erase()
+        _end(process.pid, ended)
+        processes.kill_group(process)
+        raise
+    finally:
+        display.erase()
+        os.close(ended)
+
+
+def _end(group: int, ended: int) -> None:
+    """Pass an interruption on to Snakemake and its jobs, and give them some time."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGINT)
+    select.select([ended], [], [], PATIENCE_S)
+
+
+class _Tail:
+    """New whole lines of a growing file, each time they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._stream = path.open("rb")
+        self._rest = b""
+
+    def lines(self) -> list[str]:
+        *lines, self._rest = (self._rest + self._stream.read()).split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
+
+
+# --- the display ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Display:
+    """One line per finished piece of work and, on a terminal, one below them of what is running now."""
+
+    stream: IO[str]
+    done: int = 0
+    total: int = 0
+    folder: str | None = None  # of the report, once the run has named it
+    running: dict[tuple[int, str, str], float] = field(default_factory=dict)  # (pid, stage, subject): start, s
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._terminal = self.stream.isatty()
+        self._shown = ""
+
+    def log_line(self, line: str) -> None:
+        """Learn from a line of Snakemake's output how many jobs there are and how many are done."""
+        if match := re.fullmatch(r"(\d+) of (\d+) steps \(\d+(?:\.\d+)?%\) done", line):
+            self.done, self.total = int(match[1]), int(match[2])
+        elif (match := re.fullmatch(r"total\s+(\d+)", line)) and not self.total:
+            self.total = int(match[1])
+
+    def event_line(self, line: str) -> None:
+        """Take one line of the stages' events."""
+        try:
+            event = json.loads(line)
+            key = (int(event["pid"]), str(event["stage"]), str(event["subject"]))
+            moment, kind = float(event["t"]), event["event"]
+        except (ValueError, KeyError, TypeError):
+            return  # a line that a killed stage left half written
+        if key[1] in ("manifest", "report", "bundle"):
+            self.folder = key[2]
+        if kind == "start":
+            self.running[key] = moment
+            return
+        elapsed = moment - self.running.pop(key, moment)
+        if event.get("status") == "error":
+            self.errors.append(event)
+        self._print(self.finished_line(event, elapsed))
+
+    def finished_line(self, event: Mapping[str, Any], elapsed_s: float) -> str:
+        """`  3/41  build     attention/cpu_flash            2.1 s  ok`."""
+        count = f"{self.done}/{self.total}" if self.total else ""
+        status = str(event.get("status", "")).replace("_", " ")
+        status = status if status in _GOOD or status == "not run" else status.upper()
+        message = str(event.get("message") or "").strip().split("\n")[0]
+        left = f"{count:>7}  {event['stage']:9} {event['subject']:30} {elapsed_s:7.1f} s  {status:9}"
+        return f"{left} {message}".rstrip()
+
+    def refresh(self, now: float) -> None:
+        """Show what is running, and for how long, on the last line of a terminal."""
+        if not self._terminal:
+            return
+        self._forget_dead()
+        oldest = sorted(self.running.items(), key=lambda item: item[1])
+        work = " · ".join(f"{stage} {subject} {now - start:.0f} s" for (_, stage, subject), start in oldest)
+        self._live(f"{self.done}/{self.total or '?'}  {work or 'snakemake'}")
+
+    def erase(self) -> None:
+        """Take the line of what is running away."""
+        self._live("")
+
+    def _forget_dead(self) -> None:
+        for key in [key for key in self.running if not Path(f"/proc/{key[0]}").exists()]:
+            del self.running[key]
+
+    def _print(self, line: str) -> None:
+        self.erase()
+        print(self._fitted(line), file=self.stream, flush=True)
+
+    def _live(self, text: str) -> None:
+        text = self._fitted(text)
+        if self._terminal and text != self._shown:
+            self.stream.write(f"\r\x1b[K{text}")
+            self.stream.flush()
+            self._shown = text
+
+    def _fitted(self, text: str) -> str:
+        width = shutil.get_terminal_size().columns - 1
+        return text if not self._terminal or len(text) <= width else text[: width - 1] + "…"
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def failure(status: int, display: Display) -> KernelproofError:
+    """Why the workflow did not reach its end: what a stage said, else what the Snakefile said, else Snakemake's last lines."""
+    text = LOG.read_text(encoding="utf-8", errors="replace") if LOG.exists() else ""
+    if display.errors:
+        said = [f"{event['stage']} {event['subject']}: {event['message']}" for event in display.errors]
+        return ToolError("\n".join(["these stages could not run", *said]), log=_stage_log(text) or LOG, hint=_hint(text))
+    refused = re.search(r"^kernelproof: (.*)", text, re.MULTILINE | re.DOTALL)
+    if refused:
+        return ToolError(refused[1].strip())
+    if "No space left on device" in text:
+        return ToolError("no space left on the disk", log=LOG, hint="free some space and run the same command again")
+    last = "\n".join(f"  {line}" for line in processes.scrubbed(text).strip().splitlines()[-12:])
+    return ToolError(f"the workflow {describe_exit(status)}\n{last}", log=_stage_log(text) or LOG, hint=_hint(text))
+
+
+def _stage_log(text: str) -> str | None:
+    logs = re.findall(r"^    log: (\S+) \(check log file", text, re.MULTILINE)
+    return logs[-1] if logs else None
+
+
+def _hint(text: str) -> str:
+    if "No space left on device" in text:
+        return "free some space and run the same command again"
+    return "mend what it says and run the same command: it continues from here"
+
+
+def conclude(folder: str | None, elapsed_s: float) -> int:
+    """Print the verdicts and where everything is; gives back the exit code."""
+    reports = Path("reports") / (folder or repository.folder_name(repository.provenance(Path())))
+    verdicts = read_verdicts(reports)
+    print()
+    print("\n".join(table(verdicts)))
+    bad = [verdict for verdict in verdicts if verdict.get("bad")]
+    print()
+    if bad:
+        for verdict in bad:
+            print(f"! {verdict['operator']}/{verdict['variant']}: {verdict.get('reason') or 'bad'}")
+        print(f"{len(bad)} bad verdict{'s' if len(bad) > 1 else ''} in {elapsed_s:.1f} s")
+    else:
+        print(f"no bad verdict in {elapsed_s:.1f} s")
+    print(f"report   {reports / 'report.html'}")
+    print(f"tarball  {reports / read_receipt(reports)['tarball']}")
+    return ExitCode.BAD_VERDICT if bad else ExitCode.WELL
+
+
+def read_receipt(reports: Path) -> dict[str, Any]:
+    """`bundle.json`: which tarball belongs to the report. Raises RecordError."""
+    path = reports / "bundle.json"
+    try:
+        receipt = json.loads(path.read_text(encoding="utf-8"))
+        return {**receipt, "tarball": Path(receipt["tarball"]).name}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"cannot be read: {error}", subject=str(path), hint="delete it and run again") from None
+
+
+def read_verdicts(reports: Path) -> list[dict[str, Any]]:
+    """The verdicts in a report's manifest. Raises RecordError."""
+    import yaml
+
+    path = reports / "manifest.yaml"
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return list(yaml.load(path.read_text(encoding="utf-8"), loader)["verdicts"])
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise RecordError(f"cannot be read: {error}", subject=str(path), hint="delete it and run again") from None
+
+
+def table(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line a variant; of the baselines, only those that are bad, and a line that counts them."""
+    baselines = [verdict for verdict in verdicts if verdict.get("role") == "baseline"]
+    shown = [verdict for verdict in verdicts if verdict not in baselines or verdict.get("bad")]
+    header = ("", "variant", "device", "build", "correctness", "speed", "time / best baseline", "profile")
+    rows = [header, *(_row(verdict) for verdict in shown)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if baselines:
+        correct = sum(verdict.get("correctness") == "correct" for verdict in baselines)
+        absent = sum(str(verdict.get("correctness")).replace("_", " ") == "not run" for verdict in baselines)
+        lines.append(f"   and {len(baselines)} baselines: {correct} correct, {absent} not run here")
+    return lines
+
+
+def _row(verdict: Mapping[str, Any]) -> tuple[str, ...]:
+    def word(key: str) -> str:
+        return str(verdict.get(key) or "–").replace("_", " ")
+
+    ratio = verdict.get("ratio")
+    return (
+        "!" if verdict.get("bad") else " ",
+        f"{verdict['operator']}/{verdict['variant']}",
+        word("device"),
+        word("build"),
+        word("correctness"),
+        word("speed"),
+        f"{ratio:.3f}" if isinstance(ratio, int | float) else "–",
+        word("profile"),
+    )
