@@ -7,8 +7,6 @@ torch's own flag aligns at the top left, which is the same for seq = seq_k.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
@@ -71,15 +69,3 @@ def qkt_torch(
 def rmsnorm_torch(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """torch's rms_norm. x [rows, cols], weight [cols]."""
     return rms_norm(x, (x.shape[-1],), weight, eps)
-
-
-def attention_naive(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
-    """Attention by its definition, in the inputs' own type and without care: what a first draft looks like."""
-    group = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    scores = q @ k.mT * scale
-    if causal:
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu_(1 + k.shape[2] - q.shape[2])
-        scores = scores.masked_fill(hidden, -math.inf)
-    p = torch.exp(scores - scores.amax(-1, keepdim=True))
-    return p @ v / p.sum(-1, keepdim=True)
