@@ -1,0 +1,885 @@
+"""Times of single calls, taken in the process that runs the contenders.
+
+All contenders of a case are timed in turn, in blocks that visit them in random order and back again (A B B A), so that
+drift falls on everybody alike. A *sample* is one visit: a batch of calls, long enough for the clock.
+
+- GPU, `graph_slope`: a CUDA graph of few calls and one of many, replayed behind a third that keeps the device busy while
+  the host queues them; the slope between the two is the time of a call, and what every replay costs once cancels.
+- CPU, `cpu_clock`: the monotonic clock around a batch.
+- *Hot*: one set of inputs. *Cold*: as many copies, visited in turn, as exceed twice the last-level cache (on a GPU: L2).
+
+Beside the slope, and never subtracted from it: `event_pair` around single calls, `wall_slope` (the same graphs by the
+host's clock: an independent witness), `eager` latency, and the `floor`: an empty kernel of the same grid, block and shared
+memory by the same two methods. `trace` gives the kernels inside the interval, in a process of its own, since a loaded
+CUPTI changes timings.
+
+Everybody gets the same treatment of outputs. In a graph nobody allocates (a returned tensor's memory belongs to the graph);
+outside of one everybody does. What a timed call wrote is handed over, and once more after the outputs were poisoned, and
+once more for new values behind the same pointers: a result that was remembered or never written shows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import hashlib
+import itertools
+import json
+import math
+import os
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kernelproof import loading
+
+if TYPE_CHECKING:
+    import torch
+
+    Tensor = torch.Tensor
+
+COLUMNS = (
+    "block order contender case mode method calls time_us short_calls short_us long_us "
+    "sm_clock_mhz temperature_c power_w throttle load offset_s"
+).split()
+CACHES_EXCEEDED = 2  # a cold rotation is this many times the cache
+CPU_COLD_LIMIT_BYTES = 256 << 20
+GPU_COLD_LIMIT_BYTES = 8 << 30
+SETS_LIMIT = 1024  # copies in a cold rotation: more would make graphs of thousands of nodes
+CALLS_LIMIT = 2000  # in one graph
+SHORT_SHARE = 4  # the long graph has this many times the calls of the short one
+SINGLE_CALLS = 24  # event pairs, a process and case
+WALL_PAIRS = 6
+FLOOR_VISITS = 6
+TRACED_CALLS = 8
+PAD_LIMIT_BYTES = {"cpu": 1 << 20, "cuda": 64 << 20}
+
+
+class TimingError(Exception):
+    """A contender broke the process for everybody (an error of the GPU that stays)."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to measure; what bench.py sends. Times in the units of their names; max_seconds is a contender's, a case."""
+
+    action: str  # time, trace
+    device: str  # cpu, cuda
+    modes: list[str]
+    blocks: int
+    sample_ms: float
+    max_seconds: float
+    seed: int
+    epoch: float  # time.time() at the start of the benchmark
+    scratch: str
+    journal: str
+    launches: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)  # contender, case: from `trace`
+
+
+@dataclass
+class Found:
+    """What one request brings to light; goes back as JSON."""
+
+    samples: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
+    outcomes: list[dict[str, Any]] = field(default_factory=list)
+    outputs: list[dict[str, Any]] = field(default_factory=list)
+    kernels: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
+    rotation: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def sample(self, **values: Any) -> None:
+        for name in COLUMNS:
+            self.samples[name].append(values.get(name))
+
+
+def measure(contenders: Sequence[Mapping[str, Any]], cases: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Time (or trace) contenders on cases.
+
+    contenders: `name` and the fields of loading.Candidate. cases: `id`, `contenders` (names), `arguments` (images and
+    scalars in call order), `fresh` (images of other values for some of the tensors), `outputs` (one name). plan: `Plan`.
+    Raises TimingError when a contender left the GPU in a state in which nobody can go on; the journal names it.
+    """
+    session = _Session(Plan(**plan))
+    functions = session.load(contenders)
+    for case in cases:
+        session.case(case, {name: functions[name] for name in case["contenders"] if name in functions})
+    return vars(session.found)
+
+
+@dataclass
+class _Function:
+    """A loaded contender."""
+
+    name: str
+    call: Callable[..., Any]
+    passing: str
+
+
+_LOADED: dict[str, _Function] = {}  # once a process, whatever the number of requests
+_PADS: list[Any] = []
+
+
+class _Session:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.found = Found()
+        self.random = random.Random(plan.seed)
+        self.journal = os.open(plan.journal, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        if not _PADS:
+            _PADS.append(_pad(plan))
+
+    def load(self, contenders: Sequence[Mapping[str, Any]]) -> dict[str, _Function]:
+        for entry in contenders:
+            fields = dict(entry)
+            name = fields.pop("name")
+            if name in _LOADED:
+                continue
+            with self.attempt(name, "", "", "not_loaded"):
+                candidate = loading.Candidate(**fields)
+                library = Path(candidate.library) if candidate.library else None
+                call = loading.load(candidate, library, Path(candidate.root))
+                _LOADED[name] = _Function(name, call, candidate.passing)
+        wanted = {entry["name"] for entry in contenders}
+        return {name: function for name, function in _LOADED.items() if name in wanted}
+
+    @contextmanager
+    def attempt(self, contender: str, case: str, mode: str, outcome: str = "failed") -> Iterator[None]:
+        """Touch a contender: note it in the journal, and turn its exception into an outcome."""
+        self.note(contender, case)
+        try:
+            yield
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}".strip()[:2000]
+            named = getattr(error, "outcome", outcome)
+            self.found.outcomes.append(
+                {"contender": contender, "case": case, "mode": mode, "outcome": named, "message": message}
+            )
+            self.check_device(message)
+
+    def note(self, contender: str, case: str) -> None:
+        """Say, where it survives this process, who is touched next."""
+        os.pwrite(self.journal, json.dumps([contender, case]).ljust(512).encode(), 0)
+
+    def check_device(self, message: str) -> None:
+        if self.plan.device != "cuda":
+            return
+        try:
+            loading.synchronise("cuda")
+        except Exception as error:
+            raise TimingError(f"{message}; the GPU cannot be used any more: {error}") from error
+
+    def case(self, case: Mapping[str, Any], functions: Mapping[str, _Function]) -> None:
+        """All modes of one case, one after the other; nothing of a case outlives it."""
+        gc.collect()
+        gc.disable()
+        try:
+            slow: set[str] = set()
+            for mode in self.plan.modes[:1] if self.plan.action == "trace" else self.plan.modes:
+                sets = ArgumentSets(case, self.plan.device, mode)
+                self.found.rotation.setdefault(str(case["id"]), {})[mode] = sets.rotation
+                taking_part = [function for name, function in functions.items() if name not in slow]
+                slow |= self.mode(case, mode, sets, taking_part)
+                del sets
+                _release(self.plan.device)
+        finally:
+            gc.enable()
+
+    def mode(self, case: Mapping[str, Any], mode: str, sets: ArgumentSets, functions: Sequence[_Function]) -> set[str]:
+        """One mode of one case: prepare, trace or time, check. Gives back who is too slow to be visited again."""
+        identity = str(case["id"])
+        runners: list[_Runner] = []
+        for function in functions:
+            with self.attempt(function.name, identity, mode):
+                runner = self.runner(function, sets)
+                runner.prepare()
+                runners.append(runner)
+        if self.plan.action == "trace":
+            self.trace(identity, runners)
+            return set()
+        slow = {runner.name for runner in runners if runner.too_slow}
+        for runner in runners:
+            if runner.too_slow:
+                self.keep(identity, mode, 0, 0, runner.name, runner.method, runner.first_call(), _state(self.plan.device))
+                limit = f"one call takes {runner.visit_s:.2g} s, more than the budget of {self.budget_s:.2g} s"
+                self.found.outcomes.append(
+                    {"contender": runner.name, "case": identity, "mode": mode, "outcome": "slow", "message": limit}
+                )
+        self.time(identity, mode, runners)
+        self.check(identity, mode, sets, runners)
+        return slow
+
+    @property
+    def budget_s(self) -> float:
+        return self.plan.max_seconds / len(self.plan.modes)
+
+    def runner(self, function: _Function, sets: ArgumentSets) -> _Runner:
+        if self.plan.device == "cuda":
+            return _GraphRunner(function, sets, self.plan.sample_ms)
+        return _ClockRunner(function, sets, self.plan.sample_ms, self.budget_s)
+
+    def time(self, case: str, mode: str, runners: list[_Runner]) -> None:
+        """The interleaved blocks, then what stands beside them."""
+        active = [runner for runner in runners if not runner.too_slow]
+        rounds = {runner.name: self.rounds(runner) for runner in active}
+        for block in range(self.plan.blocks):
+            present = [runner for runner in active if block < rounds[runner.name]]
+            self.random.shuffle(present)
+            state = _state(self.plan.device)
+            for order, runner in enumerate(present + present[::-1]):
+                if runner not in active:
+                    continue
+                with self.attempt(runner.name, case, mode):
+                    self.keep(case, mode, block, order, runner.name, runner.method, runner.visit(), state)
+                    continue
+                active = [other for other in active if other is not runner]
+        if mode == self.plan.modes[0]:
+            for runner in active:
+                self.beside(case, mode, runner)
+        runners[:] = [runner for runner in runners if runner.too_slow or runner in active]
+
+    def rounds(self, runner: _Runner) -> int:
+        """Blocks that a contender takes part in: all, or fewer where that would break its budget."""
+        return max(1, min(self.plan.blocks, int(self.budget_s / (2 * runner.visit_s))))
+
+    def keep(
+        self, case: str, mode: str, block: int, order: int, name: str, method: str, visit: Visit, state: Mapping[str, Any]
+    ) -> None:
+        offset_s = round(time.time() - self.plan.epoch, 4)
+        self.found.sample(
+            block=block, order=order, contender=name, case=case, mode=mode, method=method, offset_s=offset_s, **vars(visit), **state
+        )
+
+    def beside(self, case: str, mode: str, runner: _Runner) -> None:
+        """The other methods' samples and the floor's; block and order only number them."""
+        state = _state(self.plan.device)
+        launches = self.plan.launches.get(runner.name, {}).get(case, [])
+        with self.attempt(runner.name, case, mode, "beside_failed"):
+            for method, visits in runner.beside(launches):
+                for number, visit in enumerate(visits):
+                    self.keep(case, mode, number, 0, runner.name, method, visit, state)
+
+    def trace(self, case: str, runners: Sequence[_Runner]) -> None:
+        for runner in runners:
+            assert isinstance(runner, _GraphRunner)
+            with self.attempt(runner.name, case, self.plan.modes[0], "not_traced"):
+                kernels = runner.trace()
+                self.found.kernels.setdefault(runner.name, {})[case] = kernels
+
+    def check(self, case: str, mode: str, sets: ArgumentSets, runners: Sequence[_Runner]) -> None:
+        """Hand over what the timed calls wrote, then the same after poison, then for new values in the same memory."""
+        for runner in runners:
+            with self.attempt(runner.name, case, mode):
+                self.hand_over(case, mode, "timed", runner.name, runner.results())
+                runner.poison()
+                runner.again()
+                self.hand_over(case, mode, "poisoned", runner.name, runner.results())
+        if not sets.refresh(case_fresh(sets.case)):
+            return
+        for runner in runners:
+            with self.attempt(runner.name, case, mode):
+                runner.poison()
+                runner.again()
+                self.hand_over(case, mode, "fresh", runner.name, runner.results())
+
+    def hand_over(self, case: str, mode: str, version: str, name: str, results: Sequence[Tensor]) -> None:
+        """Write each different result to a file. All sets held the same values, so one is what to expect."""
+        for number, (result, copies) in enumerate(_distinct(results)):
+            data = _payload(result)
+            digest = hashlib.sha256(data).hexdigest()
+            # A short name: the same bytes of another mode or version are the same file.
+            path = Path(self.plan.scratch) / f"{name}-{digest[:24]}.output"
+            if not path.exists():
+                with _unlimited_files():
+                    path.write_bytes(data)
+            self.found.outputs.append(
+                {
+                    "contender": name,
+                    "case": case,
+                    "mode": mode,
+                    "version": version,
+                    "number": number,
+                    "copies": copies,
+                    "path": str(path),
+                    "dtype": str(result.dtype).removeprefix("torch."),
+                    "shape": list(result.shape),
+                    "sha256": digest,
+                }
+            )
+
+
+def case_fresh(case: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The images of other values that a case brings; may be none."""
+    fresh: Mapping[str, Any] = case.get("fresh") or {}
+    return fresh
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+class ArgumentSets:
+    """Copies of a case's arguments: one (hot), or a rotation that does not fit the cache (cold)."""
+
+    def __init__(self, case: Mapping[str, Any], device: str, mode: str) -> None:
+        import torch
+
+        self.case = case
+        self.device = device
+        self.names = list(case["arguments"])
+        if len(case["outputs"]) != 1:
+            raise ValueError(f"exactly one output can be timed, not {len(case['outputs'])}")
+        self.output_at = self.names.index(case["outputs"][0])
+        originals = [
+            loading.load_image(value, device, with_torch=True).view if isinstance(value, dict) else value
+            for value in case["arguments"].values()
+        ]
+        size = sum(value.numel() * value.element_size() for value in originals if isinstance(value, torch.Tensor))
+        count, self.rotation = _rotation(size, device, mode)
+        self.arguments = [[_clone(value) for value in originals] for _ in range(count)]
+
+    def __len__(self) -> int:
+        return len(self.arguments)
+
+    def inputs(self, index: int) -> list[Any]:
+        """One set without the output."""
+        return [value for place, value in enumerate(self.arguments[index]) if place != self.output_at]
+
+    def output(self, index: int = 0) -> Tensor:
+        """The output argument of one set: its layout; every contender has memory of its own."""
+        found: Tensor = self.arguments[index][self.output_at]
+        return found
+
+    def refresh(self, images: Mapping[str, Any]) -> bool:
+        """Put other values into the same memory, in every set. False when there are none."""
+        for name, image in images.items():
+            values = loading.load_image(image, self.device, with_torch=True).view
+            for arguments in self.arguments:
+                arguments[self.names.index(name)].copy_(values)
+        return bool(images)
+
+
+def _rotation(size_bytes: int, device: str, mode: str) -> tuple[int, dict[str, Any]]:
+    """How many sets, and the figures that say whether they make a cold run cold."""
+    cache = _cache_bytes(device)
+    if mode == "hot":
+        return 1, {"sets": 1, "set_bytes": size_bytes, "cache_bytes": cache}
+    limit = CPU_COLD_LIMIT_BYTES if device == "cpu" else GPU_COLD_LIMIT_BYTES
+    wanted = max(2, math.ceil(CACHES_EXCEEDED * cache / max(1, size_bytes)))
+    count = max(2, min(wanted, SETS_LIMIT, limit // max(1, size_bytes)))
+    enough = count >= wanted
+    return count, {"sets": count, "set_bytes": size_bytes, "cache_bytes": cache, "exceeds_cache": enough}
+
+
+def _cache_bytes(device: str) -> int:
+    """The GPU's L2, or the CPU's last-level cache; 32 MiB where the system does not say."""
+    if device == "cuda":
+        import torch
+
+        return int(torch.cuda.get_device_properties(0).L2_cache_size)
+    sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    factors = {"K": 1 << 10, "M": 1 << 20}
+    known = [int(size[:-1]) * factors[size[-1]] for size in sizes if size[-1:] in factors]
+    return max(known, default=32 << 20)
+
+
+def _clone(value: Any) -> Any:
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _pad(plan: Plan) -> Any:
+    """Memory of random size that shifts what is allocated after it, as it is shifted in other people's processes."""
+    import torch
+
+    size = random.Random(plan.seed ^ 0x5EED).randrange(512, PAD_LIMIT_BYTES[plan.device], 512)
+    return torch.empty(size, dtype=torch.uint8, device=plan.device)
+
+
+# --- runners: one contender with one case's arguments ---------------------------------------------------------------------
+
+
+@dataclass
+class Visit:
+    """One sample: `calls` in a batch and µs per call; for a slope also the short batch and both batches' µs."""
+
+    calls: int
+    time_us: float
+    short_calls: int | None = None
+    short_us: float | None = None
+    long_us: float | None = None
+
+
+class _Runner(Protocol):
+    name: str
+    method: str
+    visit_s: float  # what one visit costs
+    too_slow: bool
+
+    def prepare(self) -> None: ...
+    def visit(self) -> Visit: ...
+    def first_call(self) -> Visit: ...
+    def beside(self, launches: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Visit]]]: ...
+    def results(self) -> list[Tensor]: ...
+    def poison(self) -> None: ...
+    def again(self) -> None: ...
+
+
+class _ClockRunner:
+    """CPU: batches by the monotonic clock. The output is allocated in each call, as a returning baseline does."""
+
+    method = "cpu_clock"
+
+    def __init__(self, function: _Function, sets: ArgumentSets, sample_ms: float, budget_s: float) -> None:
+        self.name = function.name
+        self.sets = sets
+        self.sample_ms = sample_ms
+        self.budget_s = budget_s
+        self.calls = [_allocating_call(function.call, function.passing, sets, index) for index in range(len(sets))]
+        self.nothing = [_allocating_call(_nothing, function.passing, sets, index) for index in range(len(sets))]
+        self.turn = itertools.cycle(range(len(sets)))
+        self.batch = 1
+        self.visit_s = 0.0
+        self.too_slow = False
+        self.last: list[Tensor] = []
+
+    def prepare(self) -> None:
+        """Call until a batch lasts long enough. The first call may set things up and is never a sample, unless it is all."""
+        first_us = self.timed(self.calls, 1)
+        self.visit_s = first_us / 1e6
+        self.too_slow = self.visit_s > self.budget_s
+        self._first = Visit(1, first_us)
+        if self.too_slow:
+            return
+        each_us = self.timed(self.calls, 1)
+        while each_us * self.batch < 250 * self.sample_ms and self.batch < 1 << 20:
+            self.batch *= 4
+            each_us = self.timed(self.calls, self.batch)
+        self.batch = max(1, math.ceil(1000 * self.sample_ms / each_us))
+        self.warm = each_us < 20_000  # another OpenMP pool spins for some ms after its last call: let it come to rest
+        self.visit_s = each_us * (self.batch + self.warm) / 1e6
+
+    def visit(self) -> Visit:
+        if self.warm:
+            self.timed(self.calls, 1)
+        return Visit(self.batch, self.timed(self.calls, self.batch))
+
+    def first_call(self) -> Visit:
+        return self._first
+
+    def timed(self, calls: Sequence[Callable[[], Any]], count: int) -> float:
+        """µs per call of a batch that goes on where the last one ended in the rotation."""
+        batch = [calls[next(self.turn)] for _ in range(count)]
+        result = None
+        start = time.perf_counter_ns()
+        for call in batch:
+            result = call()
+        elapsed_ns = time.perf_counter_ns() - start
+        if result is not None:
+            self.last = [result]
+        return elapsed_ns / 1000 / count
+
+    def beside(self, launches: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Visit]]]:
+        """The floor: the same loop and allocation around a call that does nothing."""
+        last, count = self.last, 200
+        yield "floor", [Visit(count, self.timed(self.nothing, count)) for _ in range(FLOOR_VISITS)]
+        self.last = last
+
+    def results(self) -> list[Tensor]:
+        return self.last
+
+    def poison(self) -> None:
+        """Fill the memory that the next output is likely to get with NaN, and free it."""
+        shape = self.sets.output()
+        _poison([_like(shape) for _ in range(4)])
+
+    def again(self) -> None:
+        """One call on each of the first sets; on a rotation of hundreds the rest would tell nothing new."""
+        self.last = [call() for call in self.calls[:4]]
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+def _allocating_call(call: Callable[..., Any], passing: str, sets: ArgumentSets, index: int) -> Callable[[], Any]:
+    """A call that gives back its output in new memory, whichever way the contender takes it."""
+    if passing == "return":
+        inputs = sets.inputs(index)
+        return lambda: call(*inputs)
+    before, after = sets.arguments[index][: sets.output_at], sets.arguments[index][sets.output_at + 1 :]
+    layout = sets.output(index)
+
+    def allocate_and_call() -> Any:
+        output = _like(layout)
+        call(*before, output, *after)
+        return output
+
+    return allocate_and_call
+
+
+def _like(layout: Tensor) -> Tensor:
+    import torch
+
+    return torch.empty_strided(layout.shape, layout.stride(), dtype=layout.dtype, device=layout.device)
+
+
+class _GraphRunner:
+    """GPU: the slope between two CUDA graphs."""
+
+    method = "graph_slope"
+    too_slow = False
+
+    def __init__(self, function: _Function, sets: ArgumentSets, sample_ms: float) -> None:
+        import torch
+
+        self.torch = torch
+        self.name = function.name
+        self.function = function
+        self.sets = sets
+        self.sample_ms = sample_ms
+        self.outputs = [_like(sets.output(index)) for index in range(len(sets))] if function.passing == "destination" else []
+        self.kept: list[Any] = [None] * len(sets)
+        self.visit_s = 0.0
+        self.events = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+
+    def call(self, index: int = 0) -> Any:
+        """One call into this contender's own memory (destination), or one that returns its result."""
+        if self.function.passing == "return":
+            return self.function.call(*self.sets.inputs(index))
+        arguments = list(self.sets.arguments[index])
+        arguments[self.sets.output_at] = self.outputs[index]
+        self.function.call(*arguments)
+        return self.outputs[index]
+
+    def prepare(self) -> None:
+        """Warm up, find out how long a call takes, capture both graphs, replay each once."""
+        stream = self.torch.cuda.Stream()
+        stream.wait_stream(self.torch.cuda.current_stream())
+        with _on(self.torch.cuda.stream(stream)):  # workspaces and plans are set up here, not while a graph is captured
+            for _ in range(3):
+                self.call()
+        self.torch.cuda.synchronize()
+        sets = len(self.sets)
+        probe, calls = self.capture(sets), sets
+        self.replay_us(probe)
+        each_us = self.replay_us(probe) / calls
+        if each_us * calls < 200:  # what a replay costs once is a good part of that
+            calls = sets * math.ceil(20 / sets)
+            probe = self.capture(calls)
+            self.replay_us(probe)
+            each_us = self.replay_us(probe) / calls
+        wanted = min(CALLS_LIMIT, math.ceil(1000 * self.sample_ms / each_us))
+        self.short_calls = sets * max(1, math.ceil(wanted / SHORT_SHARE / sets))
+        self.long_calls = self.short_calls + sets * max(1, math.ceil((wanted - self.short_calls) / sets))
+        self.short = probe if self.short_calls == calls else self.capture(self.short_calls)
+        self.long = self.capture(self.long_calls)
+        self.replay_us(self.short)
+        self.each_us = self.replay_us(self.long) / self.long_calls
+        self.visit_s = self.each_us * (2 * self.short_calls + self.long_calls) / 1e6
+
+    def capture(self, calls: int) -> Any:
+        """A graph of so many calls, in the order of the rotation."""
+        graph = self.torch.cuda.CUDAGraph()
+        self.kept = [None] * len(self.sets)
+        try:
+            with _on(self.torch.cuda.graph(graph, capture_error_mode="thread_local")):
+                for number in range(calls):
+                    self.kept[number % len(self.sets)] = self.call(number % len(self.sets))
+        except Exception as error:
+            error.outcome = "not_captured"  # type: ignore[attr-defined]
+            raise
+        return graph
+
+    def replay_us(self, graph: Any) -> float:
+        start, end, _ = self.events
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1000
+
+    def visit(self) -> Visit:
+        """The short graph to keep the device busy, then short and long between events, all queued before any is done."""
+        return _slope(self.events, self.short, self.long, self.short_calls, self.long_calls)
+
+    def first_call(self) -> Visit:
+        return self.visit()
+
+    def beside(self, launches: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Visit]]]:
+        yield "wall_slope", [self.wall() for _ in range(WALL_PAIRS)]
+        eager = self.eager()
+        yield "eager", eager
+        # The device must stay busy until the host has queued the call, or the pair measures the host.
+        busy = max(1, math.ceil(1.5 * min(visit.time_us for visit in eager) / (self.each_us * self.short_calls)))
+        yield "event_pair", [self.pair(self.call, busy) for _ in range(SINGLE_CALLS)]
+        if launches:
+            floor = _EmptyKernels(launches)
+            short, long = (self.capture_other(floor.launch, count) for count in (50, 250))
+            yield "floor", [_slope(self.events, short, long, 50, 250) for _ in range(FLOOR_VISITS + 1)][1:]
+            yield "floor_event_pair", [self.pair(floor.launch, busy) for _ in range(SINGLE_CALLS)]
+
+    def capture_other(self, launch: Callable[[], None], calls: int) -> Any:
+        graph = self.torch.cuda.CUDAGraph()
+        with _on(self.torch.cuda.graph(graph, capture_error_mode="thread_local")):
+            for _ in range(calls):
+                launch()
+        return graph
+
+    def wall(self) -> Visit:
+        """Both graphs by the host's clock, from an idle device to an idle device."""
+        times_us = []
+        for graph in (self.short, self.long):
+            self.torch.cuda.synchronize()
+            start = time.perf_counter_ns()
+            graph.replay()
+            self.torch.cuda.synchronize()
+            times_us.append((time.perf_counter_ns() - start) / 1000)
+        return _visit_of_slope(self.short_calls, self.long_calls, times_us[0], times_us[1])
+
+    def eager(self) -> list[Visit]:
+        """What a caller without a graph waits for: calls in a row, output allocated in each, by the host's clock."""
+        call = _allocating_call(self.function.call, self.function.passing, self.sets, 0)
+        count = max(4, min(100, math.ceil(2000 / self.each_us)))
+        visits = []
+        for _ in range(4):
+            self.torch.cuda.synchronize()
+            start = time.perf_counter_ns()
+            for _ in range(count):
+                call()
+            self.torch.cuda.synchronize()
+            visits.append(Visit(count, (time.perf_counter_ns() - start) / 1000 / count))
+        return visits[1:]
+
+    def pair(self, launch: Callable[[], Any], busy: int) -> Visit:
+        """One call between two events, behind work that keeps the device busy meanwhile."""
+        start, end, _ = self.events
+        for _ in range(busy):
+            self.short.replay()
+        start.record()
+        launch()
+        end.record()
+        end.synchronize()
+        return Visit(1, float(start.elapsed_time(end)) * 1000)
+
+    def trace(self) -> list[dict[str, Any]]:
+        """The kernels (copies and fills too) that one call runs, from a graph of a few calls under CUPTI."""
+        graph = self.capture(TRACED_CALLS * len(self.sets))
+        graph.replay()
+        self.torch.cuda.synchronize()
+        activities = [self.torch.profiler.ProfilerActivity.CUDA]
+        with self.torch.profiler.profile(activities=activities) as profiler:
+            graph.replay()
+            self.torch.cuda.synchronize()
+        with tempfile.TemporaryDirectory() as folder, _unlimited_files():
+            path = Path(folder, "trace.json")
+            profiler.export_chrome_trace(str(path))
+            events = json.loads(path.read_text())["traceEvents"]
+        kernels = kernels_of(events, TRACED_CALLS * len(self.sets))
+        if not kernels:
+            raise RuntimeError("the profiler saw no kernel")
+        return kernels
+
+    def results(self) -> list[Tensor]:
+        self.torch.cuda.synchronize()
+        return list(self.kept)
+
+    def poison(self) -> None:
+        _poison(self.kept)
+
+    def again(self) -> None:
+        """The very graph that was timed, once more."""
+        self.long.replay()
+        self.torch.cuda.synchronize()
+
+
+def _slope(events: Sequence[Any], short: Any, long: Any, short_calls: int, long_calls: int) -> Visit:
+    begin, middle, end = events
+    short.replay()
+    begin.record()
+    short.replay()
+    middle.record()
+    long.replay()
+    end.record()
+    end.synchronize()
+    short_us, long_us = (1000 * float(a.elapsed_time(b)) for a, b in ((begin, middle), (middle, end)))
+    return _visit_of_slope(short_calls, long_calls, short_us, long_us)
+
+
+def _visit_of_slope(short_calls: int, long_calls: int, short_us: float, long_us: float) -> Visit:
+    each_us = (long_us - short_us) / (long_calls - short_calls)
+    return Visit(long_calls, each_us, short_calls, round(short_us, 3), round(long_us, 3))
+
+
+def kernels_of(events: Sequence[Mapping[str, Any]], calls: int) -> list[dict[str, Any]]:
+    """Kernels, copies and fills of a Chrome trace, counted and timed per call, in order of first appearance.
+
+    Events of one name but another grid, block or shared memory are kept apart. Durations are CUPTI's, in µs.
+    """
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    device_events = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    for event in sorted(device_events, key=lambda event: float(event["ts"])):
+        details = event.get("args", {})
+        grid, block = list(details.get("grid", [])), list(details.get("block", []))
+        shared = int(details.get("shared memory", 0))
+        key = (event["name"], *grid, *block, shared)
+        entry = found.setdefault(
+            key,
+            {"name": event["name"], "count": 0.0, "grid": grid, "block": block, "shared_bytes": shared, "duration_us": 0.0},
+        )
+        entry["count"] += 1 / calls
+        entry["duration_us"] += float(event["dur"]) / calls
+    for entry in found.values():
+        entry["count"] = round(entry["count"], 3)
+        entry["duration_us"] = round(entry["duration_us"], 4)
+    return list(found.values())
+
+
+EMPTY_PTX = b"""
+.version 6.4
+.target sm_75
+.address_size 64
+.visible .entry kernelproof_empty() { ret; }
+"""
+
+
+class _EmptyKernels:
+    """The floor of a call: an empty kernel for each of its kernels, with the same grid, block and shared memory.
+
+    The driver compiles the four lines of PTX in a millisecond; nothing needs to be built or found. Clusters are not
+    imitated. Dynamic stands in for static shared memory.
+    """
+
+    def __init__(self, launches: Sequence[Mapping[str, Any]]) -> None:
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        self.function = _empty_kernel(self.driver)
+        kernels = [launch for launch in launches if launch["grid"] and launch["block"]]
+        self.launches = [
+            (*launch["grid"], *launch["block"], launch["shared_bytes"])
+            for launch in kernels
+            for _ in range(max(1, round(launch["count"])))
+        ]
+        most = max((launch[-1] for launch in self.launches), default=0)
+        if most > 48 << 10:  # above this a kernel must ask: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _driver_check(self.driver, self.driver.cuFuncSetAttribute(self.function, 8, ctypes.c_int(most)), "cuFuncSetAttribute")
+
+    def launch(self) -> None:
+        """One call's worth of empty kernels on the current stream."""
+        import torch
+
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        for numbers in self.launches:
+            sizes = [ctypes.c_uint(int(number)) for number in numbers]
+            _driver_check(self.driver, self.driver.cuLaunchKernel(self.function, *sizes, stream, None, None), "cuLaunchKernel")
+
+
+_EMPTY: list[Any] = []
+
+
+def _empty_kernel(driver: ctypes.CDLL) -> Any:
+    if not _EMPTY:
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        _driver_check(driver, driver.cuModuleLoadData(ctypes.byref(module), EMPTY_PTX), "cuModuleLoadData")
+        name = b"kernelproof_empty"
+        _driver_check(driver, driver.cuModuleGetFunction(ctypes.byref(function), module, name), "cuModuleGetFunction")
+        _EMPTY.append(function)
+    return _EMPTY[0]
+
+
+def _driver_check(driver: ctypes.CDLL, code: int, what: str) -> None:
+    if code != 0:
+        text = ctypes.c_char_p()
+        driver.cuGetErrorString(code, ctypes.byref(text))
+        raise RuntimeError(f"{what}: {(text.value or b'unknown error').decode()} ({code})")
+
+
+def _on(context: AbstractContextManager[Any]) -> AbstractContextManager[Any]:
+    """Enter a stream or a capture for torch and, if it is loaded, for TVM-FFI."""
+    if "tvm_ffi" not in sys.modules:
+        return context
+    import tvm_ffi
+
+    entered: AbstractContextManager[Any] = tvm_ffi.use_torch_stream(context)
+    return entered
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def _distinct(results: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
+    """The first result, and the first that differs from it in any bit, each with how many sets gave it (or not)."""
+    import torch
+
+    first = results[0]
+    if not isinstance(first, torch.Tensor):
+        raise TypeError(f"it returned a {type(first).__name__}, not a tensor")
+    bits = _bytes_of(first)
+    others = [result for result in results[1:] if not torch.equal(_bytes_of(result), bits)]
+    found = [(first, len(results) - len(others))]
+    return [*found, (others[0], len(others))] if others else found
+
+
+def _bytes_of(value: Tensor) -> Tensor:
+    import torch
+
+    return value.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _payload(value: Tensor) -> bytes:
+    """The elements' bytes in the order of the dimensions, without padding."""
+    return bytes(_bytes_of(value).cpu().numpy().tobytes())
+
+
+def _poison(values: Sequence[Tensor | None]) -> None:
+    for value in values:
+        if value is not None:
+            value.fill_(float("nan") if value.is_floating_point() else 0x55)
+
+
+@contextmanager
+def _unlimited_files() -> Iterator[None]:
+    """Lift the limit on the size of files, which is meant for what a candidate writes itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _release(device: str) -> None:
+    gc.collect()
+    if device == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()
+
+
+# --- the machine's state ----------------------------------------------------------------------------------------------
+
+
+def _state(device: str) -> dict[str, Any]:
+    """Clock, temperature, power and throttle reasons (GPU) and the load average, as a sample's columns."""
+    load = round(os.getloadavg()[0], 2)
+    if device == "cpu":
+        return {"load": load}
+    from kernelproof import gpu
+
+    try:
+        seen = gpu.sample(gpu.index_of_first_visible(os.environ.get("CUDA_VISIBLE_DEVICES")))
+    except Exception:  # a machine without NVML still has times; the columns stay empty
+        return {"load": load}
+    return {
+        "sm_clock_mhz": seen.sm_clock_mhz,
+        "temperature_c": seen.temperature_c,
+        "power_w": seen.power_w,
+        "throttle": "|".join(seen.throttle_reasons),
+        "load": load,
+    }
