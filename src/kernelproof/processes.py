@@ -47,9 +47,12 @@ def run(
     log: Path | None = None,
     check: bool = True,
     input: str | None = None,
+    stop_signal: int = signal.SIGKILL,
 ) -> Completed:
     """Run a command to its end and give back its output.
 
+    `stop_signal` ends it when we are interrupted or die: SIGTERM for a program that must pass it on to process groups
+    of its own (ninja).
     `log` receives the command line and both streams, scrubbed. Raises ToolError when the program is missing, runs past
     `timeout_s`, or (with `check`) ends with another status than 0.
     """
@@ -64,6 +67,7 @@ def run(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            stop_signal=stop_signal,
         )
     except FileNotFoundError:
         raise ToolError("the program is not there", subject=command[0], hint="kernelproof doctor says what is missing") from None
@@ -72,14 +76,14 @@ def run(
     try:
         stdout, stderr = process.communicate(input, timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        kill_group(process)
+        _stop(process, stop_signal)
         stdout, stderr = process.communicate()
         _write_log(log, command, stdout, stderr)
         raise ToolError(
             f"ran past its limit of {timeout_s:g} s and was killed", subject=command[0], log=log, output=stdout + stderr
         ) from None
     except BaseException:
-        kill_group(process)
+        _stop(process, stop_signal)
         raise
     duration_s = time.monotonic() - started
     _write_log(log, command, stdout, stderr)
@@ -105,6 +109,7 @@ def spawn(
     stdout: int | IO[str] | IO[bytes] | None = None,
     stderr: int | IO[str] | IO[bytes] | None = None,
     text: bool = False,
+    stop_signal: int = signal.SIGKILL,
 ) -> subprocess.Popen[str]:
     """Start a process that outlives the call, in a process group of its own; it is killed when we die."""
     return subprocess.Popen(  # type: ignore[return-value]
@@ -118,7 +123,7 @@ def spawn(
         text=text,
         errors="replace" if text else None,
         process_group=0,
-        preexec_fn=_die_with_parent(os.getpid()),
+        preexec_fn=_die_with_parent(os.getpid(), stop_signal),
     )
 
 
@@ -136,8 +141,17 @@ def die_with_parent(parent: int, death_signal: int = signal.SIGKILL) -> None:
         os.kill(os.getpid(), death_signal)
 
 
-def _die_with_parent(parent: int) -> Callable[[], None]:
-    return lambda: die_with_parent(parent)
+def _die_with_parent(parent: int, death_signal: int) -> Callable[[], None]:
+    return lambda: die_with_parent(parent, death_signal)
+
+
+def _stop(process: subprocess.Popen[str], stop_signal: int) -> None:
+    """Ask the process to end if it has to pass that on, then kill it and its group."""
+    if stop_signal != signal.SIGKILL and process.poll() is None:
+        process.send_signal(stop_signal)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=2)
+    kill_group(process)
 
 
 def end_with(pid: int) -> None:

@@ -160,6 +160,7 @@ class BuildRecord(Record):
     cubins: list[Cubin] = field(default_factory=list)
     budget: list[BudgetRow] = field(default_factory=list)
     compiler_message: str | None = None
+    host_code_sha256: str | None = None  # over the host's machine code, without names and paths
 
 
 # --- test -------------------------------------------------------------------------------------------------------------
@@ -385,12 +386,16 @@ class Metric:
 
 @dataclass
 class RuleAdvice:
-    """One of Nsight Compute's rules that fired; the speed-up is its own estimate, in percent."""
+    """One of Nsight Compute's rules that fired; the speed-up is its own estimate, in percent.
+
+    scope: `global` is of the kernel's time, `local` of the unit's efficiency in isolation, None without an estimate.
+    """
 
     name: str
     severity: str
     message: str
     estimated_speedup_percent: float | None = None
+    scope: str | None = None
 
 
 @dataclass
