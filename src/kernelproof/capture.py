@@ -1,8 +1,8 @@
 """Stage `capture`: the machine as the run found it.
 
 Each probe looks at one thing and is on its own: what cannot be read is recorded as failed, with the error, and what is
-not there as absent. Nothing private gets in: environment variables come from an allow-list, serial numbers are not read,
-the GPU's UUID is hashed, and every string passes through `processes.scrubbed`.
+not there as absent. Nothing private gets in: environment variables come from an allow-list, serial numbers are not
+read, the GPU's UUID is hashed, and every string passes through `processes.scrubbed`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,13 @@ ENVIRONMENT = (
     "TZ",
 )
 # Flags that decide which code path a numerical library takes; a CPU has some 130 more.
-CPU_FLAGS = ("sse4_2 avx avx2 fma f16c avx512f avx512bw avx512vl avx512_bf16 avx512_fp16 avx512_vnni avx_vnni amx_tile "
-             "amx_bf16 amx_int8 hypervisor asimd sve sve2 bf16 i8mm").split()  # fmt: skip
+CPU_FLAGS = frozenset(
+    {
+        *("sse4_2", "avx", "avx2", "fma", "f16c", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8", "hypervisor"),
+        *("avx512f", "avx512bw", "avx512vl", "avx512_bf16", "avx512_fp16", "avx512_vnni"),
+        *("asimd", "sve", "sve2", "bf16", "i8mm"),
+    }
+)
 
 
 class Absent(Exception):
@@ -114,7 +119,7 @@ def cpu(config: Config) -> dict[str, Any]:
     return {
         "model": first.get("model name") or platform.machine(),
         "architecture": platform.machine(),
-        "flags": [flag for flag in CPU_FLAGS if flag in flags],
+        "flags": sorted(CPU_FLAGS & flags),
         "logical_cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)),
         "physical_cores": _physical_cores(),
@@ -163,32 +168,32 @@ def gpus(config: Config) -> list[dict[str, Any]]:
 
 
 def cuda_toolchain(config: Config) -> dict[str, Any]:
-    """The CUDA tools that `build` takes and the profiler's, each with origin, version and SHA-256."""
-    from kernelproof import nsight
+    """The CUDA tools that `build` takes and the profiler, each with origin, version and SHA-256."""
+    from kernelproof import nsight, toolchain
 
-    tools: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     try:
-        from kernelproof import toolchain
-
-        home = os.environ.get("KERNELPROOF_CUDA_HOME")
-        tools |= _toolchain(toolchain, Path(home) if home else None)
-    except (ToolError, ImportError) as error:
-        tools["error"] = str(error)
+        found = toolchain.find_cuda(cache=_tool_cache(config))
+        facts |= {"version": found.version, "origin": found.origin, "tools": _tools(found.tools.values())}
+    except ToolError as error:
+        facts["error"] = str(error)
     if ncu := nsight.find_ncu():
-        tools["ncu"] = {"version": nsight.version(ncu), "sha256": sha256_file(ncu.resolve()), "origin": "system"}
-    if not tools or set(tools) == {"error"}:
-        raise Absent(f"no CUDA toolchain: {tools.get('error', 'nothing found')}")
-    return tools
+        version = nsight.version(ncu)
+        facts["ncu"] = {"version": version, "sha256": sha256_file(ncu.resolve()), "origin": "system"}
+    if set(facts) == {"error"}:
+        raise Absent(str(facts["error"]))
+    return facts
 
 
-def host_compiler(config: Config) -> dict[str, str]:
-    """The C++ compiler, with the first line of its version."""
-    name = os.environ.get("CXX") or next((found for found in ("g++", "c++", "clang++") if shutil.which(found)), None)
-    path = shutil.which(name.split()[0]) if name else None
-    if not path:
-        raise Absent("no C++ compiler on the PATH")
-    version = processes.run([path, "--version"], timeout_s=20).stdout.splitlines()[0]
-    return {"name": Path(path).name, "version": version, "sha256": sha256_file(Path(path).resolve())}
+def host_compiler(config: Config) -> dict[str, Any]:
+    """The C++ compiler that `build` takes; the hash covers the compiler proper behind the driver too."""
+    from kernelproof import toolchain
+
+    try:
+        found = toolchain.find_host_compiler(cache=_tool_cache(config))
+    except ToolError as error:
+        raise Absent(str(error)) from None
+    return dataclasses.asdict(found.compiler())
 
 
 def python(config: Config) -> dict[str, Any]:
@@ -214,14 +219,13 @@ def packages(config: Config) -> dict[str, str]:
 
 
 def git(config: Config) -> dict[str, Any]:
-    """Commit, branch and dirty state with the hash of the difference; the files changed, by name."""
+    """Commit, branch and dirty state with the hash of the difference (untracked files in it)."""
     state = repository.provenance(config.root)
     if state.commit is None:
         raise Absent(f"no git repository here; the files' hash is {state.diff_sha256}")
-    changed = repository.changed_files(config.root) if hasattr(repository, "changed_files") else None
     facts = {name: getattr(state, name) for name in ("commit", "branch", "dirty", "diff_sha256", "commit_utc")}
     version = processes.run(["git", "--version"], timeout_s=20).stdout.strip().removeprefix("git version ")
-    return {**facts, "version": version, **({"changed": changed} if changed is not None else {})}
+    return {**facts, "version": version}
 
 
 def container(config: Config) -> dict[str, str]:
@@ -293,9 +297,13 @@ PROBES: dict[str, Callable[[Config], Any]] = {
 # --- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _toolchain(toolchain: Any, cuda_home: Path | None) -> dict[str, Any]:
-    found = toolchain.find(cuda_home)
-    return {tool.name: {"version": tool.version, "sha256": tool.sha256, "origin": tool.origin} for tool in found.tools}
+def _tools(tools: Iterable[Any]) -> dict[str, dict[str, str]]:
+    return {tool.name: {"version": tool.version, "sha256": tool.sha256, "origin": tool.origin} for tool in tools}
+
+
+def _tool_cache(config: Config) -> Path:
+    """Where `build` remembers the hashes of tools: a toolkit's 200 MB take half a second."""
+    return config.results / "store" / "tools.json"
 
 
 def _physical_cores() -> int | None:

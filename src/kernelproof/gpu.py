@@ -112,15 +112,6 @@ def index_of_first_visible(visible: str | None) -> int:
     return 0
 
 
-def architecture() -> str | None:
-    """The compiler's name for the first GPU's architecture (`sm_89`, `sm_90a`), or None without a GPU."""
-    if not available()[0]:
-        return None
-    major, minor = _nvml().nvmlDeviceGetCudaComputeCapability(_handle(0))
-    # From 9.0 on, the tensor cores' own instructions need the architecture-specific target (PTX ISA, `.target`).
-    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
-
-
 def sample(index: int = 0) -> GpuSample:
     """A board's clocks, temperature, power and throttle reasons now; some tens of microseconds a value."""
     nvml, handle = _nvml(), _handle(index)

@@ -138,8 +138,8 @@ def export_csv(ncu: Path, report: Path) -> str:
 def read_report(report: Path, metrics: Sequence[str] = METRICS, root: Path | None = None) -> list[ProfiledKernel]:
     """Every kernel in a report.
 
-    `metrics` are looked up beside SECTION_METRICS; one of them that the report lacks has the value None. Source files are
-    named relative to `root`. Raises ProfileError when the report is missing, empty, unreadable or holds no kernel.
+    `metrics` are looked up beside SECTION_METRICS; one of them that the report lacks has the value None. Source files
+    are named relative to `root`. Raises ProfileError when the report is missing, empty, unreadable or holds no kernel.
     """
     if not report.is_file() or report.stat().st_size == 0:
         raise ProfileError("the report is empty or was not written", subject=str(report), hint="see the profile's log")
@@ -149,7 +149,9 @@ def read_report(report: Path, metrics: Sequence[str] = METRICS, root: Path | Non
     except Exception as error:  # the binding raises whatever its C++ side throws
         raise ProfileError(f"the report cannot be read: {error}", subject=str(report)) from error
     if not actions:
-        raise ProfileError("the report holds no kernel, or is damaged", subject=str(report), hint="see the profile's log")
+        raise ProfileError(
+            "the report holds no kernel, or is damaged", subject=str(report), hint="see the profile's log"
+        )
     return [_kernel(module, action, metrics, root) for action in actions]
 
 

@@ -4,8 +4,8 @@ This file also runs by itself, copied to a machine that has nothing but Python: 
 
 A bundle is a gzip file in one canonical form: plain ustar headers, regular files alone, members sorted below one folder
 named in `manifest.yaml`. The manifest is YAML written in its JSON subset, so `json` reads it; it holds the SHA-256 of
-every other member but `SHA256SUMS`, whose text follows from it. Nothing is ever extracted here, and nothing is allocated
-on the word of a header: every limit is checked while the stream is read.
+every other member but `SHA256SUMS`, whose text follows from it. Nothing is ever extracted here, and nothing is
+allocated on the word of a header: every limit is checked while the stream is read.
 
 What this proves: the members are those that the manifest lists, and the manifest is the one whose SHA-256 is printed as
 the bundle's identity. What it cannot prove: that the manifest is the one its author made. Compare the identity with the
@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-SCHEMA = "kernelproof.manifest/1"
+SCHEMA = "kernelproof.bundle/1"
 MANIFEST, SUMS = "manifest.yaml", "SHA256SUMS"
 
 GOOD, TAMPERED, UNREADABLE = "good", "tampered", "unreadable"
@@ -109,12 +109,12 @@ class VerifyResult:
 
 @dataclass(frozen=True)
 class Packed:
-    """A member as it lies in the archive; `data` is kept for the manifest and the sums alone."""
+    """A member as it lies in the archive; `kept` holds the bytes of the manifest and the sums alone."""
 
     name: str
     sha256: str
-    bytes: int
-    data: bytes | None
+    size: int
+    kept: bytes | None
 
 
 def run(path: Path, identity: str | None = None) -> VerifyResult:
@@ -153,7 +153,7 @@ def _check(packed: dict[str, Packed], result: VerifyResult) -> None:
     """Hold every member against the manifest, whole archive read."""
     top = _top_folder(packed, result)
     inside = {name[len(top) + 1 :]: member for name, member in packed.items()}
-    result.members, result.bytes = len(inside), sum(member.bytes for member in inside.values())
+    result.members, result.bytes = len(inside), sum(member.size for member in inside.values())
     manifest = _manifest(inside, result)
     if manifest["bundle"] != top:
         message = f"the folder is {top!r}, but the manifest was packed as {manifest['bundle']!r}"
@@ -163,8 +163,10 @@ def _check(packed: dict[str, Packed], result: VerifyResult) -> None:
     expected = sums_text({**{name: sha for name, (sha, _) in listed.items()}, MANIFEST: str(result.identity)})
     if SUMS not in inside:
         result.problems.append(Problem("removed", SUMS, "it is not in the bundle"))
-    elif inside[SUMS].data != expected:
-        result.problems.append(Problem("changed", SUMS, f"it does not follow from {MANIFEST}: one of the two was changed"))
+    elif inside[SUMS].kept != expected:
+        result.problems.append(
+            Problem("changed", SUMS, f"it does not follow from {MANIFEST}: one of the two was changed")
+        )
 
 
 def _check_what_was_read(packed: dict[str, Packed], result: VerifyResult) -> None:
@@ -197,7 +199,7 @@ def _manifest(inside: dict[str, Packed], result: VerifyResult) -> dict[str, Any]
     """The manifest's bundle name and members ({path: (sha256, bytes)}); sets the result's identity and facts."""
     result.identity = inside[MANIFEST].sha256
     try:
-        document = json.loads((inside[MANIFEST].data or b"").decode("utf-8"))
+        document = json.loads((inside[MANIFEST].kept or b"").decode("utf-8"))
         schema = document["schema"]
         if schema != SCHEMA:
             raise Unreadable(f"{MANIFEST} has schema {schema!r}; this verifier knows {SCHEMA!r}")
@@ -221,7 +223,7 @@ def _differences(listed: dict[str, tuple[str, int]], found: dict[str, Packed]) -
     problems = [
         Problem("changed", name, _changed(listed[name], member))
         for name, member in found.items()
-        if name in listed and (member.sha256, member.bytes) != listed[name]
+        if name in listed and (member.sha256, member.size) != listed[name]
     ]
     added = {name: member for name, member in found.items() if name not in listed}
     for name in (name for name in listed if name not in found):
@@ -235,7 +237,7 @@ def _differences(listed: dict[str, tuple[str, int]], found: dict[str, Packed]) -
 
 
 def _changed(expected: tuple[str, int], found: Packed) -> str:
-    return f"SHA-256 {found.sha256[:16]}… ({found.bytes} bytes), packed with {expected[0][:16]}… ({expected[1]} bytes)"
+    return f"SHA-256 {found.sha256[:16]}… ({found.size} bytes), packed with {expected[0][:16]}… ({expected[1]} bytes)"
 
 
 def sums_text(sha256_by_name: dict[str, str]) -> bytes:
@@ -247,7 +249,7 @@ def sums_text(sha256_by_name: dict[str, str]) -> bytes:
 
 
 def _members(stream: BinaryIO, result: VerifyResult) -> Iterator[Packed]:
-    """Every member in turn, hashed while it is read. Raises Unreadable or Damaged; problems of form go to the result."""
+    """Every member in turn, hashed while it is read; problems of form go to the result. Raises Unreadable, Damaged."""
     blocks = _Inflated(stream)
     seen: set[str] = set()
     previous, mtime, after_end = "", None, False
@@ -291,9 +293,8 @@ def _body(blocks: _Inflated, name: str, size: int) -> tuple[Packed, bytes]:
         left -= len(data)
         if keep:
             kept.append(data)
-    if padding := -size % BLOCK:
-        if any(blocks.read(padding)):
-            raise Damaged("there is data between its end and the next member", name)
+    if any(blocks.read(-size % BLOCK)):
+        raise Damaged("there is data between its end and the next member", name)
     return Packed(name, digest.hexdigest(), size, b"".join(kept) if keep else None), starts
 
 
@@ -407,7 +408,8 @@ class _Inflated:
 def main(arguments: list[str] | None = None) -> int:
     """The command line; gives back the exit code."""
     parser = argparse.ArgumentParser(
-        prog="verify", description="Verify a kernelproof bundle offline. Exit code: 0 good, 1 tampered with, 2 unreadable."
+        prog="verify",
+        description="Verify a kernelproof bundle offline. Exit code: 0 good, 1 tampered with, 2 unreadable.",
     )
     parser.add_argument("bundle", type=Path, help="kernelproof-….tar.gz")
     parser.add_argument("--identity", help="the SHA-256 of manifest.yaml that the bundle must have")

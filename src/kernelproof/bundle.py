@@ -1,0 +1,328 @@
+"""Stage `bundle`: the manifest with every member's hash, and the tarball that carries it all.
+
+Packing the same records gives the same bytes, from whatever folder, under whatever umask, time zone or locale: members
+are sorted, owned by nobody, as old as the commit, and compressed by one fixed setting. Everything is written under a
+temporary name first and renamed when it is whole, so a full disk leaves the previous bundle as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import gzip
+import hashlib
+import io
+import json
+import math
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+import zlib
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+from kernelproof import members
+from kernelproof.config import Config
+from kernelproof.errors import BundleError
+from kernelproof.records import ManifestRecord, Member, Record, read, write
+
+SCHEMA = "kernelproof.bundle/1"
+MANIFEST, SUMS, REPLAY, RECEIPT = "manifest.yaml", "SHA256SUMS", "REPLAY.md", "bundle.json"
+PAGES = ("report.html", "summary.md")
+HARD_MAX_BYTES = 25_000_000  # what GitHub takes as an attachment
+LEVEL = 9
+TAR_NAME_BYTES = 100  # of a ustar header; a longer path is split into prefix and name
+FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@dataclass
+class BundleRecord(Record):
+    """What was packed: the tarball's name, hash and size, and the bundle's identity (the SHA-256 of manifest.yaml)."""
+
+    SCHEMA: ClassVar[str] = "kernelproof.receipt/1"
+
+    tarball: str = ""
+    sha256: str = ""
+    bytes: int = 0
+    manifest_sha256: str = ""
+    members: int = 0
+    overall: str = ""
+    dropped: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A member with its bytes in hand."""
+
+    member: Member
+    data: bytes
+
+
+def run(config: Config, manifest_path: Path, folder_path: Path) -> BundleRecord:
+    """Write manifest.yaml, the tarball and bundle.json to the report's folder.
+
+    Raises BundleError when a member changed since the manifest was made, a page is missing, the bundle would be too
+    large or the disk is full; the folder then holds what it held before.
+    """
+    facts = read(manifest_path, ManifestRecord)
+    name = bundle_name(facts)
+    packed = _collect(config, facts, folder_path, name)
+    dropped: list[dict[str, Any]] = []
+    limit = min(config.bundle.max_bytes, HARD_MAX_BYTES)
+    while True:
+        manifest = manifest_text(facts, name, packed, dropped, limit)
+        tarball = pack(name, _with_manifest(packed, manifest), _mtime(facts))
+        if len(tarball) <= limit or not (droppable := _next_to_drop(packed, len(tarball) - limit)):
+            break
+        gone = {item.member.path for item in droppable}
+        packed = [item for item in packed if item.member.path not in gone]
+        dropped += [_dropped(item) for item in droppable]
+    if len(tarball) > HARD_MAX_BYTES:
+        largest = max(packed, key=lambda item: item.member.bytes).member
+        raise BundleError(
+            f"{len(tarball)} bytes without all that may be left out; at most {HARD_MAX_BYTES} can be attached",
+            subject=name,
+            hint=f"fewer cases or processes; the largest member is {largest.path} ({largest.bytes} bytes)",
+        )
+    receipt = BundleRecord(
+        provenance=facts.provenance,
+        tarball=f"{name}.tar.gz",
+        sha256=hashlib.sha256(tarball).hexdigest(),
+        bytes=len(tarball),
+        manifest_sha256=hashlib.sha256(manifest).hexdigest(),
+        members=len(packed) + 2,
+        overall=facts.overall,
+        dropped=dropped,
+    )
+    _deliver(folder_path, receipt, manifest, tarball)
+    return receipt
+
+
+def bundle_name(facts: ManifestRecord) -> str:
+    """`kernelproof-<commit>-<time of the run>`: the run's time, not the packing's."""
+    return f"kernelproof-{facts.folder}-{re.sub(r'[^0-9TZ]', '', facts.provenance.utc)}"
+
+
+# --- what goes in -----------------------------------------------------------------------------------------------------
+
+
+def _collect(config: Config, facts: ManifestRecord, folder: Path, name: str) -> list[Packed]:
+    """Every member with its bytes, held against the hash in the facts."""
+    packed = []
+    for member in facts.members:
+        try:
+            data = members.content(config.root, member.source or member.path, member.path)
+        except FileNotFoundError:
+            raise BundleError(
+                "it is gone since the manifest was made", subject=member.source, hint="run again"
+            ) from None
+        if hashlib.sha256(data).hexdigest() != member.sha256:
+            raise BundleError("changed since the manifest was made", subject=member.source, hint="run again")
+        packed.append(Packed(member, data))
+    for page in PAGES:
+        try:
+            data = (folder / page).read_bytes()
+        except FileNotFoundError:
+            raise BundleError(
+                "the page is not there", subject=str(folder / page), hint="run the report stage"
+            ) from None
+        packed.append(_made(page, data, members.CONTEXT))
+    packed.append(_made(REPLAY, replay_text(facts, name).encode(), members.CONTEXT))
+    packed.append(_made("records/manifest.json", _record_bytes(facts), members.CONTEXT))
+    return sorted(packed, key=lambda item: item.member.path)
+
+
+def _made(path: str, data: bytes, member_class: str) -> Packed:
+    return Packed(Member(path, hashlib.sha256(data).hexdigest(), len(data), member_class), data)
+
+
+def _record_bytes(facts: ManifestRecord) -> bytes:
+    payload = {"schema": facts.SCHEMA, **dataclasses.asdict(facts)}
+    return (json.dumps(payload, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _next_to_drop(packed: list[Packed], too_much: int) -> list[Packed]:
+    """The next members to leave out: of the first kind that there is, the largest ones until it should fit."""
+    for prefix, suffix, _ in members.DROPPED_FIRST:
+        kind = [p for p in packed if p.member.path.startswith(prefix) and p.member.path.endswith(suffix)]
+        chosen: list[Packed] = []
+        for item in sorted(kind, key=lambda p: (-p.member.bytes, p.member.path)):
+            if too_much <= 0:
+                break
+            chosen.append(item)
+            too_much -= len(zlib.compress(item.data, LEVEL))
+        if chosen:
+            return chosen
+    return []
+
+
+def _dropped(item: Packed) -> dict[str, Any]:
+    path = item.member.path
+    why = next(w for prefix, suffix, w in members.DROPPED_FIRST if path.startswith(prefix) and path.endswith(suffix))
+    return {"path": path, "bytes": item.member.bytes, "sha256": item.member.sha256, "why": why}
+
+
+def _mtime(facts: ManifestRecord) -> int:
+    """The commit's time in seconds since 1970; the run's where there is no commit."""
+    text = facts.provenance.commit_utc or facts.provenance.utc
+    return int(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp())
+
+
+def replay_text(facts: ManifestRecord, name: str) -> str:
+    """How to check this bundle and run it again."""
+    state = facts.provenance
+    commit = state.commit or "none: there was no git repository"
+    dirt = f" with uncommitted changes (difference {state.diff_sha256})" if state.commit and state.dirty else ""
+    return f"""# How to check and replay {name}
+
+Commit: {commit}{dirt}. `source/` holds the files as they were built and measured; records name the commit that each
+was made from.
+
+1. Check it, offline and without installing anything. Take `verify.py` from a kernelproof that you trust, not from
+   this bundle:
+
+       python verify.py {name}.tar.gz
+
+   It prints the bundle's identity, the SHA-256 of `manifest.yaml`. Compare that with the one you were given.
+
+2. Run it again. On Linux with Python 3.11 or later, git and a C++ compiler:
+
+       tar xf {name}.tar.gz
+       cd {name}/source
+       ./repro.sh
+
+   With an NVIDIA GPU everything runs; without one the CPU variants run, and the CUDA variants are built and analysed.
+
+3. Compare. Members of class `identity` must be equal byte for byte; of class `measurement` they are statistics, to be
+   compared as such on the same GPU; `context` is information.
+
+`config.json` is the configuration as resolved, `records/` what every stage found, `samples/` every timing sample.
+"""
+
+
+# --- the manifest -----------------------------------------------------------------------------------------------------
+
+
+def manifest_text(
+    facts: ManifestRecord, name: str, packed: list[Packed], dropped: list[dict[str, Any]], limit: int
+) -> bytes:
+    """manifest.yaml: YAML in its JSON subset, so that any JSON parser reads it too; one line a verdict and member."""
+    document = {
+        "schema": SCHEMA,
+        "bundle": name,
+        "project": facts.project,
+        "overall": facts.overall,
+        "provenance": dataclasses.asdict(facts.provenance),
+        "measured": {what: dataclasses.asdict(state) for what, state in facts.measured.items()},
+        "verdicts": [dataclasses.asdict(verdict) for verdict in facts.verdicts],
+        "identical_machine_code": facts.identical_machine_code,
+        "missing": facts.missing,
+        "tools": facts.tools,
+        "limit_bytes": limit,
+        "dropped": dropped,
+        "members": [
+            {"path": m.path, "class": m.member_class, "bytes": m.bytes, "sha256": m.sha256, "source": m.source}
+            for m in (item.member for item in packed)
+        ],
+    }
+    return (yaml_json(document) + "\n").encode("utf-8")
+
+
+def yaml_json(value: Any, indent: int = 0) -> str:
+    """JSON that YAML 1.1 reads alike: a container of scalars on one line, others opened up.
+
+    Floats keep a point before their exponent (1.0e-05), without which YAML 1.1 takes them for strings, and characters
+    that YAML calls unprintable are escaped.
+    """
+    pad = " " * (indent + 1)
+    if isinstance(value, dict) and any(isinstance(item, dict | list) and item for item in value.values()):
+        rows = [f"{pad}{_scalar(str(key))}: {yaml_json(item, indent + 1)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(rows) + "\n" + " " * indent + "}"
+    if isinstance(value, list) and any(isinstance(item, dict | list) and item for item in value):
+        return "[\n" + ",\n".join(pad + yaml_json(item, indent + 1) for item in value) + "\n" + " " * indent + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_scalar(str(key))}: {yaml_json(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(yaml_json(item) for item in value) + "]"
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise BundleError(f"{value} has no place in a manifest")
+        text = repr(value)
+        return re.sub(r"^(-?\d+)e", r"\1.0e", text)
+    text = json.dumps(value, ensure_ascii=False)
+    return re.sub(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]", lambda m: f"\\u{ord(m[0]):04x}", text)
+
+
+# --- the archive ------------------------------------------------------------------------------------------------------
+
+
+def _with_manifest(packed: list[Packed], manifest: bytes) -> list[tuple[str, bytes]]:
+    """All members with the manifest and the sums, sorted by name."""
+    files = {item.member.path: item.data for item in packed} | {MANIFEST: manifest}
+    sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {path}\n" for path, data in sorted(files.items()))
+    return sorted((files | {SUMS: sums.encode()}).items())
+
+
+def pack(name: str, files: list[tuple[str, bytes]], mtime: int) -> bytes:
+    """The tarball's bytes: plain ustar headers below the folder `name`, gzip without a time or a name."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=LEVEL, fileobj=buffer, mtime=0) as stream:
+        with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT, encoding="utf-8") as archive:
+            for path, data in files:
+                header = tarfile.TarInfo(f"{name}/{path}")
+                header.size, header.mtime = len(data), mtime
+                # Only scripts run; a mode from the file system would depend on the umask and the file system.
+                header.mode = 0o755 if data.startswith(b"#!") else 0o644
+                try:
+                    archive.addfile(header, io.BytesIO(data))
+                except ValueError:
+                    raise BundleError("the path is too long for a tar header", subject=path) from None
+    return buffer.getvalue()
+
+
+def _deliver(folder: Path, receipt: BundleRecord, manifest: bytes, tarball: bytes) -> None:
+    """Write all three to a temporary folder, then rename each into place and remove older tarballs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in folder.glob(".bundle-*"):  # of a packing that was killed; the run's lock keeps a second one out
+        shutil.rmtree(stale, ignore_errors=True)
+    scratch: Path | None = None
+    try:
+        scratch = Path(tempfile.mkdtemp(prefix=".bundle-", dir=folder))
+        _write_through(scratch / receipt.tarball, tarball)
+        _write_through(scratch / MANIFEST, manifest)
+        write(scratch / RECEIPT, receipt)
+        for file in (receipt.tarball, MANIFEST, RECEIPT):
+            os.replace(scratch / file, folder / file)
+    except OSError as error:
+        if error.errno not in FULL_DISK:
+            raise
+        raise BundleError(
+            f"the disk is full: the bundle needs {len(tarball) + len(manifest)} bytes ({error.strerror})",
+            subject=str(folder),
+            hint="free some space and run the same command again; what was there before is unharmed",
+        ) from None
+    finally:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+    for older in folder.glob("kernelproof-*.tar.gz"):
+        if older.name != receipt.tarball:
+            with contextlib.suppress(FileNotFoundError):
+                older.unlink()
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    """Write and wait for the disk: some file systems report that they are full only then."""
+    with path.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    path.chmod(0o644)

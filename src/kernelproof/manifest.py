@@ -1,0 +1,271 @@
+"""Stage `manifest`: what was made, from what, by what and where.
+
+Reads every record that the configuration calls for and writes the facts that the report shows and the bundle carries: a
+verdict a variant, the states of the repository that were measured, and every member with its hash. Nothing here looks
+at the clock, so the same records give the same facts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kernelproof import members, repository, sass
+from kernelproof.config import Config, OperatorConfig, VariantConfig
+from kernelproof.errors import RecordError
+from kernelproof.records import (
+    FAILED,
+    NOT_RUN,
+    OK,
+    BenchRecord,
+    BuildRecord,
+    CaptureRecord,
+    ManifestRecord,
+    OracleRow,
+    ProfileRecord,
+    Provenance,
+    Record,
+    TestRecord,
+    Verdict,
+    read,
+    write,
+)
+
+GOOD, BAD, INCOMPLETE = "good", "bad", "incomplete"
+BAD_CORRECTNESS = frozenset({"wrong", "crashed", "hung", "failed_to_build"})
+MISSING = "missing"
+
+R = TypeVar("R", bound=Record)
+
+
+@dataclasses.dataclass
+class Gathered:
+    """Every record that could be read, by path from the root, and what is missing with the reason."""
+
+    records: dict[str, Record] = dataclasses.field(default_factory=dict)
+    missing: list[dict[str, str]] = dataclasses.field(default_factory=list)
+
+    def get(self, kind: type[R], path: str) -> R | None:
+        record = self.records.get(path)
+        return record if isinstance(record, kind) else None
+
+
+def run(config: Config, folder: str, output: Path) -> ManifestRecord:
+    """Gather all records and write the facts of the run whose report goes to `reports/<folder>`."""
+    gathered = gather(config)
+    state = repository.provenance(config.root)
+    times = [record.provenance.utc for record in gathered.records.values() if record.provenance.utc]
+    state.utc = max(times, default=state.utc)  # the run's own time: this stage, run again, changes nothing
+    facts = ManifestRecord(project=config.project, folder=folder, provenance=state)
+    facts.verdicts = verdicts(config, gathered)
+    facts.missing = gathered.missing
+    facts.overall = overall(facts)
+    facts.measured = measured(gathered)
+    facts.identical_machine_code = sass.identical_machine_code(_all(gathered, BuildRecord))
+    facts.tools = tools(gathered)
+    facts.records = sorted(gathered.records)
+    facts.members = members.gather(config, gathered.records)
+    facts.duration_s = 0.0
+    write(output, facts)
+    return facts
+
+
+def expected(config: Config) -> Iterator[tuple[str, str, type[Record]]]:
+    """(stage, subject, kind of record) of every record that a whole run of this configuration makes."""
+    yield "capture", "capture", CaptureRecord
+    variants = list(config.variants())
+    for variant in variants:
+        yield "build", variant.key, BuildRecord
+        yield "test", variant.key, TestRecord
+    for operator, device in sorted({(v.operator, v.device) for v in variants}):
+        yield "bench", f"{operator}-{device}", BenchRecord
+    for variant in variants:
+        if variant.device == "cuda" and variant.role == "variant":
+            yield "profile", variant.key, ProfileRecord
+
+
+def gather(config: Config) -> Gathered:
+    """Read every record; one that is missing or unreadable is listed with the reason."""
+    gathered = Gathered()
+    for stage, subject, kind in expected(config):
+        path = f"results/{stage}/{subject}.json"
+        try:
+            gathered.records[path] = read(config.root / path, kind)
+        except RecordError as error:
+            gathered.missing.append({"stage": stage, "subject": subject, "reason": error.message})
+    return gathered
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def verdicts(config: Config, gathered: Gathered) -> list[Verdict]:
+    """One line a variant and baseline, in the configuration's order."""
+    return [
+        _verdict(config, operator, variant, gathered)
+        for operator in config.operators.values()
+        for variant in (*operator.variants.values(), *operator.baselines.values())
+    ]
+
+
+def overall(facts: ManifestRecord) -> str:
+    """`bad` when some verdict is; `incomplete` when something was not run or is missing; else `good`."""
+    if any(verdict.bad for verdict in facts.verdicts):
+        return BAD
+    waiting = any(v.role == "variant" and v.correctness in (NOT_RUN, MISSING) for v in facts.verdicts)
+    return INCOMPLETE if waiting or facts.missing else GOOD
+
+
+def _verdict(config: Config, operator: OperatorConfig, variant: VariantConfig, gathered: Gathered) -> Verdict:
+    build = gathered.get(BuildRecord, f"results/build/{variant.key}.json")
+    test = gathered.get(TestRecord, f"results/test/{variant.key}.json")
+    bench = gathered.get(BenchRecord, f"results/bench/{operator.name}-{variant.device}.json")
+    profile = gathered.get(ProfileRecord, f"results/profile/{variant.key}.json")
+    row = _representative(operator, variant, bench)
+    speed = _speed(variant, test, bench, row)
+    faults = list(_faults(variant, build, test, bench, profile))
+    return Verdict(
+        operator=operator.name,
+        variant=variant.name,
+        role=variant.role,
+        device=variant.device,
+        build=_build_word(variant, build),
+        correctness=test.verdict if test else MISSING,
+        speed=speed,
+        ratio=row.ratio if row else None,
+        profile=profile.status if profile else _profile_word(variant),
+        bad=bool(faults) and variant.role == "variant",
+        reason="; ".join(faults) or _why_not_run(test),
+    )
+
+
+def _faults(
+    variant: VariantConfig,
+    build: BuildRecord | None,
+    test: TestRecord | None,
+    bench: BenchRecord | None,
+    profile: ProfileRecord | None,
+) -> Iterator[str]:
+    """What speaks against a variant, the first cause first."""
+    if build is not None and build.status == FAILED:
+        yield _first_line(build.reason or build.compiler_message) or "it does not build"
+    elif test is None:
+        yield "there is no record of its test"
+    elif test.verdict in BAD_CORRECTNESS:
+        yield _first_line(test.reason) or f"the test says: {test.verdict}"
+    for over in build.budget if build else []:
+        if not over.ok:
+            yield f"{over.kernel} on {over.arch}: {over.what} {over.value}, budget {over.limit}"
+    if variant.gate and bench is not None and bench.status == OK:
+        failed = [row for row in bench.oracle if row.variant == variant.name and not row.passed]
+        if failed:
+            yield f"the gate: {failed[0].case}, {failed[0].mode}: {failed[0].reason}"
+    if bench is not None and bench.status == FAILED:
+        yield f"bench: {_first_line(bench.reason)}"
+    if profile is not None and profile.status == FAILED:
+        yield f"profile: {_first_line(profile.reason)}"
+
+
+def _representative(operator: OperatorConfig, variant: VariantConfig, bench: BenchRecord | None) -> OracleRow | None:
+    """The oracle's row that stands for a variant: the profiled shape and options, hot, before others."""
+    if bench is None:
+        return None
+    cases = {case.id: case for case in bench.cases}
+
+    def rank(row: OracleRow) -> tuple[bool, int, bool]:
+        case = cases.get(row.case)
+        if case is None:
+            return True, 0, True
+        wanted = operator.profile.options
+        different = sum(case.options.get(name) != value for name, value in wanted.items())
+        further = sum(value is True for name, value in case.options.items() if name not in wanted)
+        return case.shape != operator.profile.shape, 10 * different + further, row.mode != "hot"
+
+    return min((row for row in bench.oracle if row.variant == variant.name), key=rank, default=None)
+
+
+def _speed(variant: VariantConfig, test: TestRecord | None, bench: BenchRecord | None, row: OracleRow | None) -> str:
+    """`faster`, `same`, `slower` or `undecided` against the best baseline; else why there is no such word."""
+    if variant.role != "variant":
+        return "baseline"
+    if bench is None:
+        return MISSING
+    if row is None or row.best_baseline is None:
+        return bench.status if bench.status != OK else "not_compared"
+    found = (r for r in bench.ratios if (r.variant, r.baseline) == (row.variant, row.best_baseline))
+    return next((r.verdict for r in found if (r.case, r.mode) == (row.case, row.mode)), "undecided")
+
+
+def _build_word(variant: VariantConfig, build: BuildRecord | None) -> str:
+    if variant.abi == "python":
+        return "not_needed"
+    return build.status if build else MISSING
+
+
+def _profile_word(variant: VariantConfig) -> str:
+    return MISSING if variant.device == "cuda" and variant.role == "variant" else "not_needed"
+
+
+def _why_not_run(test: TestRecord | None) -> str | None:
+    return _first_line(test.reason) if test is not None and test.verdict == NOT_RUN else None
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0]
+
+
+# --- provenance and tools ---------------------------------------------------------------------------------------------
+
+
+def measured(gathered: Gathered) -> dict[str, Provenance]:
+    """Which state of the repository each stage measured; by record where a stage's records differ."""
+    by_stage: dict[str, list[tuple[str, Provenance]]] = defaultdict(list)
+    for path, record in gathered.records.items():
+        _, stage, *rest = Path(path).with_suffix("").parts
+        by_stage[stage].append(("/".join(rest), record.provenance))
+    found: dict[str, Provenance] = {}
+    for stage, states in by_stage.items():
+        if len({(p.commit, p.dirty, p.diff_sha256) for _, p in states}) == 1:
+            found[stage] = max((p for _, p in states), key=lambda p: p.utc)
+        else:
+            found |= {f"{stage} {subject}": state for subject, state in states}
+    return found
+
+
+def tools(gathered: Gathered) -> dict[str, Any]:
+    """GPU, operating system, Python, compilers and the packages that decide a measurement."""
+    capture = next(iter(_all(gathered, CaptureRecord)), None)
+    values = {name: probe.value for name, probe in capture.probes.items() if probe.status == OK} if capture else {}
+    packages = values.get("packages") or {}
+    boards = values.get("gpu") or []
+    compilers = {
+        (c.name, c.version, c.origin, c.sha256)
+        for build in _all(gathered, BuildRecord)
+        for c in (build.compiler, build.host_compiler)
+        if c is not None
+    }
+    found = {
+        "gpu": [{key: board.get(key) for key in ("name", "driver", "cuda_driver", "uuid_sha256")} for board in boards],
+        "cpu": (values.get("cpu") or {}).get("model"),
+        "os": values.get("os"),
+        "python": (values.get("python") or {}).get("version"),
+        "packages": {name: packages[name] for name in sorted(packages) if name in _DECISIVE_PACKAGES},
+        "compilers": [dict(zip(("name", "version", "origin", "sha256"), c, strict=True)) for c in sorted(compilers)],
+        "ncu": next((p.tool_version for p in _all(gathered, ProfileRecord) if p.tool_version), None),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+_DECISIVE_PACKAGES = frozenset(
+    (
+        *("torch", "triton", "numpy", "pandas", "apache-tvm-ffi", "nvidia-ml-py", "ncu-report", "snakemake", "pytest"),
+        *("ninja", "nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-nvvm", "nvidia-cudnn-cu13", "nvidia-cublas"),
+    )
+)
+
+
+def _all(gathered: Gathered, kind: type[R]) -> list[R]:
+    return [record for record in gathered.records.values() if isinstance(record, kind)]

@@ -1,0 +1,194 @@
+"""What goes into a bundle, under which name, in which class, and with which bytes.
+
+`manifest` hashes the members and `bundle` packs them; both take the bytes from here, so that what is hashed is what is
+packed. Text passes through `processes.scrubbed`, and anything that looks like a credential is taken out of it; where
+bytes must stay as they are (sources, machine code) a credential stops the bundle instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from kernelproof import processes
+from kernelproof.config import Config, OperatorConfig
+from kernelproof.errors import BundleError
+from kernelproof.records import (
+    BenchRecord,
+    BuildRecord,
+    CaptureRecord,
+    Member,
+    ProfileRecord,
+    Record,
+    TestRecord,
+)
+from kernelproof.repository import GENERATED
+
+IDENTITY, MEASUREMENT, CONTEXT = "identity", "measurement", "context"
+
+# What a machine needs to run everything again from the bundle alone.
+SOURCE_FOLDERS = ("src", "csrc", "workflow", "envs")
+SOURCE_FILES = ("Snakefile", "config.yaml", "repro.sh", "pyproject.toml", "README.md", "LICENSE")
+NOT_SOURCE = re.compile(r"\.(?:pyc|pyo|so|o|a|cubin|egg-info)$|^\.(?!clang-format)|^__pycache__$")
+LOGGED_STAGES = ("capture", "build", "test", "bench", "profile")  # the later stages' logs are still being written
+
+# When a bundle is too large, members go in this order; nothing else is ever left out. (prefix, suffix, why it may go)
+DROPPED_FIRST = (
+    ("profile/", ".csv", "the .ncu-rep holds the same counters"),
+    ("profile/", ".ncu-rep", "the profile's record holds its metrics, advice and hot lines"),
+    ("sass/", "", "it can be disassembled from the cubin, and its hash is in the build's record"),
+    ("cubins/", "", "its hash and resources are in the build's record, and the sources rebuild it"),
+)
+
+_SECRET_NAMES = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_KEY|PRIVATE_KEY", re.IGNORECASE)
+_SECRET_MIN_LENGTH = 8
+_SECRET_FORMS = re.compile(
+    rb"gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{22,}|AKIA[0-9A-Z]{16}|hf_[A-Za-z]{34}|xox[baprs]-[\w-]{20,}"
+    rb"|-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----"
+)
+_TEXT = {".json", ".xml", ".log", ".txt", ".csv", ".md", ".jsonl"}
+
+
+def gather(config: Config, records: dict[str, Record]) -> list[Member]:
+    """Every member that lies on disk, hashed. `records` are by path relative to the root.
+
+    Raises BundleError for a credential in a file that cannot be changed.
+    """
+    wanted = dict(_wanted(config, records))
+    members = []
+    for name, (source, member_class) in sorted(wanted.items()):
+        if (config.root / source).is_file():
+            data = content(config.root, source, name)
+            members.append(Member(name, hashlib.sha256(data).hexdigest(), len(data), member_class, source))
+    return members
+
+
+def content(root: Path, source: str, name: str) -> bytes:
+    """A member's bytes as they are packed. Raises BundleError for a credential where nothing may be replaced."""
+    data = (root / source).read_bytes()
+    if Path(name).suffix in _TEXT and not name.startswith("source/"):
+        return _cleaned(data, xml=name.endswith(".xml"))
+    if found := _secret(data):
+        raise BundleError(
+            f"it holds what looks like a credential ({found})",
+            subject=source,
+            hint="take it out of the file, and revoke it",
+        )
+    return data
+
+
+def _wanted(config: Config, records: dict[str, Record]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """(name in the bundle, (path from the root, class)) of everything that belongs in; it may not exist."""
+    yield "config.json", ("results/config.json", IDENTITY)
+    for path, record in records.items():
+        member_class = MEASUREMENT if isinstance(record, TestRecord | BenchRecord | ProfileRecord) else CONTEXT
+        yield f"records/{Path(path).relative_to('results')}", (path, member_class)
+        yield from _of_record(record)
+    for stage in LOGGED_STAGES:
+        for path in _files(config.root, [f"results/logs/{stage}", f"results/logs/{stage}.log"]):
+            if (config.root / path).stat().st_size:
+                yield f"logs/{Path(path).relative_to('results/logs')}", (path, CONTEXT)
+    for path in _sources(config):
+        yield f"source/{path}", (path, IDENTITY)
+
+
+def _of_record(record: Record) -> Iterator[tuple[str, tuple[str, str]]]:
+    """The files that a record names."""
+    match record:
+        case BuildRecord():
+            home = f"{record.operator}/{record.variant}"
+            for cubin in record.cubins:
+                yield f"cubins/{home}/{cubin.arch}.cubin", (cubin.path, CONTEXT)
+                yield f"sass/{home}/{cubin.arch}.sass", (str(Path(cubin.path).with_suffix(".sass")), CONTEXT)
+            if record.log:
+                yield f"logs/build/{home}.build.log", (record.log, CONTEXT)
+        case TestRecord():
+            home = f"{record.operator}/{record.variant}"
+            if record.junit:
+                yield f"junit/{home}.xml", (record.junit, MEASUREMENT)
+            if record.log:
+                yield f"logs/test/{home}.test.log", (record.log, CONTEXT)
+        case BenchRecord():
+            if record.samples:
+                yield f"samples/{Path(record.samples).name}", (record.samples, MEASUREMENT)
+        case ProfileRecord():
+            home = f"{record.operator}/{record.variant}"
+            if record.report:
+                yield f"profile/{home}.ncu-rep", (record.report.path, MEASUREMENT)
+            if record.csv:
+                yield f"profile/{home}.csv", (record.csv, MEASUREMENT)
+        case CaptureRecord():
+            pass
+
+
+def _sources(config: Config) -> list[str]:
+    named = [path for operator in config.operators.values() for path in _operator_files(operator)]
+    return sorted({*_files(config.root, [*SOURCE_FOLDERS, *SOURCE_FILES]), *_files(config.root, named)})
+
+
+def _operator_files(operator: OperatorConfig) -> Iterator[str]:
+    """Files that the configuration names: an operator may live outside the project's own folders."""
+    if operator.module.endswith(".py"):
+        yield operator.module
+    yield from filter(None, [operator.binding])
+    yield from operator.include
+    for variant in (*operator.variants.values(), *operator.baselines.values()):
+        yield from variant.sources
+        if ".py:" in variant.entry:
+            yield variant.entry.partition(":")[0]
+
+
+def _files(root: Path, names: Iterable[str]) -> list[str]:
+    """Regular files at and below `names`, by path from the root; symbolic links and what is made are passed over."""
+    found = []
+    for name in names:
+        top = root / name
+        if not top.resolve().is_relative_to(root.resolve()):
+            continue  # outside the repository: the build's record has its hash
+        if top.is_file() and not top.is_symlink():
+            found.append(os.path.normpath(name))
+        for folder, folders, files in os.walk(top):
+            folders[:] = [f for f in folders if f not in GENERATED and not NOT_SOURCE.search(f)]
+            paths = (Path(folder, file) for file in files if not NOT_SOURCE.search(file))
+            found += [str(path.relative_to(root)) for path in paths if path.is_file() and not path.is_symlink()]
+    return found
+
+
+# --- nothing private --------------------------------------------------------------------------------------------------
+
+
+def _cleaned(data: bytes, *, xml: bool) -> bytes:
+    text = processes.scrubbed(data.decode("utf-8", "surrogateescape"))
+    if xml:  # pytest writes the machine's name; and a placeholder must not read as a tag
+        text = re.sub(r'(?<= hostname=")[^"]*(?=")', "host", text)
+        text = re.sub(r"<(repo|home|user|host)>", r"&lt;\1&gt;", text)
+    cleaned = text.encode("utf-8", "surrogateescape")
+    for value in _secret_values():
+        cleaned = cleaned.replace(value, b"[secret]")
+    return _SECRET_FORMS.sub(b"[secret]", cleaned)
+
+
+def _secret(data: bytes) -> str | None:
+    """What kind of credential the bytes hold, without the credential itself."""
+    for name, value in _secret_variables():
+        if value in data:
+            return f"the value of the environment variable {name}"
+    found = _SECRET_FORMS.search(data)
+    return f"{found[0][:4].decode()}…" if found else None
+
+
+def _secret_values() -> list[bytes]:
+    return [value for _, value in _secret_variables()]
+
+
+@functools.cache
+def _secret_variables() -> tuple[tuple[str, bytes], ...]:
+    return tuple(
+        (name, value.encode("utf-8", "surrogateescape"))
+        for name, value in sorted(os.environ.items())
+        if _SECRET_NAMES.search(name) and len(value) >= _SECRET_MIN_LENGTH
+    )

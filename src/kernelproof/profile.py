@@ -1,0 +1,244 @@
+"""Stage `profile`: one CUDA variant under Nsight Compute, at the shape that the configuration names.
+
+The single runner (`kernelproof bench --once`) brackets exactly one call with cudaProfilerStart and cudaProfilerStop.
+What stands in the way (no GPU, no ncu, counters not permitted) is recorded with its remedy; nothing here needs sudo,
+and no setting of the GPU is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelproof import gpu, nsight, repository
+from kernelproof.config import Config, ProfileSelection, VariantConfig
+from kernelproof.errors import ProfileError, ToolError
+from kernelproof.processes import run as run_process
+from kernelproof.records import FAILED, NOT_RUN, OK, FileHash, ProfileRecord, atomic_write, sha256_file, write
+
+UNKNOWN_METRIC = re.compile(r"(?:Failed to find|Unknown|Invalid|Unsupported) metrics?:? +'?([\w.:]+?)'?[.,]?(?:\s|$)")
+MAX_UNKNOWN_METRICS = 8
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Words of ncu that mean that it cannot profile here, why, and what to do."""
+
+    pattern: str
+    reason: str
+    remedy: str
+
+
+OBSTACLES = (
+    Obstacle(
+        "ERR_NVGPUCTRPERM",
+        "the driver does not permit this user to read GPU performance counters (ERR_NVGPUCTRPERM)",
+        "ask the administrator for the driver option NVreg_RestrictProfilingToAdminUsers=0 "
+        "(a line `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d, then a reboot); "
+        "in a container, start it with --cap-add=SYS_ADMIN",
+    ),
+    Obstacle(
+        "Driver resource was unavailable|LibraryInUse|another .*profil",
+        "another tool holds the GPU's performance counters",
+        "stop it (DCGM: dcgmi profile --pause) and run the same command again",
+    ),
+    Obstacle(
+        "not supported on this device|not supported on the current|Profiling is not supported|ERR_NVGPUVIRT",
+        "this GPU, driver or virtual machine does not let Nsight Compute profile",
+        "profile on a machine that passes the GPU through whole; ncu --help lists supported GPUs",
+    ),
+    Obstacle(
+        "Failed to (?:open|create|acquire) .*lock|nsight-compute-lock",
+        "Nsight Compute's lock file belongs to another user",
+        "set TMPDIR to a folder of your own and run the same command again",
+    ),
+)
+
+
+class CannotProfile(Exception):
+    """Profiling is impossible here and now; the variant is not to blame."""
+
+    def __init__(self, reason: str, remedy: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.remedy = remedy
+
+
+def run(config: Config, operator: str, variant: str, output: Path) -> ProfileRecord:
+    """Profile one variant and write its record, report (.ncu-rep) and counters (.csv) side by side.
+
+    The record's status is not_run where the machine cannot profile, and failed where the variant or its report is at
+    fault.
+    """
+    started = time.monotonic()
+    settings, selection = config.operator(operator).variant(variant), config.operator(operator).profile
+    record = ProfileRecord(operator=operator, variant=variant, provenance=repository.provenance(config.root))
+    record.case = case_id(selection, settings)
+    for ending in (".ncu-rep", ".csv"):
+        output.with_suffix(ending).unlink(missing_ok=True)  # of an earlier run: it is not this record's
+    log = config.results / "logs" / "profile" / operator / f"{variant}.ncu.log"
+    try:
+        ncu = _preconditions(config, settings)
+        record.tool_version = nsight.version(ncu)
+        log.unlink(missing_ok=True)
+        record.log = _from_root(log, config)
+        _profile(config, settings, selection, ncu, output, log, record)
+    except CannotProfile as why:
+        record.status, record.reason, record.remedy = NOT_RUN, why.reason, why.remedy
+    except (ProfileError, ToolError) as error:
+        record.status, record.reason, record.remedy = FAILED, error.message, error.hint
+    record.duration_s = time.monotonic() - started
+    write(output, record)
+    return record
+
+
+def case_id(selection: ProfileSelection, variant: VariantConfig) -> str:
+    """The profiled case, named as bench names it: the shape, the options that are set, the data type."""
+    options = [name if value is True else str(value) for name, value in selection.options.items() if value is not False]
+    return "-".join([selection.shape, *options, variant.dtypes[0]])
+
+
+def _preconditions(config: Config, variant: VariantConfig) -> Path:
+    """The ncu to use. Raises CannotProfile with the first thing that stands in the way."""
+    if variant.device != "cuda":
+        raise CannotProfile("Nsight Compute profiles CUDA kernels, and this variant runs on the CPU")
+    present, why = gpu.available()
+    if not present:
+        raise CannotProfile(f"no NVIDIA GPU: {why}", "run on a machine with an NVIDIA GPU and its driver")
+    for stage, bad in (("build", "failed"), ("test", "crashed"), ("test", "hung")):
+        if bad in _outcome(config, stage, variant):
+            words = "it was not built" if stage == "build" else f"its test {bad}"
+            raise CannotProfile(words, f"results/{stage}/{variant.key}.json says why")
+    ncu = nsight.find_ncu()
+    if ncu is None:
+        raise CannotProfile(
+            "Nsight Compute (ncu) is not installed",
+            "install Nsight Compute (it comes with the CUDA toolkit; Debian/Ubuntu: nsight-compute), "
+            "or name it with KERNELPROOF_NCU",
+        )
+    nsight.reader()
+    return ncu
+
+
+def _outcome(config: Config, stage: str, variant: VariantConfig) -> set[str]:
+    """A record's status and verdict; empty where there is no record, which is no obstacle to profiling."""
+    try:
+        payload = json.loads(config.record(stage, variant.operator, variant.name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return set()
+    return {str(payload.get("status")), str(payload.get("verdict"))}
+
+
+def _profile(
+    config: Config,
+    variant: VariantConfig,
+    selection: ProfileSelection,
+    ncu: Path,
+    output: Path,
+    log: Path,
+    record: ProfileRecord,
+) -> None:
+    sections = config.profile.sections or list(nsight.SECTIONS)
+    metrics = config.profile.metrics or list(nsight.METRICS)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{variant.name}.", dir=output.parent))
+    try:
+        report = scratch / "report.ncu-rep"
+        target = runner(config, variant, selection)
+        missing = _collect(config, ncu, report, target, sections, metrics, log)
+        record.kernels = nsight.read_report(report, metrics, config.root)
+        _place_under_roofline(config, record)
+        csv = nsight.export_csv(ncu, report)
+        final = output.with_suffix(".ncu-rep")
+        atomic_write(output.with_suffix(".csv"), csv)
+        os.replace(report, final)
+        record.report = FileHash(_from_root(final, config), sha256_file(final), final.stat().st_size)
+        record.csv = _from_root(output.with_suffix(".csv"), config)
+        record.status = OK
+        if missing:
+            record.reason = f"this GPU has no metric {', '.join(missing)}"
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def runner(config: Config, variant: VariantConfig, selection: ProfileSelection) -> list[str]:
+    """The command that makes exactly one call of the variant between the profiler's start and stop."""
+    resolved = config.results / "config.json"
+    chosen = resolved if resolved.is_file() else config.root / config.source
+    command = [sys.executable, "-m", "kernelproof", "bench", "--config", str(chosen), "--operator", variant.operator]
+    command += ["--variant", variant.name, "--shape", selection.shape, "--once"]
+    for name, value in selection.options.items():
+        command += ["--option", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    return command
+
+
+def _collect(
+    config: Config, ncu: Path, report: Path, target: list[str], sections: list[str], metrics: list[str], log: Path
+) -> list[str]:
+    """Run ncu until it takes the metrics; gives back those that this GPU lacks. Raises CannotProfile, ProfileError."""
+    wanted, missing = list(metrics), []
+    for _ in range(MAX_UNKNOWN_METRICS):
+        done = run_process(
+            nsight.command(ncu, report, target, sections, wanted),
+            cwd=config.root,
+            timeout_s=config.profile.time_limit_s,
+            log=log,
+            check=False,
+        )
+        said = done.stdout + done.stderr
+        unknown = [name for name in UNKNOWN_METRIC.findall(said) if name in wanted]
+        if not unknown or report.is_file():
+            break
+        wanted = [name for name in wanted if name not in unknown]
+        missing += unknown
+    for obstacle in OBSTACLES:
+        if not report.is_file() and re.search(obstacle.pattern, said):
+            raise CannotProfile(obstacle.reason, obstacle.remedy)
+    if done.returncode != 0 or not report.is_file():
+        raise ProfileError(_what_went_wrong(said, done.returncode), log=log, hint=f"{log} has the whole story")
+    return missing
+
+
+def _what_went_wrong(said: str, returncode: int) -> str:
+    """One sentence from ncu's output: nothing profiled, the variant's own failure, or ncu's error lines."""
+    if "No kernels were profiled" in said:
+        return "no kernel was launched between the profiler's start and stop"
+    errors = re.findall(r"^==ERROR== (.+)$", said, re.MULTILINE)
+    own = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("==")]
+    if errors and "returned an error code" in errors[-1]:
+        return f"the variant failed under the profiler: {' / '.join(own[-3:])}"
+    return f"ncu ended with exit code {returncode}: {' / '.join(errors or own[-3:]) or 'it said nothing'}"
+
+
+def _place_under_roofline(config: Config, record: ProfileRecord) -> None:
+    """Add the cost model's intensity and rate to the launch that took longest, where bench measured the case too."""
+    cost = _cost_of_case(config, record)
+    if cost is None or not record.kernels:
+        return
+    spent_s = sum(kernel.duration_us for kernel in record.kernels) / 1e6
+    longest = max(record.kernels, key=lambda kernel: kernel.duration_us)
+    moved = cost["bytes_read"] + cost["bytes_written"]
+    longest.roofline |= {"cost_flops": cost["flops"], "cost_bytes": moved, "cost_flops_per_s": cost["flops"] / spent_s}
+    if moved:
+        longest.roofline["cost_intensity"] = cost["flops"] / moved
+
+
+def _cost_of_case(config: Config, record: ProfileRecord) -> dict[str, Any] | None:
+    """The operator's cost model for the profiled case, as bench recorded it; the operator itself would need torch."""
+    try:
+        bench = json.loads(config.record("bench", f"{record.operator}-cuda").read_text(encoding="utf-8"))
+        return next((case for case in bench["cases"] if case["id"] == record.case), None)
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _from_root(path: Path, config: Config) -> str:
+    return os.path.relpath(path, config.root)
