@@ -43,7 +43,7 @@ void run(TensorView q, TensorView k, TensorView v, TensorView o, double scale, b
         query_rows,
         key_rows,
         head_dim,
-        static_cast<float>(scale),
+        scale,
         causal,
         dtype,
         placement,

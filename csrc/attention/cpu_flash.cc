@@ -22,6 +22,7 @@ constexpr int kKeys = 128;                           // keys of a block
 constexpr int kStripRows = 8 * kRows;                // query rows whose scores are alive at once
 constexpr int kItemRows = 4 * kStripRows;            // query rows that share one packing of a block, at most
 constexpr int kItemsPerThread = 4;                   // so that a slow thread costs little
+constexpr double kLog2E = 1.4426950408889634;
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 static_assert(kRows * kPanelVectors + kPanelVectors + 1 < (kLanes == 16 ? 32 : 16),
@@ -159,7 +160,7 @@ float softmax_row(float *scores,  // [width], a whole number of vectors
     Vec sum{};
     for (int64_t j = 0; j < width; j += kLanes) {
         const Vec below = load(scores + j) - highest;
-        const Vec weight = exp2_vec(below * scale.low + below * scale.high);
+        const Vec weight = exp2_vec(below * scale.high, below * scale.low);
         store(scores + j, weight);
         sum += weight;
     }
@@ -215,8 +216,8 @@ void attend_strip(const AttentionArgs &args, const Item &item, Workspace &work, 
 }
 
 void attend(const AttentionArgs &args, const Item &item, Workspace &work) {
-    const Scale scale(args.scale == 0.0f ? 1.0 : std::fabs(args.scale) * M_LOG2E);
-    const float sign = args.scale == 0.0f ? 0.0f : std::copysign(1.0f, args.scale);
+    const Scale scale(args.scale == 0.0 ? 1.0 : std::fabs(args.scale) * kLog2E);
+    const float sign = args.scale == 0.0 ? 0.0f : args.scale < 0.0 ? -1.0f : 1.0f;
     const int64_t tiled_rows = round_up(item.rows, kRows);
     std::fill_n(work.o, tiled_rows * work.padded_dim, 0.0f);
     std::fill_n(work.total, tiled_rows * kLanes, 0.0f);

@@ -23,7 +23,7 @@ void attend_row(const float *q,  // [head_dim]
     std::vector<double> weights(visible);
     std::vector<double> mean(args.head_dim, 0.0);
     for (int64_t j = 0; j < visible; ++j) {
-        weights[j] = static_cast<double>(args.scale) * dot(q, k + j * args.k_stride.row, args.head_dim);
+        weights[j] = args.scale * dot(q, k + j * args.k_stride.row, args.head_dim);
     }
     const double highest = visible > 0 ? *std::max_element(weights.begin(), weights.end()) : 0.0;
     double total = 0;

@@ -18,7 +18,7 @@ struct AttentionArgs {
     int64_t query_rows;
     int64_t key_rows;
     int64_t head_dim;
-    float scale;
+    double scale;
     bool causal;  // key j is visible to query i where j <= i + (key_rows - query_rows); no visible key gives zeros
     Dtype dtype;
     Placement placement;

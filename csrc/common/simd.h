@@ -33,12 +33,13 @@ inline Vec maximum(Vec a, Vec b) {
     return a > b ? a : b;
 }
 
-// 2^y for y <= 127, to about 1 unit in the last place; 0 below 2^-126. Exact at whole numbers.
-inline Vec exp2_vec(Vec y) {
+// 2^(y + rest) for y <= 127 and a rest too small to show in y, to about 1 unit in the last place; 0 for y < -126.
+// Exact where y is a whole number and the rest 0.
+inline Vec exp2_vec(Vec y, Vec rest) {
     constexpr float kRound = 0x1.8p23f;  // adding it leaves the nearest whole number in the low bits of the sum
     const Vec clamped = maximum(y, broadcast(-127.0f));
     const Vec shifted = clamped + kRound;
-    const Vec f = clamped - (shifted - kRound);
+    const Vec f = clamped - (shifted - kRound) + rest;
     // Minimax polynomial of degree 6 on [-1/2, 1/2], relative error 2e-9.
     Vec power = f * 0x1.41d334p-13f + 0x1.5f4568p-10f;
     power = power * f + 0x1.3b2dbcp-7f;
