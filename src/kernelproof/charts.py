@@ -1,0 +1,319 @@
+"""Geometry of the report's pictures: numbers in, positions out. The SVG markup is in the templates.
+
+Horizontal positions are percentages of the plot's width, so that a picture is as wide as the page it is read on while
+its text stays the size of the text around it. Vertical positions are CSS pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kernelproof import formats
+from kernelproof.records import Histogram
+
+_MARGIN = 3.0  # percent of the width kept free at both ends, so that no mark is cut
+_LOG_SPAN = 3.0  # a range wider than this factor gets a logarithmic axis
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A labelled position on an axis. `anchor` keeps the label inside the picture."""
+
+    at: float
+    label: str
+    anchor: str = "middle"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A horizontal axis: values from `low` to `high` onto 0–100 % of the width."""
+
+    low: float
+    high: float
+    logarithmic: bool
+    ticks: tuple[Tick, ...] = ()
+
+    def at(self, value: float) -> float:
+        """Position in percent; a value outside the range sits at its edge."""
+        low, high, value = (_log(v) if self.logarithmic else v for v in (self.low, self.high, value))
+        inner = (value - low) / (high - low) if high > low else 0.5
+        return _round(_MARGIN + (100 - 2 * _MARGIN) * min(1.0, max(0.0, inner)))
+
+
+def axis(values: Iterable[float], unit: str = "", scale: float = 1.0) -> Axis:
+    """An axis that holds all values, logarithmic when they span more than a factor of three.
+
+    Ticks are labelled with value / scale and the unit.
+    """
+    known = [v for v in values if math.isfinite(v)]
+    low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    if low == high:
+        low, high = (low * 0.9, high * 1.1) if low > 0 else (low - 0.5, high + 0.5)
+    logarithmic = low > 0 and high / low > _LOG_SPAN
+    positions = _log_ticks(low / scale, high / scale) if logarithmic else _linear_ticks(low / scale, high / scale)
+    bare = Axis(low, high, logarithmic)
+    ticks = [Tick(bare.at(p * scale), _tick_label(p, unit)) for p in positions]
+    return Axis(low, high, logarithmic, tuple(_kept_apart(ticks)))
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
+        ticks = [s * 10.0**d for d in decades for s in steps if low * 0.9999 <= s * 10.0**d <= high * 1.0001]
+        if len(ticks) >= 4:
+            break
+    stride = max(1, math.ceil(len(ticks) / 8))
+    return ticks[::stride]
+
+
+def _linear_ticks(low: float, high: float) -> list[float]:
+    rough = (high - low) / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(s * power for s in (1, 2, 2.5, 5, 10) if s * power >= rough)
+    first = math.ceil(low / step - 1e-9)
+    return [round(i * step, 12) for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _tick_label(value: float, unit: str) -> str:
+    figure = f"{value:g}" if 1e-3 <= abs(value) < 1e5 or value == 0 else formats.significant(value, 1)
+    return f"{figure}{formats.THIN}{unit}" if unit else figure
+
+
+def _kept_apart(ticks: Sequence[Tick]) -> list[Tick]:
+    """Drop labels closer than 9 % of the width and turn the outermost inwards."""
+    kept: list[Tick] = []
+    for tick in ticks:
+        if not kept or tick.at - kept[-1].at >= 9:
+            kept.append(tick)
+    return [Tick(t.at, t.label, "start" if t.at < 6 else "end" if t.at > 94 else "middle") for t in kept]
+
+
+def _log(value: float) -> float:
+    return math.log10(value) if value > 0 else -300.0
+
+
+def _round(value: float) -> float:
+    return round(value, 2)
+
+
+# --- intervals --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Whisker:
+    """A median with its interval; `kind` is the template's name for the mark (hot, cold, ratio)."""
+
+    at: float
+    low: float
+    high: float
+    kind: str
+    title: str
+
+    @property
+    def width(self) -> float:
+        """Of the interval, in percent."""
+        return _round(self.high - self.low)
+
+
+def whisker(on: Axis, middle: float, low: float, high: float, kind: str, title: str) -> Whisker:
+    """A median and its interval on an axis."""
+    return Whisker(on.at(middle), on.at(low), on.at(high), kind, title)
+
+
+# --- stacked bars -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a stacked bar: position and width in percent, `slot` picks colour and pattern."""
+
+    name: str
+    slot: int
+    at: float
+    width: float
+    amount: float
+
+    @property
+    def label(self) -> str:
+        """The name, where it fits."""
+        return self.name if self.width >= 2.2 + 1.45 * len(self.name) else ""
+
+
+def stacked(parts: Mapping[str, float], slots: Mapping[str, int]) -> list[Segment]:
+    """The parts of a whole, in the order of `slots` and to the full width."""
+    whole = sum(parts.values())
+    if whole <= 0:
+        return []
+    segments, at = [], 0.0
+    for name in sorted(parts, key=lambda n: slots[n]):
+        width = 100 * parts[name] / whole
+        if width > 0:
+            segments.append(Segment(name, slots[name], _round(at), _round(width), parts[name]))
+        at += width
+    return segments
+
+
+# --- histogram of errors ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Column:
+    """A bar of a histogram; `over` the bound or within it."""
+
+    at: float
+    width: float
+    height: float
+    over: bool
+    title: str
+
+
+@dataclass(frozen=True)
+class ErrorPicture:
+    """|error| / bound of every element, on a logarithmic axis; heights are logarithmic too so that one bad element shows."""
+
+    columns: tuple[Column, ...]
+    total: int
+    over: int
+
+
+def error_picture(histogram: Histogram, on: Axis, height: float) -> ErrorPicture:
+    """Place a histogram of |error| / bound on a shared axis; `height` is that of the fullest bin, in pixels."""
+    bins = list(zip(histogram.edges, histogram.edges[1:], histogram.counts, strict=False))
+    fullest = max((n for *_, n in bins), default=0)
+    columns = []
+    for low, high, number in bins:
+        if number <= 0:
+            continue
+        left, right = on.at(low), on.at(high)
+        tall = max(2.0, height * math.log10(1 + number) / math.log10(1 + fullest))
+        title = f"{formats.count(number)} elements with |error| of {formats.significant(low, 2)} to {formats.significant(high, 2)} × the bound"
+        columns.append(Column(left, _round(max(0.4, right - left)), _round(tall), low >= 0.999999, title))
+    return ErrorPicture(tuple(columns), sum(histogram.counts), sum(n for low, _, n in bins if low >= 0.999999))
+
+
+def error_axis(histograms: Iterable[Histogram]) -> Axis:
+    """One axis for every variant's errors, from the smallest filled bin to at least ten times the bound."""
+    low, high = 1e-1, 1e1
+    for histogram in histograms:
+        filled = [
+            (a, b) for a, b, n in zip(histogram.edges, histogram.edges[1:], histogram.counts, strict=False) if n > 0
+        ]
+        low = min([low, *(a for a, _ in filled if a > 0), *(b / 10 for a, b in filled if a <= 0 < b)])
+        high = max([high, *(b for _, b in filled if math.isfinite(b))])
+    return axis([low, high])
+
+
+# --- roofline ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RoofPoint:
+    """Something measured: `intensity` in FLOP per byte, `flops_per_s` achieved."""
+
+    name: str
+    intensity: float
+    flops_per_s: float
+    kind: str  # variant, baseline, wrong
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """A measured limit of the machine: bandwidth in bytes/s or arithmetic in FLOP/s."""
+
+    name: str
+    value: float
+    is_bandwidth: bool
+    measured: bool = True
+
+
+@dataclass(frozen=True)
+class PlacedPoint:
+    """A point of the picture; x in percent, y in pixels from the top; `number` refers to the legend."""
+
+    number: int
+    x: float
+    y: float
+    point: RoofPoint
+
+
+@dataclass(frozen=True)
+class Line:
+    """A straight line; x in percent, y in pixels."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    label: str
+    label_x: float
+    label_y: float
+    anchor: str
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """A log-log roofline of `height` pixels."""
+
+    height: float
+    across: Axis
+    rows: tuple[Tick, ...]
+    lines: tuple[Line, ...]
+    points: tuple[PlacedPoint, ...]
+    ceilings: tuple[Ceiling, ...] = field(default=())
+
+
+def roofline(points: Sequence[RoofPoint], ceilings: Sequence[Ceiling], height: float = 320.0) -> Roofline | None:
+    """Place points under their ceilings; None when there is nothing to place."""
+    good = [p for p in points if p.intensity > 0 and p.flops_per_s > 0]
+    if not good:
+        return None
+    bandwidths = [c.value for c in ceilings if c.is_bandwidth and c.value > 0]
+    peaks = [c.value for c in ceilings if not c.is_bandwidth and c.value > 0]
+    ridges = [peak / bandwidth for peak in peaks for bandwidth in bandwidths]
+    xs = [p.intensity for p in good] + ridges
+    across = axis([10 ** math.floor(_log(min(xs)) - 0.3), 10 ** math.ceil(_log(max(xs)) + 0.3)])
+    tops = [p.flops_per_s for p in good] + peaks
+    low, high = 10 ** math.floor(_log(min(tops)) - 0.2), 10 ** math.ceil(_log(max(tops)) + 0.05)
+    vertical = _Vertical(low, high, height)
+    lines = [_roof(c, across, vertical, peaks) for c in ceilings if c.value > 0]
+    placed = [
+        PlacedPoint(number, across.at(p.intensity), vertical.at(p.flops_per_s), p) for number, p in enumerate(good, 1)
+    ]
+    return Roofline(height, across, vertical.ticks(), tuple(line for line in lines if line), tuple(placed), tuple(ceilings))
+
+
+@dataclass(frozen=True)
+class _Vertical:
+    """A logarithmic axis in pixels, growing upwards."""
+
+    low: float
+    high: float
+    height: float
+
+    def at(self, value: float) -> float:
+        inner = (_log(value) - _log(self.low)) / (_log(self.high) - _log(self.low))
+        return round(self.height * (1 - min(1.0, max(0.0, inner))), 1)
+
+    def ticks(self) -> tuple[Tick, ...]:
+        decades = range(round(_log(self.low)), round(_log(self.high)) + 1)
+        return tuple(Tick(self.at(10.0**d), formats.rate(10.0**d, "FLOP/s")) for d in decades)
+
+
+def _roof(ceiling: Ceiling, across: Axis, vertical: _Vertical, peaks: Sequence[float]) -> Line | None:
+    """A bandwidth's slope up to the highest peak, or an arithmetic ceiling's flat line."""
+    if not ceiling.is_bandwidth:
+        y = vertical.at(ceiling.value)
+        return Line(across.at(across.low), y, across.at(across.high), y, ceiling.name, across.at(across.high), y - 6, "end")
+    top = min([vertical.high, *([max(peaks)] if peaks else [])])
+    left = max(across.low, vertical.low / ceiling.value)
+    right = min(across.high, top / ceiling.value)
+    if left >= right:
+        return None
+    y1, y2 = vertical.at(left * ceiling.value), vertical.at(right * ceiling.value)
+    middle = math.sqrt(left * right)
+    return Line(
+        across.at(left), y1, across.at(right), y2, ceiling.name, across.at(middle) + 1.5, vertical.at(middle * ceiling.value) + 14, "start"
+    )

@@ -1,0 +1,227 @@
+"""The report stage: every record into one HTML page that needs nothing else, and a summary for the pull request.
+
+Nothing in either comes from the moment of rendering: the same records give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup, escape
+
+from kernelproof import formats, views
+from kernelproof.config import Config
+from kernelproof.errors import RecordError
+from kernelproof.records import (
+    OK,
+    BenchRecord,
+    BuildRecord,
+    CaptureRecord,
+    ManifestRecord,
+    ProfileRecord,
+    Record,
+    TestRecord,
+    atomic_write,
+    read,
+)
+from kernelproof.views import LIMITS, Limits, Records, Settings, Unreadable
+
+MAX_HTML_BYTES = 1_000_000
+MAX_SUMMARY_CHARACTERS = 60_000
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+_KINDS: dict[str, type[Record]] = {
+    kind.SCHEMA.partition("/")[0].removeprefix("kernelproof."): kind
+    for kind in (CaptureRecord, BuildRecord, TestRecord, BenchRecord, ProfileRecord)
+}
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the stage made."""
+
+    html: str
+    summary: str
+    html_bytes: int
+    summary_characters: int
+    status: str = OK
+    reason: str | None = None
+
+
+def run(config: Config, manifest_path: Path, html: Path, summary: Path) -> Written:
+    """Render the page and the summary of the run whose facts are at `manifest_path`.
+
+    Raises RecordError when the facts themselves cannot be read; another record that cannot be read is reported on the
+    page as such.
+    """
+    found = read_all(manifest_path, config.root)
+    settings = settings_of(config)
+    page = render_html(found, settings)
+    text = render_summary(found, settings)
+    atomic_write(html, page)
+    atomic_write(summary, text)
+    return Written(str(html), str(summary), len(page.encode()), len(text))
+
+
+def settings_of(config: Config) -> Settings:
+    """What the page needs of the configuration."""
+    return Settings(
+        project=config.project,
+        max_ratio=config.gate.max_ratio,
+        same_band=config.gate.same_band,
+        confidence=config.bench.confidence,
+        profile_shapes={name: operator.profile.shape for name, operator in config.operators.items()},
+        profile_options={name: operator.profile.options for name, operator in config.operators.items()},
+        ideas={variant.key: variant.idea for variant in config.variants()},
+        gated=frozenset(variant.key for variant in config.variants() if variant.gate),
+    )
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_all(manifest_path: Path, root: Path) -> Records:
+    """Every record that the manifest's facts list, by paths relative to `root`."""
+    found = Records(manifest=read(manifest_path, ManifestRecord))
+    for name in found.manifest.records:
+        path = root / name
+        try:
+            stage = _stage_of(path)
+            if stage in _KINDS:
+                _file(found, read(path, _KINDS[stage]))
+        except RecordError as error:
+            found.unreadable.append(Unreadable(name, error.message))
+    return found
+
+
+def _stage_of(path: Path) -> str:
+    """The stage by a record's schema; an unknown one raises RecordError, since its record would go missing silently."""
+    try:
+        payload = json.loads(path.read_text(encoding="utf-8"))
+        schema = payload.get("schema") if isinstance(payload, dict) else None
+    except FileNotFoundError:
+        raise RecordError("the record does not exist", subject=str(path)) from None
+    except (OSError, ValueError) as error:
+        raise RecordError(f"the record cannot be read: {type(error).__name__}", subject=str(path)) from None
+    stage = str(schema).removeprefix("kernelproof.").partition("/")[0]
+    if stage not in (*_KINDS, "manifest"):
+        raise RecordError(f"schema {schema!r} is not one that the report knows", subject=str(path))
+    return stage
+
+
+def _file(found: Records, record: Record) -> None:
+    match record:
+        case CaptureRecord():
+            found.capture = record
+        case BuildRecord():
+            found.builds.append(record)
+        case TestRecord():
+            found.tests.append(record)
+        case BenchRecord():
+            found.benches.append(record)
+        case ProfileRecord():
+            found.profiles.append(record)
+
+
+# --- rendering --------------------------------------------------------------------------------------------------------
+
+
+def render_html(found: Records, settings: Settings) -> str:
+    """The page. Rendered with less detail, and saying so, as long as it is over its size limit."""
+    page = ""
+    for number, limits in enumerate(LIMITS):
+        page = _template("report.html.j2").render(**_context(found, settings, limits), shortened=number > 0)
+        if len(page.encode()) <= MAX_HTML_BYTES:
+            break
+    else:
+        raise RecordError(
+            f"the page is {len(page.encode()):,} bytes even with the least detail; at most {MAX_HTML_BYTES:,} are allowed",
+            subject="report.html",
+            hint="measure fewer shapes or variants in one run",
+        )
+    return page
+
+
+def render_summary(found: Records, settings: Settings) -> str:
+    """The summary in GitHub-flavoured Markdown."""
+    text = ""
+    for limits in LIMITS:
+        text = _template("summary.md.j2").render(**_context(found, settings, limits))
+        if len(text) <= MAX_SUMMARY_CHARACTERS:
+            return text
+    kept = text[: text.rfind("\n", 0, MAX_SUMMARY_CHARACTERS - 200)]
+    return f"{kept}\n\n(cut here: the summary may have at most {MAX_SUMMARY_CHARACTERS} characters; the report has the rest)\n"
+
+
+def _context(found: Records, settings: Settings, limits: Limits) -> dict[str, Any]:
+    groups = views.verdict_groups(found, settings)
+    return {
+        "settings": settings,
+        "limits": limits,
+        "manifest": found.manifest,
+        "capture": found.capture,
+        "unreadable": found.unreadable,
+        "groups": groups,
+        "headline": views.headline(found, groups),
+        "stages": {note.name: note for note in views.stage_notes(found)},
+        "probes": views.probes(found.capture, limits),
+        "machine": views.machine(found.capture),
+        "builds": views.builds(found, limits),
+        "tests": views.tests(found, limits),
+        "rungs": views.RUNGS,
+        "benches": views.benches(found, settings, limits),
+        "methods": views.METHODS,
+        "profiles": views.profiles(found, limits),
+        "not_run": views.not_run(found),
+        "reproduce": views.reproduce(found),
+        "totals": views.class_totals(found.manifest),
+        "histogram_height": views.HISTOGRAM_HEIGHT,
+    }
+
+
+def _template(name: str) -> jinja2.Template:
+    html = ".html" in name
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=html,
+        undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(
+        {
+            "us": formats.time_us,
+            "ratio": formats.ratio,
+            "interval": formats.interval,
+            "count": formats.count,
+            "plural": formats.plural,
+            "sig": formats.significant,
+            "percent": formats.percent,
+            "size": formats.size,
+            "seconds": formats.seconds,
+            "utc": formats.utc,
+            "html": lambda text: str(escape(formats.one_line(text))),
+            "code": formats.md_code,
+            "md": formats.md_text,
+            "block": formats.md_block,
+            "rate": formats.rate,
+            "shown": views.shown,
+            "flatten": views.flatten,
+            "shortname": views.short_name,
+        }
+    )
+    environment.globals["sign"] = lambda found: {"good": "✅", "bad": "❌", "warn": "⚠️"}.get(found.kind, "➖")
+    return environment.get_template(name)
+
+
+def _finalize(value: Any) -> Any:
+    """Foreign text loses control characters before it is escaped; None is a fault of the template, not a word."""
+    if value is None:
+        raise RecordError("a template printed an absent value", subject="report")
+    return formats.clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
