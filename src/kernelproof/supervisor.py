@@ -63,9 +63,7 @@ class WorkerHost:
 
     def spawn(self, log: Path | None = None) -> Worker:
         """Fork a worker; its output is appended to `log`. Raises WorkerError when the host does not start."""
-        if not self._ready:
-            self._receive("ready", START_LIMIT_S)
-            self._ready = True
+        self.wait_until_ready()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._spawned += 1
         with theirs, (log or Path(os.devnull)).open("ab") as stream:
@@ -76,6 +74,12 @@ class WorkerHost:
                 raise self._gone() from None
         reply = self._receive("spawned", START_LIMIT_S)
         return Worker(self, int(reply["pid"]), ours, log)
+
+    def wait_until_ready(self) -> None:
+        """Wait for the interpreter's imports. Raises WorkerError when it does not start."""
+        if not self._ready:
+            self._receive("ready", START_LIMIT_S)
+            self._ready = True
 
     def exit_code(self, pid: int, limit_s: float) -> int | None:
         """How a worker ended (negative: by a signal), waiting for it at most `limit_s`; None when it still runs."""

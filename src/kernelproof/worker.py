@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -290,7 +290,7 @@ def _first_lines(text: str, most: int = 12) -> str:
 
 
 @contextlib.contextmanager
-def _handing_over() -> Any:
+def _handing_over() -> Iterator[None]:
     """Lift the file-size limit, which is meant for the candidate, while results are written."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))

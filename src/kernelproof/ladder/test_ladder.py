@@ -41,9 +41,9 @@ def test_correctness(climb: Climb, case: Case) -> None:
     show(climb.correctness(case))
 
 
-def test_suite_bias(climb: Climb) -> None:
-    """The errors of all cases together lean to no side (criterion c over the suite)."""
-    show(climb.suite_bias())
+def test_suite(climb: Climb) -> None:
+    """All cases together: their errors lean to no side, and faults do not begin at some length."""
+    show(climb.suite())
 
 
 def test_determinism(climb: Climb, case: Case) -> None:

@@ -1,0 +1,141 @@
+"""The test stage: a variant's way up the staged ladder (see kernelproof.ladder), kept as a record, JUnit XML and a log.
+
+pytest runs in this process with settings of its own; the candidate runs in workers. A record is written whatever
+happens to pytest: first one that says the run was cut short, and at the end the true one in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernelproof import records
+from kernelproof.processes import scrubbed
+from kernelproof.records import TestRecord
+from kernelproof.repository import provenance
+
+if TYPE_CHECKING:
+    from kernelproof.config import Config
+    from kernelproof.ladder.climb import Session
+
+LADDER = Path(__file__).resolve().parent / "ladder"
+LOG_LIMIT_BYTES = 64 << 10  # of what a candidate printed: its beginning and its end
+
+
+def run(config: Config, operator: str, names: list[str], output_dir: Path) -> list[TestRecord]:
+    """Test variants of one operator one after the other; writes `<name>.json`, `.xml` and `.log` into `output_dir`.
+
+    Raises ConfigError for an unknown name.
+    """
+    from kernelproof.ladder.climb import Session
+
+    variants = [config.operator(operator).variant(name) for name in names]
+    output_dir.mkdir(parents=True, exist_ok=True)
+    state = provenance(config.root)
+    found = []
+    with tempfile.TemporaryDirectory(prefix="kernelproof-test-") as scratch:
+        for variant in variants:
+            started = time.monotonic()
+            cut_short = TestRecord(
+                status=records.FAILED, reason="the test run was cut short", operator=operator, variant=variant.name,
+                role=variant.role, device=variant.device, trust=variant.trust, provenance=state,
+            )  # fmt: skip
+            path = output_dir / f"{variant.name}.json"
+            records.write(path, cut_short)
+            session = Session(config, [variant], Path(scratch))
+            with contextlib.closing(session):
+                record = _climb(session, path)
+            record.provenance = state
+            record.junit, record.log = (_relative(path.with_suffix(end), config.root) for end in (".xml", ".log"))
+            record.duration_s = time.monotonic() - started
+            records.write(path, record)
+            found.append(record)
+    return found
+
+
+class StagePlugin:
+    """Hands the stage's session to the ladder's conftest, which looks it up by this name."""
+
+    def __init__(self, session: Session) -> None:
+        self.__name__ = "kernelproof-stage"
+        self.session = session
+
+
+def _climb(session: Session, path: Path) -> TestRecord:
+    """Run pytest on the one variant of a session, and keep its log and JUnit XML beside the record."""
+    climb = session.climbs[0]
+    session.start()
+    junit, written = path.with_suffix(".xml"), io.StringIO()
+    failure = _pytest(junit, written, StagePlugin(session))
+    climb.leave()
+    records.atomic_write(path.with_suffix(".log"), scrubbed(written.getvalue() + _candidate_output(climb.log)))
+    record = climb.record()
+    if failure is None:
+        _scrub_junit(junit)
+    else:
+        junit.unlink(missing_ok=True)
+        record.status, record.reason = records.FAILED, failure
+        record.verdict = "not_run" if record.verdict == "correct" else record.verdict
+    return record
+
+
+def _pytest(junit: Path, written: io.StringIO, plugin: StagePlugin) -> str | None:
+    """Run the ladder; gives back what went wrong with pytest itself, if anything did."""
+    arguments = ["-c", LADDER / "pytest.ini", "--rootdir", LADDER, "--junitxml", junit, "--color=no", "--capture=no", "-rs"]
+    for unneeded in ("cacheprovider", "faulthandler", "doctest", "pastebin", "stepwise"):
+        arguments += ["-p", f"no:{unneeded}"]
+    try:
+        with _private_environment(), contextlib.redirect_stdout(written), contextlib.redirect_stderr(written):
+            import pytest
+
+            code = pytest.main([*map(str, arguments), str(LADDER / "test_ladder.py")], plugins=[plugin])
+    except Exception as error:
+        return f"pytest itself failed: {type(error).__name__}: {error}"
+    if code == pytest.ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
+    if code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return None
+    return f"pytest ended with {getattr(code, 'name', code)}; its log has the whole story"
+
+
+@contextlib.contextmanager
+def _private_environment() -> Iterator[None]:
+    """The user's own pytest settings and plugins have no say in the ladder."""
+    kept = dict(os.environ)
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+        os.environ.pop(name, None)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(kept)
+
+
+def _candidate_output(path: Path) -> str:
+    """What the candidate printed, without the middle of it if it is long."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return ""
+    size, half = path.stat().st_size, LOG_LIMIT_BYTES // 2
+    with path.open("rb") as stream:
+        data = stream.read(half if size > 2 * half else 2 * half)
+        if size > 2 * half:
+            stream.seek(-half, os.SEEK_END)
+            data += f"\n[... {size - 2 * half} bytes left out ...]\n".encode() + stream.read()
+    return "\n--- printed by the candidate's processes ---\n" + data.decode("utf-8", errors="replace")
+
+
+def _scrub_junit(path: Path) -> None:
+    text = re.sub(r'hostname="[^"]*"', 'hostname=""', path.read_text(encoding="utf-8"))
+    records.atomic_write(path, scrubbed(text))
+
+
+def _relative(path: Path, root: Path) -> str:
+    return os.path.relpath(path, root)

@@ -1,0 +1,7 @@
+// Never comes back.
+#include "rmsnorm.h"
+
+const char *launch(const RmsNormArgs &, void *) {
+    for (volatile int i = 0;; i = i + 1) {
+    }
+}

@@ -1,0 +1,163 @@
+"""The supervisor against candidates that crash, hang, end the process, flood the disk and leave processes behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from defects import CallFiles, candidate, rmsnorm_call
+
+from kernelproof.errors import WorkerCrashed, WorkerError, WorkerReplyError, WorkerTimeout
+from kernelproof.supervisor import Worker, WorkerHost
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SECRET_TOKEN", "hunter2")
+        host = WorkerHost(device="cpu", needs_torch=False, scratch=tmp_path_factory.mktemp("scratch"), threads=1)
+    with host:
+        yield host
+
+
+@pytest.fixture
+def call(tmp_path: Path) -> CallFiles:
+    return rmsnorm_call(tmp_path)
+
+
+def loaded(host: WorkerHost, name: str, log: Path | None = None) -> Worker:
+    worker = host.spawn(log)
+    worker.request("load", timeout_s=20, candidate=candidate(name))
+    return worker
+
+
+def test_a_good_kernel_gives_its_result(host: WorkerHost, call: CallFiles) -> None:
+    worker = loaded(host, "good")
+    reply = worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"], repeats=5)
+    assert reply["differing"] == 0
+    assert call.error("y") < 1e-6
+    worker.close()
+
+
+@pytest.mark.parametrize(("name", "code"), [("segfault", -signal.SIGSEGV), ("exit_zero", 0)])
+def test_a_crash_is_named(host: WorkerHost, call: CallFiles, name: str, code: int) -> None:
+    worker = loaded(host, name)
+    with pytest.raises(WorkerCrashed) as caught:
+        worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
+    assert caught.value.exit_code == code
+    assert not worker.alive
+    with pytest.raises(WorkerError, match="has ended"):
+        worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
+
+
+def test_a_hang_is_killed_on_time(host: WorkerHost, call: CallFiles) -> None:
+    worker = loaded(host, "hang")
+    started = time.monotonic()
+    with pytest.raises(WorkerTimeout, match=r"within 0\.3 s"):
+        worker.request("run", timeout_s=0.3, arguments=call.arguments, outputs=["y"])
+    assert time.monotonic() - started < 3
+    assert not alive(worker.pid)
+
+
+def test_an_error_leaves_the_worker_usable(host: WorkerHost, call: CallFiles) -> None:
+    worker = loaded(host, "raises")
+    for _ in range(2):
+        with pytest.raises(WorkerReplyError, match="this kernel takes no such input"):
+            worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
+    worker.close()
+    assert not alive(worker.pid)
+
+
+def test_what_a_candidate_leaves_running_is_killed_with_it(host: WorkerHost, call: CallFiles, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    worker = loaded(host, "daemon", log)
+    worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
+    daemon = int(log.read_text().split("daemon ")[1].split()[0])
+    assert alive(daemon)
+    worker.close()
+    assert gone_within(daemon, 5)
+
+
+def test_output_goes_to_the_log_and_cannot_fill_the_disk(host: WorkerHost, call: CallFiles, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    worker = loaded(host, "flood", log)
+    worker.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"])
+    worker.close()
+    assert 1 << 20 < log.stat().st_size <= 16 << 20
+
+
+def test_a_hand_made_answer_is_refused(host: WorkerHost, call: CallFiles) -> None:
+    worker = loaded(host, "forged_answer")
+    with pytest.raises(WorkerError, match="not written by the worker"):
+        worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
+    assert not alive(worker.pid)
+
+
+def test_the_environment_is_allow_listed(host: WorkerHost, call: CallFiles, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    worker = loaded(host, "prints_environment", log)
+    worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
+    worker.close()
+    names = {line.split("=")[0] for line in log.read_text().splitlines()}
+    assert {"PATH", "HOME", "OMP_NUM_THREADS"} <= names
+    assert not names & {"SECRET_TOKEN", "PYTEST_CURRENT_TEST", "USER"}
+    assert f"HOME={host.scratch}" in log.read_text().splitlines()
+
+
+def test_workers_are_told_apart(host: WorkerHost, call: CallFiles) -> None:
+    """Two at once, and the crash of one is not the other's."""
+    good, bad = loaded(host, "good"), loaded(host, "segfault")
+    with pytest.raises(WorkerCrashed):
+        bad.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
+    good.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
+    assert call.error("y") < 1e-6
+    good.close()
+
+
+def test_a_host_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "numpy.py").write_text("raise ImportError('this numpy is broken')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with (
+        WorkerHost(device="cpu", needs_torch=False, scratch=tmp_path) as host,
+        pytest.raises(WorkerError, match="this numpy is broken"),
+    ):
+        host.spawn()
+
+
+def test_nothing_survives_a_killed_supervisor(tmp_path: Path) -> None:
+    script = f"""
+import sys, time
+from pathlib import Path
+sys.path[:0] = {sys.path!r}
+from kernelproof.supervisor import WorkerHost
+host = WorkerHost(device="cpu", needs_torch=False, scratch=Path({str(tmp_path)!r}))
+print(host._process.pid, host.spawn().pid, flush=True)
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    assert len(pids) == 2 and all(alive(pid) for pid in pids)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert all(gone_within(pid, 5) for pid in pids)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def gone_within(pid: int, limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not alive(pid)
