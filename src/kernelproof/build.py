@@ -1,0 +1,806 @@
+"""The build stage: one variant, from an empty folder, kept under the signature of everything that went into it.
+
+results/store/
+    build/<signature>/      lib.so, <arch>.cubin, <arch>.sass, build.json; renamed into place when complete
+    binding/<signature>/    binding.o of an operator, shared by its variants
+    <kind>/index/<key>/     empty files named like signatures: what was built from this key
+    toolkit-<fingerprint>   link to the CUDA toolkit, so that no path of this machine gets into machine code
+    tmp-…/                  a build under way; never used, removed by the next build if its owner is dead
+
+Which headers a source includes is known only after compiling it. So a lookup goes by *key* (source bytes, macros, flags,
+archs, compilers); of the builds kept under it, the one whose recorded headers are unchanged is the one; and before it is
+used, each of its files is compared with its recorded SHA-256.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernelproof import records, sass, toolchain
+from kernelproof.config import Config, OperatorConfig, VariantConfig
+from kernelproof.errors import BuildError, ToolError
+from kernelproof.processes import run as run_process
+from kernelproof.processes import scrubbed
+from kernelproof.records import BudgetRow, BuildRecord, Cubin, FileHash, sha256_file
+from kernelproof.repository import provenance
+
+FORMAT = 1  # of what is kept; a change makes all earlier builds unused
+TIME_LIMIT_S = 900.0
+EXTENSION_NAME = "kernelproof_extension"  # what TORCH_EXTENSION_NAME is for every `abi: torch` library
+HERE = "/proc/self/cwd/"  # the repository as a compiler sees it: the same text wherever it lies
+MESSAGE_LINES = 16
+
+CUDA_FLAGS = ["-O3", "-lineinfo", "-Xptxas", "-v", "-Xcompiler", f"-fPIC,-ffile-prefix-map={HERE}="]
+HOST_FLAGS = ["-O3", "-fPIC"]
+BINDING_FLAGS = ["-O2", "-fPIC", "-std=c++17"]
+
+
+def run(
+    config: Config, operator: str, variant: str, output: Path, cuda_home: Path | None = None, cores: int | None = None
+) -> BuildRecord:
+    """Build one variant and write its record to `output`, its log beside it.
+
+    A variant that does not compile gives a record with status `failed`, a missing tool one with `not_run` and the
+    remedy. Raises ConfigError for an unknown name and BuildError when the results cannot be written.
+    """
+    started = time.monotonic()
+    owner = config.operator(operator)
+    chosen = owner.variant(variant)
+    log = Log()
+    record = BuildRecord(
+        operator=operator,
+        variant=variant,
+        role=chosen.role,
+        device=chosen.device,
+        abi=chosen.abi,
+        macros=dict(chosen.macros),
+        flags=list(chosen.flags),
+        archs=[],
+    )
+    try:
+        record = _attempt(config, owner, chosen, record, log, cuda_home, cores or len(os.sched_getaffinity(0)))
+    except Unbuildable as problem:
+        record.status, record.reason, record.remedy = problem.status, problem.reason, problem.remedy
+        record.compiler_message = problem.compiler_message
+        log.say(f"{problem.status}: {problem.reason}")
+    except ToolError as error:
+        record.status, record.remedy = records.NOT_RUN, error.hint
+        record.reason = scrubbed(f"{error.subject}: {error.message}" if error.subject else error.message)
+        log.say(f"not run: {record.reason}")
+    except OSError as error:
+        raise BuildError(
+            f"the build cannot be kept: {error.strerror}", subject=str(error.filename), hint="is the disk full or read-only?"
+        ) from None
+    record.provenance = provenance(config.root)
+    record.duration_s = round(time.monotonic() - started, 3)
+    log_path = output.with_suffix(".log")
+    records.atomic_write(log_path, log.text())
+    record.log = _relative(log_path, config.root)
+    records.write(output, record)
+    return record
+
+
+class Unbuildable(Exception):
+    """This variant cannot be built here; the others can."""
+
+    def __init__(
+        self, reason: str, *, status: str = records.FAILED, remedy: str | None = None, compiler_message: str | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.reason, self.status, self.remedy, self.compiler_message = reason, status, remedy, compiler_message
+
+
+class Log:
+    """The build's log in memory, scrubbed when it is written."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        """Add a line or several."""
+        self.lines.append(text.rstrip("\n"))
+
+    def text(self) -> str:
+        """The whole log without names of this machine."""
+        return scrubbed("\n".join(self.lines) + "\n").replace(HERE, "")
+
+
+def _attempt(
+    config: Config,
+    owner: OperatorConfig,
+    variant: VariantConfig,
+    record: BuildRecord,
+    log: Log,
+    cuda_home: Path | None,
+    cores: int,
+) -> BuildRecord:
+    """Reuse or make a build. Raises Unbuildable or ToolError."""
+    root = config.root.resolve()
+    record.sources = _hash_sources(root, _source_names(variant, root))
+    if variant.abi == "python":
+        record.signature = _digest([FORMAT, variant.entry, _plain(record.sources), _version_of("torch")])
+        return record
+    plan = _plan(config, owner, variant, record.sources, cuda_home, cores)
+    record.archs = plan.archs
+    record.compiler = plan.cuda.compiler() if plan.cuda else None
+    record.host_compiler = plan.host.compiler()
+    store = Store(plan.store, "build", plan.places, log)
+    bindings = Store(plan.store, "binding", plan.places, log)
+    store.sweep()
+    binding = bindings.find(plan.binding_key) if plan.binding else None
+    extra = binding.signature if binding else ""
+    entry = store.find(plan.key, extra) if binding or not plan.binding else None
+    if entry is None:
+        entry = _build(plan, store, bindings, binding, record, log)
+    else:
+        log.say(f"reused {plan.key[:12]}/{entry.signature}: sources, {len(entry.headers)} headers, tools, files unchanged")
+        log.say(entry.facts["log"])
+    return _fill(record, entry, plan, variant)
+
+
+def _fill(record: BuildRecord, entry: Entry, plan: Plan, variant: VariantConfig) -> BuildRecord:
+    """The record of this variant from what is kept of its build."""
+    folder = _relative(entry.folder, plan.root)
+    record.signature = entry.signature
+    record.headers = _summarised(entry.headers)
+    record.commands = list(entry.facts["commands"])
+    record.host_code_sha256 = entry.facts["host_code_sha256"]
+    library = FileHash(**entry.facts["library"])
+    record.library = dataclasses.replace(library, path=f"{folder}/{library.path}")
+    record.cubins = [records.from_json(Cubin, cubin) for cubin in entry.facts["cubins"]]
+    for cubin in record.cubins:
+        cubin.path = f"{folder}/{cubin.path}"
+    record.budget = budget_rows(variant, record.cubins)
+    return record
+
+
+def budget_rows(variant: VariantConfig, cubins: Sequence[Cubin]) -> list[BudgetRow]:
+    """Each kernel's registers, static shared memory (bytes) and spills (bytes stored and loaded) against the budget."""
+    rows = []
+    for cubin in cubins:
+        for kernel in cubin.kernels:
+            spill_bytes = kernel.spill_store_bytes + kernel.spill_load_bytes
+            for what, limit, value in (
+                ("registers", variant.budget.registers, kernel.registers),
+                ("shared_bytes", variant.budget.shared_bytes, kernel.shared_bytes),
+                ("spill_bytes", variant.budget.spill_bytes, spill_bytes),
+            ):
+                rows.append(BudgetRow(cubin.arch, kernel.demangled, what, limit, value, value <= limit))
+    return rows
+
+
+# --- what goes into a build -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a build depends on and that is known before it starts. Paths are relative to the root."""
+
+    root: Path
+    store: Path  # absolute
+    variant: VariantConfig
+    archs: list[str]
+    sources: list[FileHash]
+    include: list[str]
+    binding: FileHash | None
+    host: toolchain.HostCompiler
+    cuda: toolchain.CudaToolchain | None
+    toolkit: str | None  # the link to cuda.home
+    places: Places
+    target: str  # what -march=native means here
+    cores: int
+
+    @property
+    def key(self) -> str:
+        """A hash over all of it but the headers' contents."""
+        variant = self.variant
+        return _digest(
+            [
+                FORMAT,
+                variant.abi,
+                variant.device,
+                _plain(self.sources),
+                macro_flags(variant.macros),
+                variant.flags,
+                self.archs,
+                self.include,
+                [CUDA_FLAGS, HOST_FLAGS],
+                [self.cuda.fingerprint, sha256_file(self.cuda.library_folder / "libcudart_static.a")] if self.cuda else None,
+                self.host.fingerprint,
+                self.target,
+                _version_of("torch") if variant.abi == "torch" else None,
+            ]
+        )
+
+    @property
+    def binding_key(self) -> str:
+        """The same for the operator's binding object, which no variant's macro reaches."""
+        binding = self.binding
+        return _digest([FORMAT, binding and _plain([binding]), self.include, BINDING_FLAGS, self.host.fingerprint])
+
+
+def _plan(
+    config: Config,
+    owner: OperatorConfig,
+    variant: VariantConfig,
+    sources: list[FileHash],
+    cuda_home: Path | None,
+    cores: int,
+) -> Plan:
+    root, store = config.root.resolve(), config.results.resolve() / "store"
+    tools = store / "tools.json"
+    host = toolchain.find_host_compiler(tools)
+    cuda = toolchain.find_cuda(cuda_home, tools) if variant.device == "cuda" else None
+    archs = toolchain.resolve_archs(variant.archs or config.archs) if cuda else []
+    if cuda and not archs:
+        raise Unbuildable(
+            "archs lists only 'native', and there is no GPU here",
+            status=records.NOT_RUN,
+            remedy="name an architecture in archs, e.g. sm_90a",
+        )
+    places = Places(root)
+    toolkit = None
+    if cuda:
+        toolkit = _link_toolkit(cuda, store, root)
+        places.add("<toolkit>", cuda.home, root / toolkit)
+    binding = None
+    if variant.abi == "tvm_ffi":
+        places.add("<tvm_ffi>", toolchain.tvm_ffi_folder())
+        if owner.binding is None:
+            raise Unbuildable(f"operator {owner.name} names no binding, which abi tvm_ffi needs")
+        binding = _hash_sources(root, [owner.binding])[0]
+    else:
+        places.add("<torch>", _torch_folder(variant))
+        places.add("<python>", Path(sysconfig.get_path("include")))
+    target = toolchain.resolved_target(host, variant.flags)
+    include = list(owner.include)
+    return Plan(root, store, variant, archs, sources, include, binding, host, cuda, toolkit, places, target, cores)
+
+
+def _torch_folder(variant: VariantConfig) -> Path:
+    folder = toolchain.package_folder("torch")
+    if folder is None:
+        raise ToolError("torch is missing, and abi torch compiles against it", subject="torch", hint="pip install torch")
+    if variant.device == "cuda" and not (folder / "lib" / "libtorch_cuda.so").is_file():
+        raise ToolError(
+            "this PyTorch is built without CUDA, and abi torch with device cuda needs it",
+            subject="torch",
+            hint="install a CUDA build of PyTorch (envs/torch-cuda.txt)",
+        )
+    return folder
+
+
+def _source_names(variant: VariantConfig, root: Path) -> list[str]:
+    names = list(variant.sources)
+    module = variant.entry.rpartition(":")[0]
+    if variant.abi == "python" and module and not names:
+        in_root = [module] if module.endswith(".py") else [f"{prefix}{module.replace('.', '/')}.py" for prefix in ("", "src/")]
+        names += [name for name in in_root if (root / name).is_file() or module.endswith(".py")]
+    return names
+
+
+def _hash_sources(root: Path, names: Sequence[str]) -> list[FileHash]:
+    missing = [name for name in names if not (root / name).is_file()]
+    if missing:
+        raise Unbuildable(
+            f"source file {missing[0]} does not exist", remedy="correct the path in config.yaml, or restore the file"
+        )
+    return [FileHash(name, sha256_file(root / name), (root / name).stat().st_size) for name in names]
+
+
+def macro_flags(macros: dict[str, Any]) -> list[str]:
+    """Macros as compiler flags: `-DNAME=VALUE`, true and false as 1 and 0, a null as `-DNAME`."""
+    flags = []
+    for name, value in sorted(macros.items()):
+        text = "" if value is None else f"={int(value) if isinstance(value, bool) else value}"
+        flags.append(f"-D{name}{text}")
+    return flags
+
+
+def _link_toolkit(cuda: toolchain.CudaToolchain, store: Path, root: Path) -> str:
+    """A link to the toolkit below the root, named by what the toolkit is and not by where it lies."""
+    link = store / f"toolkit-{cuda.fingerprint[:12]}"
+    store.mkdir(parents=True, exist_ok=True)
+    if not link.is_symlink() or link.readlink() != cuda.home:
+        temporary = link.with_name(f".{link.name}.{os.getpid()}")
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(cuda.home)
+        temporary.replace(link)
+    return _relative(link, root)
+
+
+class Places:
+    """Names for files that mean the same on every machine: `csrc/a.h`, `<toolkit>/include/b.h`, `<system>/usr/…`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folders: dict[str, Path] = {}
+        self.aliases: list[tuple[str, str]] = []
+
+    def add(self, name: str, folder: Path, *aliases: Path) -> None:
+        """Call `folder` (also known as `aliases`) by a name in angle brackets."""
+        self.folders[name] = folder
+        self.aliases += [(f"{path}/", f"{name}/") for path in (*aliases, folder, folder.resolve())]
+
+    def named(self, path: str) -> str:
+        """The name of a file as a compiler wrote its path."""
+        absolute = os.path.normpath(self.root / path.removeprefix(HERE))
+        for prefix, name in (*self.aliases, (f"{self.root}/", "")):
+            if absolute.startswith(prefix):
+                return name + absolute[len(prefix) :]
+        return f"<system>{absolute}"
+
+    def path(self, name: str) -> Path:
+        """The file of a name that `named` gave."""
+        if name.startswith("<system>"):
+            return Path(name.removeprefix("<system>"))
+        place, _, rest = name.partition("/")
+        return self.folders[place] / rest if place in self.folders else self.root / name
+
+    def shown(self, text: str) -> str:
+        """A command line with names in place of paths."""
+        for prefix, name in (*self.aliases, (HERE, ""), (f"{self.root}/", "")):
+            text = text.replace(prefix, name)
+        return text
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Entry:
+    """Something kept: its folder, signature, every header that went into it by name, and the facts about it."""
+
+    folder: Path
+    signature: str
+    headers: dict[str, str]  # name → SHA-256
+    facts: dict[str, Any]
+
+
+class Store:
+    """Finished builds of one kind, found by key and used only when whole and current."""
+
+    def __init__(self, base: Path, kind: str, places: Places, log: Log) -> None:
+        self.base, self.folder, self.places, self.log = base, base / kind, places, log
+        self.kind = kind
+
+    def find(self, key: str, extra: str = "") -> Entry | None:
+        """The build of this key whose headers are unchanged and whose files are intact, if there is one."""
+        for marker in sorted((self.folder / "index" / key).glob("*")):
+            folder = self.folder / marker.name
+            entry, damage = self._load(folder)
+            if entry is None:
+                self.log.say(f"the kept {self.kind} {marker.name} is damaged: {damage}; it is removed and built again")
+                shutil.rmtree(folder, ignore_errors=True)
+                marker.unlink(missing_ok=True)
+            elif entry.facts["extra"] == extra and self._headers_unchanged(entry):
+                return entry
+        return None
+
+    def _load(self, folder: Path) -> tuple[Entry | None, str]:
+        """What is kept in a folder, or None and what is wrong with it."""
+        try:
+            stored = json.loads((folder / "build.json").read_text(encoding="utf-8"))
+            for name, expected in stored["files"].items():
+                path = folder / name
+                if not path.is_file():
+                    return None, f"{name} is missing"
+                if sha256_file(path) != expected:
+                    return None, f"{name} does not have its recorded SHA-256"
+            return Entry(folder, folder.name, stored["headers"], stored["facts"]), ""
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return None, f"its build.json cannot be used ({type(error).__name__})"
+
+    def _headers_unchanged(self, entry: Entry) -> bool:
+        for name, expected in entry.headers.items():
+            path = self.places.path(name)
+            if not path.is_file() or sha256_file(path) != expected:
+                self.log.say(f"the kept {self.kind} {entry.signature} is of another {name}")
+                return False
+        return True
+
+    def keep(self, temporary: Path, files: Sequence[str], key: str, headers: dict[str, str], facts: dict[str, Any]) -> Entry:
+        """Move a finished build's files into place, all at once."""
+        signature = _digest([key, headers, facts["extra"]])
+        finished = Path(tempfile.mkdtemp(prefix="finished-", dir=temporary))
+        for name in files:
+            (temporary / name).rename(finished / name)
+        payload = {"headers": headers, "facts": facts, "files": {name: sha256_file(finished / name) for name in files}}
+        records.atomic_write(finished / "build.json", json.dumps(payload, indent=1, sort_keys=True) + "\n")
+        finished.chmod(0o755)
+        folder = self.folder / signature
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        entry = Entry(folder, signature, headers, facts)
+        try:
+            finished.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+            entry = self._load(folder)[0] or self._replace(entry, finished, temporary)
+        marker = self.folder / "index" / key / signature
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+        return entry
+
+    def _replace(self, entry: Entry, finished: Path, temporary: Path) -> Entry:
+        """Put a build in the place of a damaged one that no key led to."""
+        entry.folder.rename(temporary / "replaced")
+        finished.rename(entry.folder)
+        return entry
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """An empty folder for a build, on the same file system; gone afterwards. The lock in it says that we live."""
+        self.base.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="tmp-", dir=self.base))
+        try:
+            with (folder / ".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Remove what builds left that were killed: their lock went with them."""
+        for folder in self.base.glob("tmp-*"):
+            with contextlib.suppress(OSError):
+                with (folder / ".lock").open() as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+                self.log.say(f"removed {folder.name}, left by a build that was killed")
+
+    @contextlib.contextmanager
+    def locked(self, key: str) -> Iterator[None]:
+        """One process at a time for this key."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / f".{key}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+# --- compiling --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Edge:
+    """One step of a build: a shell command line that makes `outputs` from `inputs` (all relative to the root)."""
+
+    what: str
+    command: str
+    inputs: list[str]
+    outputs: list[str]
+    log: str
+    depfile: str | None = None
+
+
+@dataclass
+class Steps:
+    """The steps of one build: its objects, and for each CUDA object the machine code by arch."""
+
+    edges: list[Edge] = field(default_factory=list)
+    objects: list[tuple[str, str]] = field(default_factory=list)  # source, object
+    cubins: list[tuple[str, str, str, str]] = field(default_factory=list)  # object, arch, cubin, sass
+
+
+def _build(
+    plan: Plan, store: Store, bindings: Store, binding: Entry | None, record: BuildRecord, log: Log
+) -> Entry:
+    """Compile, link and analyse one variant. Raises Unbuildable with the compiler's message when it does not compile."""
+    started_ns = time.time_ns()
+    with store.scratch() as temporary, ThreadPoolExecutor(1) as beside:
+        shown = Places(plan.root)
+        shown.aliases = [*plan.places.aliases, (f"{_relative(temporary, plan.root)}/", "<build>/")]
+        pending = beside.submit(_binding, plan, bindings, log) if plan.binding and binding is None else None
+        steps = _compile_steps(plan, temporary)
+        _ninja(plan, steps.edges, temporary, "compile", shown, log)
+        binding = pending.result() if pending else binding
+        link = _link_step(plan, steps, binding, temporary)
+        _ninja(plan, [link], temporary, "link", shown, log)
+        headers = _headers(plan, steps.edges, started_ns)
+        facts, files = _facts(plan, steps, link, temporary)
+        facts["commands"] = [shown.shown(edge.command) for edge in (*steps.edges, link)]
+        facts["extra"] = binding.signature if binding else ""
+        facts["log"] = log.text()
+        entry = store.keep(temporary, files, plan.key, headers, facts)
+    log.say(f"built {plan.key[:12]}/{entry.signature}")
+    return entry
+
+
+def _binding(plan: Plan, store: Store, log: Log) -> Entry:
+    """The operator's binding object: compiled once, by whichever build comes first."""
+    assert plan.binding is not None
+    started_ns = time.time_ns()
+    with store.locked(plan.binding_key):
+        if (entry := store.find(plan.binding_key)) is not None:
+            return entry
+        with store.scratch() as temporary:
+            shown = Places(plan.root)
+            shown.aliases = [*plan.places.aliases, (f"{_relative(temporary, plan.root)}/", "<build>/")]
+            step = _host_step(plan, plan.binding.path, _relative(temporary / "binding.o", plan.root), BINDING_FLAGS, [])
+            _ninja(plan, [step], temporary, "binding", shown, log)
+            headers = _headers(plan, [step], started_ns)
+            return store.keep(temporary, ["binding.o"], plan.binding_key, headers, {"extra": ""})
+
+
+def _compile_steps(plan: Plan, temporary: Path) -> Steps:
+    steps = Steps()
+    folder = _relative(temporary, plan.root)
+    for index, source in enumerate(plan.sources):
+        target = f"{folder}/{index}-{Path(source.path).stem}.o"
+        steps.objects.append((source.path, target))
+        if source.path.endswith(".cu"):
+            steps.edges.append(_cuda_step(plan, source.path, target))
+            _machine_code_steps(plan, steps, target, folder, index)
+        else:
+            standard = [] if _sets_standard(plan.variant.flags) else ["-std=c++20"]
+            macros = macro_flags(plan.variant.macros)
+            # An nvcc option would not be understood here; a CUDA variant's flags are for its .cu files.
+            flags = plan.variant.flags if plan.variant.device == "cpu" else []
+            steps.edges.append(_host_step(plan, source.path, target, [*HOST_FLAGS, *standard], [*macros, *flags]))
+    return steps
+
+
+def _cuda_step(plan: Plan, source: str, target: str) -> Edge:
+    """One nvcc call for all archs. `--keep` gives temporary files fixed names, which otherwise get into the object."""
+    assert plan.cuda is not None
+    keep = f"{target}.keep"
+    archs = [f"-gencode=arch={arch.replace('sm_', 'compute_')},code={arch}" for arch in plan.archs]
+    standard = [] if _sets_standard(plan.variant.flags) else ["-std=c++17"]
+    command = [
+        f"{HERE}{plan.toolkit}/bin/nvcc", "-ccbin", str(plan.host.path), *CUDA_FLAGS, *standard, *archs,
+        "--threads", str(max(1, min(len(plan.archs), plan.cores))),
+        *macro_flags(plan.variant.macros), *_includes(plan, HERE), *_torch_flags(plan),
+        *[flag for flag in plan.variant.flags if not _is_library(flag)],
+        "-c", f"{HERE}{source}", "-o", target, "-MD", "-MF", f"{target}.d", "--keep", "--keep-dir", keep,
+    ]  # fmt: skip
+    line = f"mkdir -p {shlex.quote(keep)} && {shlex.join(command)}"
+    return Edge(f"nvcc {source}", line, [source], [target], f"{target}.log", f"{target}.d")
+
+
+def _machine_code_steps(plan: Plan, steps: Steps, target: str, folder: str, index: int) -> None:
+    """Take the cubins out of the object, so that they are the embedded ones, and disassemble each once."""
+    assert plan.cuda is not None
+    several = sum(source.path.endswith(".cu") for source in plan.sources) > 1
+    stem = f"{index}-" if several else ""
+    made = {arch: f"{folder}/{stem}{arch}.cubin" for arch in plan.archs}
+    extract = f"{folder}/{index}-elf"
+    cuobjdump, nvdisasm = (shlex.quote(str(plan.cuda.tools[name].path)) for name in ("cuobjdump", "nvdisasm"))
+    moves = [f"mv ./*.{arch}.cubin ../{stem}{arch}.cubin" for arch in plan.archs]
+    line = f"mkdir -p {extract} && cd {extract} && {cuobjdump} -xelf all ../{Path(target).name} && {' && '.join(moves)}"
+    steps.edges.append(Edge("cuobjdump", line, [target], list(made.values()), f"{folder}/{index}-elf.log"))
+    for arch, cubin in made.items():
+        listing = cubin.removesuffix(".cubin") + ".sass"
+        # Without data-flow analysis it takes half the time; that only serves to annotate indirect branches.
+        line = f"{nvdisasm} -ndf -c {cubin} > {listing}"
+        steps.edges.append(Edge(f"nvdisasm {arch}", line, [cubin], [listing], f"{listing}.log"))
+        steps.cubins.append((target, arch, cubin, listing))
+
+
+def _host_step(plan: Plan, source: str, target: str, flags: list[str], more: list[str]) -> Edge:
+    maps = [f"-ffile-prefix-map={folder}={name.strip('<>')}" for name, folder in plan.places.folders.items()]
+    command = [
+        str(plan.host.path), *flags, *maps, *_includes(plan, ""), *_torch_flags(plan), *more,
+        "-c", source, "-o", target, "-MD", "-MF", f"{target}.d",
+    ]  # fmt: skip
+    return Edge(f"g++ {source}", shlex.join(command), [source], [target], f"{target}.log", f"{target}.d")
+
+
+def _link_step(plan: Plan, steps: Steps, binding: Entry | None, temporary: Path) -> Edge:
+    target = _relative(temporary / "lib.so", plan.root)
+    objects = [made for _, made in steps.objects]
+    if binding is not None:
+        objects.append(_relative(binding.folder / "binding.o", plan.root))
+    libraries: list[str] = []
+    if plan.cuda is not None:
+        libraries += [f"-L{plan.cuda.library_folder}", "-lcudart_static", "-ldl", "-lpthread", "-lrt"]
+    if plan.variant.abi == "tvm_ffi":
+        # A symbol that nobody defines is a build error here, not a crash at load.
+        libraries += [f"-L{plan.places.folders['<tvm_ffi>'] / 'lib'}", "-ltvm_ffi", "-Wl,-z,defs"]
+    else:
+        libraries += [f"-L{plan.places.folders['<torch>'] / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"]
+        libraries += ["-lc10_cuda", "-ltorch_cuda"] if plan.cuda is not None else []
+    # On the host every flag may matter to the linker (-fopenmp, -flto); nvcc's do not, but for libraries.
+    flags = [flag for flag in plan.variant.flags if plan.cuda is None or _is_library(flag)]
+    command = [str(plan.host.path), "-shared", *objects, "-o", target, *libraries, *flags]
+    return Edge("link", shlex.join(command), objects, [target], f"{target}.log")
+
+
+def _includes(plan: Plan, prefix: str) -> list[str]:
+    folders = [f"-I{prefix}{folder}" for folder in plan.include]
+    if plan.variant.abi == "tvm_ffi":
+        folders += ["-isystem", str(plan.places.folders["<tvm_ffi>"] / "include")]
+    return folders
+
+
+def _torch_flags(plan: Plan) -> list[str]:
+    """What torch.utils.cpp_extension passes, without importing it."""
+    if plan.variant.abi != "torch":
+        return []
+    torch = plan.places.folders["<torch>"]
+    cmake = torch / "share" / "cmake" / "Torch" / "TorchConfig.cmake"
+    text = cmake.read_text(encoding="utf-8") if cmake.is_file() else ""
+    abi = re.search(r"_GLIBCXX_USE_CXX11_ABI=([01])", text)
+    folders = [torch / "include", torch / "include" / "torch" / "csrc" / "api" / "include", plan.places.folders["<python>"]]
+    if plan.cuda is not None:
+        folders.append(plan.cuda.include)
+    system = [part for folder in folders for part in ("-isystem", str(folder))]
+    name = [f"-DTORCH_EXTENSION_NAME={EXTENSION_NAME}", "-DTORCH_API_INCLUDE_EXTENSION_H"]
+    return [*system, *name, f"-D_GLIBCXX_USE_CXX11_ABI={abi[1] if abi else 1}"]
+
+
+def _sets_standard(flags: Sequence[str]) -> bool:
+    return any(flag.startswith(("-std=", "--std=", "--std")) for flag in flags)
+
+
+def _is_library(flag: str) -> bool:
+    return flag.startswith("-l") and flag != "-lineinfo"
+
+
+def _ninja(plan: Plan, edges: Sequence[Edge], temporary: Path, name: str, shown: Places, log: Log) -> None:
+    """Run the steps with ninja from the root. Raises Unbuildable with the compiler's words when one fails."""
+    file = temporary / f"{name}.ninja"
+    folder = _relative(temporary, plan.root)
+    file.write_text(ninja_file(edges, folder), encoding="utf-8")
+    done = run_process(
+        [toolchain.find_ninja(), "-f", _relative(file, plan.root), "-j", str(plan.cores), "-k", "0"],
+        cwd=plan.root,
+        check=False,
+        timeout_s=TIME_LIMIT_S,
+        stop_signal=signal.SIGTERM,  # ninja's children have process groups of their own; it passes the signal on
+    )
+    said = ""
+    for edge in edges:
+        path = plan.root / edge.log
+        output = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        output = shown.shown(output)
+        log.say(f"$ {shown.shown(edge.command)}\n{output}")
+        said += output
+    if done.returncode != 0:
+        log.say(done.stdout + done.stderr)
+        message = scrubbed(first_errors(said) or first_errors(shown.shown(done.stdout + done.stderr)))
+        raise Unbuildable("failed to build", compiler_message=message, remedy="the log has the compiler's whole output")
+    log.say(f"{name}: {done.duration_s:.2f} s")
+
+
+def ninja_file(edges: Sequence[Edge], folder: str) -> str:
+    """The steps in ninja's language; each step's output goes to a file of its own."""
+    lines = [f"builddir = {_ninja_path(folder)}", "rule step", "  command = $line", "  description = $what"]
+    for edge in edges:
+        outputs, inputs = (" ".join(_ninja_path(path) for path in paths) for paths in (edge.outputs, edge.inputs))
+        line = f"({edge.command}) > {shlex.quote(edge.log)} 2>&1"
+        lines += [f"build {outputs}: step {inputs}", f"  line = {line.replace('$', '$$')}", f"  what = {edge.what}"]
+    return "\n".join(lines) + "\n"
+
+
+def _ninja_path(path: str) -> str:
+    return re.sub(r"([$ :])", r"$\1", path)
+
+
+_ERROR = re.compile(r"\b(?:fatal )?error\b|\bfatal\b|undefined reference|multiple definition|cannot find|catastrophic", re.I)
+_NOISE = re.compile(r"^ptxas info|^\s*\d+ bytes stack frame|^ninja:|^\[\d+/\d+\]|^FAILED:|warning", re.I)
+
+
+def first_errors(text: str) -> str:
+    """The compiler's first errors with the lines that belong to them, at most 16 lines."""
+    lines = [line for line in text.splitlines() if line.strip() and not _NOISE.search(line)]
+    first = next((index for index, line in enumerate(lines) if _ERROR.search(line)), None)
+    chosen = lines[-MESSAGE_LINES:] if first is None else lines[first : first + MESSAGE_LINES]
+    return "\n".join(chosen)
+
+
+def _headers(plan: Plan, edges: Sequence[Edge], started_ns: int) -> dict[str, str]:
+    """Every file that the compilers read but the sources, by name, with its SHA-256.
+
+    Raises Unbuildable when a source or header was changed during the build: nobody could say what was compiled.
+    """
+    own = {source.path for source in (*plan.sources, *([plan.binding] if plan.binding else []))}
+    found: dict[str, str] = {}
+    for edge in edges:
+        if edge.depfile:
+            for path in parse_depfile((plan.root / edge.depfile).read_text(encoding="utf-8")):
+                name = plan.places.named(path)
+                if name not in own and name not in found:
+                    found[name] = sha256_file(plan.places.path(name))
+    compiled = [*plan.sources, *([plan.binding] if plan.binding else [])]
+    changed = [source.path for source in compiled if sha256_file(plan.root / source.path) != source.sha256]
+    headers = [name for name in found if not name.startswith("<")]
+    changed += [name for name in headers if (plan.root / name).stat().st_mtime_ns > started_ns]
+    if changed:
+        raise Unbuildable(f"{changed[0]} was changed while it was compiled", remedy="run the same command again")
+    return dict(sorted(found.items()))
+
+
+def parse_depfile(text: str) -> list[str]:
+    """The prerequisites in a Makefile fragment that a compiler wrote with -MD."""
+    _, _, rest = text.replace("\\\n", " ").partition(":")
+    return [part.replace("\\ ", " ") for part in re.findall(r"(?:\\ |\S)+", rest)]
+
+
+# --- facts ------------------------------------------------------------------------------------------------------------
+
+
+def _facts(plan: Plan, steps: Steps, link: Edge, temporary: Path) -> tuple[dict[str, Any], list[str]]:
+    """What is to be recorded of a finished build, and the names of the files to keep."""
+    library = plan.root / link.outputs[0]
+    cubins = [_cubin(plan, *step) for step in steps.cubins]
+    host = [
+        sass.host_code_sha256((plan.root / made).read_bytes(), constants=not source.endswith(".cu"))
+        for source, made in steps.objects
+    ]
+    facts = {
+        "library": dataclasses.asdict(FileHash("lib.so", sha256_file(library), library.stat().st_size)),
+        "cubins": [dataclasses.asdict(cubin) for cubin in cubins],
+        "host_code_sha256": _digest(host),
+    }
+    listings = [Path(listing).name for *_, listing in steps.cubins]
+    return facts, ["lib.so", *[cubin.path for cubin in cubins], *listings]
+
+
+def _cubin(plan: Plan, target: str, arch: str, cubin: str, listing: str) -> Cubin:
+    path = plan.root / cubin
+    data = path.read_bytes()
+    output = (plan.root / f"{target}.log").read_text(encoding="utf-8", errors="replace")
+    resources = [entry for entry in sass.parse_ptxas(output) if entry.arch == arch]
+    try:
+        found = sass.analyse(data, (plan.root / listing).read_text(encoding="utf-8"))
+        kernels = sass.match_kernels(found, resources)
+    except ValueError as error:
+        raise Unbuildable(f"the machine code for {arch} cannot be analysed: {error}") from None
+    return Cubin(
+        arch=arch,
+        path=path.name,
+        sha256=hashlib.sha256(data).hexdigest(),
+        bytes=len(data),
+        sass_sha256=found.sass_sha256,
+        instruction_mix=found.instruction_mix,
+        opcodes=found.opcodes,
+        kernels=kernels,
+    )
+
+
+def _summarised(headers: dict[str, str]) -> list[FileHash]:
+    """The project's own headers one by one, everybody else's as one line a place."""
+    own = [FileHash(name, digest) for name, digest in headers.items() if not name.startswith("<")]
+    others: dict[str, dict[str, str]] = {}
+    for name, digest in headers.items():
+        if name.startswith("<"):
+            others.setdefault(name.partition("/")[0], {})[name] = digest
+    return own + [FileHash(f"{place}/ ({len(files)} headers)", _digest(files)) for place, files in sorted(others.items())]
+
+
+def _plain(files: Sequence[FileHash]) -> list[tuple[str, str]]:
+    return [(file.path, file.sha256) for file in files]
+
+
+def _digest(value: Any) -> str:
+    """32 hexadecimal digits over plain data."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _relative(path: Path, root: Path) -> str:
+    return os.path.relpath(path.resolve() if not path.is_symlink() else path, root.resolve())
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
