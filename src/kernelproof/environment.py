@@ -208,12 +208,12 @@ def only_one(path: Path, what: str) -> Iterator[IO[str]]:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             stream.seek(0)
-            holder = stream.read().strip()
-            by = f" (process {holder})" if holder.isdigit() else ""
-            raise KernelproofError(f"another run is {what} in this clone{by}", hint="wait for it, or end it") from None
-        stream.seek(0)
-        stream.truncate()
-        stream.write(str(os.getpid()))
+            holder = stream.read().strip() or "another process"
+            raise KernelproofError(
+                f"another run is {what} in this clone ({holder})", hint="wait until it ends, or use a second clone"
+            ) from None
+        stream.truncate(0)
+        stream.write(f"process {os.getpid()}")
         stream.flush()
         yield stream
 

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from kernelproof import processes, repository, workflow
+from kernelproof import processes, repository
+from kernelproof.environment import RUN_LOCK, only_one
 from kernelproof.errors import ConfigError, ExitCode, KernelproofError, RecordError, ToolError, describe_exit
 
 FOLDER = Path("results/run")
@@ -46,10 +47,10 @@ def main(arguments: Sequence[str]) -> int:
     command = snakemake_command(options, rest)
     if _SHOWS_ONLY & set(rest):
         os.execv(command[0], command)
-    run_lock = workflow.lock(FOLDER / ".lock")
-    workflow.lock(Path("results/.lock")).close()  # a direct `snakemake` holds this one; ours takes it when it starts
     started = time.time()
-    with contextlib.closing(run_lock):
+    with only_one(FOLDER / ".lock", "at work"):
+        with only_one(RUN_LOCK, "at work"):
+            pass  # the lock of the Snakefile: a `snakemake` started by hand holds it, and ours is about to
         interrupted = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
         try:
             status, display = _run(command)
@@ -290,8 +291,8 @@ def failure(status: int, display: Display) -> KernelproofError:
     """Why the workflow did not reach its end: what a stage said, else what the Snakefile said, else Snakemake's last lines."""
     text = LOG.read_text(encoding="utf-8", errors="replace") if LOG.exists() else ""
     if display.errors:
-        said = [f"{event['stage']} {event['subject']}: {event['message']}" for event in display.errors]
-        return ToolError("\n".join(["these stages could not run", *said]), log=_stage_log(text) or LOG, hint=_hint(text))
+        said = "\n".join(_grouped(display.errors))
+        return ToolError(f"some stages could not run\n{said}", log=_stage_log(text) or LOG, hint=_hint(text))
     refused = re.search(r"^kernelproof: (.*)", text, re.MULTILINE | re.DOTALL)
     if refused:
         return ToolError(refused[1].strip())
@@ -299,6 +300,15 @@ def failure(status: int, display: Display) -> KernelproofError:
         return ToolError("no space left on the disk", log=LOG, hint="free some space and run the same command again")
     last = "\n".join(f"  {line}" for line in processes.scrubbed(text).strip().splitlines()[-12:])
     return ToolError(f"the workflow {describe_exit(status)}\n{last}", log=_stage_log(text) or LOG, hint=_hint(text))
+
+
+def _grouped(errors: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each message once, with the first of the stages that it stopped."""
+    stages: dict[str, list[str]] = {}
+    for event in errors:
+        stages.setdefault(str(event["message"]), []).append(f"{event['stage']} {event['subject']}")
+    shown = {message: names[:3] + ([f"{len(names) - 3} more"] if len(names) > 3 else []) for message, names in stages.items()}
+    return [f"{', '.join(names)}: {message}" for message, names in shown.items()]
 
 
 def _stage_log(text: str) -> str | None:
