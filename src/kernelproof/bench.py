@@ -1,8 +1,8 @@
 """The bench stage: all contenders of one operator on one device, measured against one another.
 
-`run` is the table of contents: who takes part, on what; K fresh processes; are the outputs of the timed calls right; what
-do the samples say. Only contenders that the test stage found correct are timed. One that fails on the way is dropped by
-name and the others go on.
+`run` is the table of contents: who takes part, on what; K fresh processes; are the outputs of the timed calls right;
+what do the samples say. Only contenders that the test stage found correct are timed. One that fails on the way is
+dropped by name and the others go on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,17 @@ from kernelproof import records, repository
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import BenchError, RecordError, WorkerCrashed, WorkerError, WorkerReplyError, WorkerTimeout
-from kernelproof.records import BenchCase, BenchRecord, BuildRecord, Case, Contender, OracleRow, RatioRow, TestRecord, TimeRow
+from kernelproof.records import (
+    BenchCase,
+    BenchRecord,
+    BuildRecord,
+    Case,
+    Contender,
+    OracleRow,
+    RatioRow,
+    TestRecord,
+    TimeRow,
+)
 
 if TYPE_CHECKING:
     from kernelproof import statistics
@@ -44,10 +54,16 @@ REQUEST_FACTOR = 6.0
 # kernel, falls on everybody in a block alike, and is flagged instead.
 DISCARDED_STATES = {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
 POWER_CAP = "sw_power_cap"
+WHEN = {
+    "timed": "when timed",
+    "poisoned": "after its output was poisoned",
+    "fresh": "for new values in the same memory",
+}
 DISAGREE_SHARE, DISAGREE_US = 0.03, 0.1
 HOST_BOUND = 1.5  # eager latency this many times the device's time: the caller waits for the host
 
 Key = tuple[str, str, str, str]  # contender, case, mode, method
+Output = tuple[str, str, str, str]  # contender, case, values, hash
 Samples = dict[Key, dict[int, dict[int, list[float]]]]  # … process, block: µs of each visit
 
 
@@ -159,9 +175,8 @@ class Arena:
         return self.case.bench_id
 
 
-def _arenas(config: Config, operator: Operator, entrants: Sequence[Entrant], scratch: Path) -> list[Arena]:
+def _arenas(settings: OperatorConfig, operator: Operator, entrants: Sequence[Entrant], scratch: Path) -> list[Arena]:
     """Every case that at least one contender accepts, with its inputs in files."""
-    settings = config.operator(operator.name)
     wanted: dict[str, tuple[Case, list[str]]] = {}
     for entrant in entrants:
         if entrant.contender.correct:
@@ -175,41 +190,35 @@ def _arenas(config: Config, operator: Operator, entrants: Sequence[Entrant], scr
 
 
 def _arena(operator: Operator, case: Case, names: list[str], fresh_seed: int, scratch: Path) -> Arena:
-    from kernelproof import judge
+    from kernelproof import images, judge
 
     timed = operator.make_call(case, judge.generator(case))
     fresh_case = dataclasses.replace(case, seed=fresh_seed)
     fresh = operator.make_call(fresh_case, judge.generator(fresh_case))
-    arguments = {
-        name: _image(value, scratch / f"{case.bench_id}-{name}.image") if name in timed.tensors else value
-        for name, value in timed.arguments.items()
-    }
+    arguments = images.layout_images(timed, scratch / case.bench_id).spec
+    other_values = images.layout_images(fresh, scratch / f"{case.bench_id}-fresh").spec
     cost = operator.cost(case)
     return Arena(
         case=case,
         calls={"timed": timed, "fresh": fresh},
         cost=BenchCase(
-            case.bench_id, case.shape, case.dims, case.options, case.dtype, cost.flops, cost.bytes_read, cost.bytes_written
+            case.bench_id,
+            case.shape,
+            case.dims,
+            case.options,
+            case.dtype,
+            cost.flops,
+            cost.bytes_read,
+            cost.bytes_written,
         ),
         payload={
             "id": case.bench_id,
             "arguments": arguments,
-            "fresh": {name: _image(t, scratch / f"{case.bench_id}-{name}-fresh.image") for name, t in fresh.inputs.items()},
+            "fresh": {name: other_values[name] for name in fresh.inputs},
             "outputs": list(timed.outputs),
         },
         names=names,
     )
-
-
-def _image(tensor: Any, path: Path) -> dict[str, Any]:
-    """A tensor as a file of its memory, strides and all. No guard bands: the test stage has looked for stray writes."""
-    import torch
-
-    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
-    memory = tensor.as_strided((extent,), (1,), tensor.storage_offset())
-    path.write_bytes(memory.contiguous().view(torch.uint8).numpy().tobytes())
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return {"image": str(path), "offset": 0, "dtype": dtype, "shape": list(tensor.shape), "strides": list(tensor.stride())}
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
@@ -220,7 +229,7 @@ class Measured:
     """Everything the processes sent back."""
 
     samples: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
-    outputs: dict[tuple[str, str, str, str], dict[str, Any]] = field(default_factory=dict)  # contender, case, values, hash
+    outputs: dict[Output, dict[str, Any]] = field(default_factory=dict)
     kernels: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
     rotation: dict[str, dict[str, Any]] = field(default_factory=dict)
     dropped: list[dict[str, Any]] = field(default_factory=list)
@@ -231,7 +240,9 @@ class Measured:
 class Measurement:
     """Supervises the processes: who is asked to do what, and who has to leave."""
 
-    def __init__(self, config: Config, device: str, entrants: Sequence[Entrant], arenas: list[Arena], host: WorkerHost) -> None:
+    def __init__(
+        self, config: Config, device: str, entrants: Sequence[Entrant], arenas: list[Arena], host: WorkerHost
+    ) -> None:
         self.settings = config.bench
         self.device = device
         self.entrants = {entrant.name: entrant for entrant in entrants}
@@ -329,7 +340,9 @@ class Measurement:
         """The process is gone: the contender that the journal names leaves the benchmark."""
         name, _ = _read_journal(Path(self.host.scratch) / "journal")
         if name not in names:
-            raise BenchError(f"the measuring process failed, and no contender is to blame: {error.message}", subject=arena.id)
+            raise BenchError(
+                f"the measuring process failed, and no contender is to blame: {error.message}", subject=arena.id
+            )
         what = {WorkerCrashed: "crashed", WorkerTimeout: "hung", WorkerReplyError: "failed"}.get(type(error), "failed")
         self.drop(name, None, f"{what}: {error.message}")
 
@@ -365,7 +378,7 @@ def _measure_and_summarise(
             from kernelproof import operators
 
             operator = operators.load(config.operator(record.operator).module, config.root)
-            arenas = _arenas(config, operator, entrants, Path(folder))
+            arenas = _arenas(config.operator(record.operator), operator, entrants, Path(folder))
             if not arenas:
                 record.status, record.reason = records.NOT_RUN, "no correct contender accepts any benchmark case"
                 return
@@ -375,7 +388,7 @@ def _measure_and_summarise(
             measurement = Measurement(config, record.device, entrants, arenas, host)
             found = measurement.run()
             measured_s = time.monotonic() - started
-        checked = _judge_outputs(measurement, operator, record.device)
+        checked = _judge_outputs(config, measurement, operator)
     record.threads = threads if record.device == "cpu" else None
     record.cases = [arena.cost for arena in arenas]
     record.modes = list(config.bench.modes)
@@ -384,7 +397,7 @@ def _measure_and_summarise(
     Summary(config, record, entrants, arenas, found).fill(checked, samples_path)
 
 
-def _judge_outputs(measurement: Measurement, operator: Operator, device: str) -> int:
+def _judge_outputs(config: Config, measurement: Measurement, operator: Operator) -> int:
     """Judge what the timed calls wrote; a contender that was wrong is dropped. Gives back how many results were judged.
 
     Processes and modes that gave the same bytes are judged once.
@@ -402,17 +415,18 @@ def _judge_outputs(measurement: Measurement, operator: Operator, device: str) ->
         precision = judge.resolved(variant.precision, arena.case.dtype)
         key = (case_id, values, repr(precision))
         if key not in references:
-            references[key] = operator.reference(call, precision, device)
+            references[key] = operator.reference(call, precision, measurement.device)
         judged += 1
-        if fault := _fault(call, references[key], output, arena.case, measurement):
-            when = {"timed": "when timed", "poisoned": "after its output was poisoned", "fresh": "for new values in the same memory"}
-            measurement.drop(name, arena, f"wrong {when[output['version']]} ({output['mode']}): {fault}")
+        if fault := _fault(config, arena.case, call, references[key], output):
+            measurement.drop(name, arena, f"wrong {WHEN[output['version']]} ({output['mode']}): {fault}")
     return judged
 
 
-def _fault(call: Call, reference: Reference, output: Mapping[str, Any], case: Case, measurement: Measurement) -> str | None:
+def _fault(config: Config, case: Case, call: Call, reference: Reference, output: Mapping[str, Any]) -> str | None:
     """Why a result is not right, or None."""
-    from kernelproof import judge
+    import torch
+
+    from kernelproof import images, judge
     from kernelproof.operators import dtype_name
 
     expected = call.output
@@ -421,7 +435,8 @@ def _fault(call: Call, reference: Reference, output: Mapping[str, Any], case: Ca
     data = Path(output["path"]).read_bytes()
     if hashlib.sha256(data).hexdigest() != output["sha256"]:
         return "the bytes handed over are not those that were announced"
-    result = judge.judge_bytes(call, reference, data, case)
+    values = torch.frombuffer(bytearray(data), dtype=expected.dtype).reshape(expected.shape)
+    result = judge.judge(case, call, reference, images.Returned(values), config.test.tolerance)
     return "; ".join(failure.message for failure in result.failures) if result.status == "failed" else None
 
 
@@ -478,12 +493,14 @@ class Summary:
         self.record.samples = os.path.relpath(path.resolve(), self.config.root.resolve())
 
     def usable(self) -> Samples:
-        """Samples that count, by contender, case, mode, method, process and block; the others are listed as discarded."""
+        """Samples that count, by contender, case, mode, method, process, block; the others are listed as discarded."""
         kept: Samples = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
         discarded: Counter[tuple[str, str, str, str, int, int, str]] = Counter()
-        columns = self.found.samples
+        columns, place = self.found.samples, ("contender", "case", "mode", "method", "process", "block")
         names = ("contender", "case", "mode", "method", "process", "block", "time_us", "throttle")
-        for contender, case, mode, method, process, block, time_us, throttle in zip(*(columns[n] for n in names), strict=True):
+        for contender, case, mode, method, process, block, time_us, throttle in zip(
+            *(columns[n] for n in names), strict=True
+        ):
             if (contender, case) not in self.in_case:
                 continue
             reasons = set((throttle or "").split("|"))
@@ -495,8 +512,8 @@ class Summary:
                 if POWER_CAP in reasons:
                     self.capped.add((contender, case, mode, method))
                 kept[contender, case, mode, method][process][block].append(time_us)
-        for (contender, case, mode, method, process, block, reason), count in discarded.items():
-            entry = {"contender": contender, "case": case, "mode": mode, "method": method, "process": process, "block": block}
+        for (*where, reason), count in discarded.items():
+            entry = dict(zip(place, where, strict=True))
             self.record.discarded.append({"what": "samples", **entry, "samples": count, "reason": reason})
         return kept
 
@@ -548,7 +565,7 @@ class Summary:
         yield from self.disagreements(key, row, rows)
 
     def disagreements(self, key: Key, row: TimeRow, rows: Mapping[Key, TimeRow]) -> Iterable[str]:
-        """Methods that tell another time than the slope, by more than max(3 %, 0.1 µs) after the floor is accounted for."""
+        """Methods that tell another time than the slope: by more than max(3 %, 0.1 µs), the floor accounted for."""
         contender, case, mode, _ = key
         allowed = max(DISAGREE_SHARE * row.median_us, DISAGREE_US)
 
@@ -576,12 +593,14 @@ class Summary:
                 for variant in ours:
                     for baseline in theirs:
                         mine, other = ((name, arena.id, mode, self.primary) for name in (variant, baseline))
-                        estimate = statistics.ratio_estimate(samples.get(mine, {}), samples.get(other, {}), self.settings)
+                        estimate = statistics.ratio_estimate(
+                            samples.get(mine, {}), samples.get(other, {}), self.settings
+                        )
                         if estimate is not None:
                             found.append((variant, baseline, arena.id, mode, estimate))
         said = statistics.verdicts([entry[-1] for entry in found], self.config.gate.same_band, self.settings)
         self.record.ratios = [
-            RatioRow(variant, baseline, case, mode, *(round(v, 6) for v in (e.value, e.low, e.high)), verdict)
+            RatioRow(variant, baseline, case, mode, _rounded(e.value), _rounded(e.low), _rounded(e.high), verdict)
             for (variant, baseline, case, mode, e), verdict in zip(found, said, strict=True)
         ]
         self.replicates = {entry[:4]: entry[-1].replicates for entry in found}
@@ -644,7 +663,10 @@ class Summary:
             values = [value for value in columns.get(name, []) if value is not None]
             if values:
                 seen[name] = {"min": min(values), "median": plain_statistics.median(values), "max": max(values)}
-        reasons = Counter(reason for entry in columns.get("throttle", []) for reason in (entry or "").split("|") if reason)
+        entries = Counter(entry or "" for entry in columns.get("throttle", []))
+        reasons: Counter[str] = Counter()
+        for entry, count in entries.items():
+            reasons.update({reason: count for reason in entry.split("|") if reason})
         return {
             **seen,
             "throttle": dict(reasons),
@@ -693,15 +715,15 @@ def once(config: Config, operator: str, variant: str, shape: str, options: Mappi
         values = [value for name, value in zip(call.arguments, values, strict=True) if name not in call.outputs]
     function(*values)
     loading.synchronise(settings.device)
-    on_gpu = settings.device == "cuda"
-    if on_gpu:
-        torch.cuda.cudart().cudaProfilerStart()
+    profiler: Any = torch.cuda.cudart() if settings.device == "cuda" else None
+    if profiler:
+        profiler.cudaProfilerStart()
     started = time.perf_counter()
     function(*values)
     loading.synchronise(settings.device)
     elapsed_ms = 1000 * (time.perf_counter() - started)
-    if on_gpu:
-        torch.cuda.cudart().cudaProfilerStop()
+    if profiler:
+        profiler.cudaProfilerStop()
     print(f"{settings.key} {case.bench_id}: one call, {elapsed_ms:.3f} ms by the host's clock (no benchmark)")
 
 

@@ -164,7 +164,7 @@ def p_value_outside_band(estimate: Estimate, band: float) -> float:
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values: those at most α form a set with an expected share of false ones of at most α.
+    """Adjusted p-values: those at most q form a set with an expected share of false ones of at most q.
 
     Benjamini & Hochberg, "Controlling the False Discovery Rate", J. R. Stat. Soc. B 57 (1995).
     """

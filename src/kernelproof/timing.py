@@ -3,19 +3,19 @@
 All contenders of a case are timed in turn, in blocks that visit them in random order and back again (A B B A), so that
 drift falls on everybody alike. A *sample* is one visit: a batch of calls, long enough for the clock.
 
-- GPU, `graph_slope`: a CUDA graph of few calls and one of many, replayed behind a third that keeps the device busy while
-  the host queues them; the slope between the two is the time of a call, and what every replay costs once cancels.
+- GPU, `graph_slope`: a CUDA graph of few calls and one of many, replayed behind a third that keeps the device busy
+  while the host queues them; the slope between the two is the time of a call: what every replay costs once cancels.
 - CPU, `cpu_clock`: the monotonic clock around a batch.
-- *Hot*: one set of inputs. *Cold*: as many copies, visited in turn, as exceed twice the last-level cache (on a GPU: L2).
+- *Hot*: one set of inputs. *Cold*: as many copies, visited in turn, as exceed twice the last-level cache (a GPU's L2).
 
 Beside the slope, and never subtracted from it: `event_pair` around single calls, `wall_slope` (the same graphs by the
-host's clock: an independent witness), `eager` latency, and the `floor`: an empty kernel of the same grid, block and shared
-memory by the same two methods. `trace` gives the kernels inside the interval, in a process of its own, since a loaded
-CUPTI changes timings.
+host's clock: an independent witness), `eager` latency, and the `floor`: an empty kernel of the same grid, block and
+shared memory by the same two methods. `trace` gives the kernels inside the interval, in a process of its own, since a
+loaded CUPTI changes timings.
 
-Everybody gets the same treatment of outputs. In a graph nobody allocates (a returned tensor's memory belongs to the graph);
-outside of one everybody does. What a timed call wrote is handed over, and once more after the outputs were poisoned, and
-once more for new values behind the same pointers: a result that was remembered or never written shows.
+Outputs are treated alike for everybody. In a graph nobody allocates (a returned tensor's memory belongs to the graph);
+outside of one everybody does. What a timed call wrote is handed over, and once more after the outputs were poisoned,
+and once more for new values behind the same pointers: a result that was remembered or never written shows.
 """
 
 from __future__ import annotations
@@ -41,14 +41,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kernelproof import loading
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
-    Tensor = torch.Tensor
-
-COLUMNS = (
-    "block order contender case mode method calls time_us short_calls short_us long_us "
-    "sm_clock_mhz temperature_c power_w throttle load offset_s"
-).split()
+# A sample, and the columns of results/bench/*.csv.gz after the process's number.
+COLUMNS: tuple[str, ...] = ("block", "order", "contender", "case", "mode", "method", "calls", "time_us")
+COLUMNS += (
+    "short_calls",
+    "short_us",
+    "long_us",
+    "sm_clock_mhz",
+    "temperature_c",
+    "power_w",
+    "throttle",
+    "load",
+    "offset_s",
+)
 CACHES_EXCEEDED = 2  # a cold rotation is this many times the cache
 CPU_COLD_LIMIT_BYTES = 256 << 20
 GPU_COLD_LIMIT_BYTES = 8 << 30
@@ -98,11 +105,13 @@ class Found:
             self.samples[name].append(values.get(name))
 
 
-def measure(contenders: Sequence[Mapping[str, Any]], cases: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> dict[str, Any]:
+def measure(
+    contenders: Sequence[Mapping[str, Any]], cases: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]
+) -> dict[str, Any]:
     """Time (or trace) contenders on cases.
 
     contenders: `name` and the fields of loading.Candidate. cases: `id`, `contenders` (names), `arguments` (images and
-    scalars in call order), `fresh` (images of other values for some of the tensors), `outputs` (one name). plan: `Plan`.
+    scalars in call order), `fresh` (images of other values for some tensors), `outputs` (one name). plan: `Plan`.
     Raises TimingError when a contender left the GPU in a state in which nobody can go on; the journal names it.
     """
     session = _Session(Plan(**plan))
@@ -110,6 +119,13 @@ def measure(contenders: Sequence[Mapping[str, Any]], cases: Sequence[Mapping[str
     for case in cases:
         session.case(case, {name: functions[name] for name in case["contenders"] if name in functions})
     return vars(session.found)
+
+
+@dataclass
+class Attempt:
+    """Whether a contender that was touched came through."""
+
+    succeeded: bool = False
 
 
 @dataclass
@@ -149,11 +165,13 @@ class _Session:
         return {name: function for name, function in _LOADED.items() if name in wanted}
 
     @contextmanager
-    def attempt(self, contender: str, case: str, mode: str, outcome: str = "failed") -> Iterator[None]:
+    def attempt(self, contender: str, case: str, mode: str, outcome: str = "failed") -> Iterator[Attempt]:
         """Touch a contender: note it in the journal, and turn its exception into an outcome."""
         self.note(contender, case)
+        attempt = Attempt()
         try:
-            yield
+            yield attempt
+            attempt.succeeded = True
         except Exception as error:
             message = f"{type(error).__name__}: {error}".strip()[:2000]
             named = getattr(error, "outcome", outcome)
@@ -205,7 +223,8 @@ class _Session:
         slow = {runner.name for runner in runners if runner.too_slow}
         for runner in runners:
             if runner.too_slow:
-                self.keep(identity, mode, 0, 0, runner.name, runner.method, runner.first_call(), _state(self.plan.device))
+                state = _state(self.plan.device)
+                self.keep(identity, mode, 0, 0, runner.name, runner.method, runner.first_call(), state)
                 limit = f"one call takes {runner.visit_s:.2g} s, more than the budget of {self.budget_s:.2g} s"
                 self.found.outcomes.append(
                     {"contender": runner.name, "case": identity, "mode": mode, "outcome": "slow", "message": limit}
@@ -234,10 +253,10 @@ class _Session:
             for order, runner in enumerate(present + present[::-1]):
                 if runner not in active:
                     continue
-                with self.attempt(runner.name, case, mode):
+                with self.attempt(runner.name, case, mode) as attempt:
                     self.keep(case, mode, block, order, runner.name, runner.method, runner.visit(), state)
-                    continue
-                active = [other for other in active if other is not runner]
+                if not attempt.succeeded:
+                    active = [other for other in active if other is not runner]
         if mode == self.plan.modes[0]:
             for runner in active:
                 self.beside(case, mode, runner)
@@ -248,12 +267,18 @@ class _Session:
         return max(1, min(self.plan.blocks, int(self.budget_s / (2 * runner.visit_s))))
 
     def keep(
-        self, case: str, mode: str, block: int, order: int, name: str, method: str, visit: Visit, state: Mapping[str, Any]
+        self,
+        case: str,
+        mode: str,
+        block: int,
+        order: int,
+        name: str,
+        method: str,
+        visit: Visit,
+        state: Mapping[str, Any],
     ) -> None:
-        offset_s = round(time.time() - self.plan.epoch, 4)
-        self.found.sample(
-            block=block, order=order, contender=name, case=case, mode=mode, method=method, offset_s=offset_s, **vars(visit), **state
-        )
+        values = {"block": block, "order": order, "contender": name, "case": case, "mode": mode, "method": method}
+        self.found.sample(**values, **vars(visit), **state, offset_s=round(time.time() - self.plan.epoch, 4))
 
     def beside(self, case: str, mode: str, runner: _Runner) -> None:
         """The other methods' samples and the floor's; block and order only number them."""
@@ -403,7 +428,7 @@ def _pad(plan: Plan) -> Any:
     return torch.empty(size, dtype=torch.uint8, device=plan.device)
 
 
-# --- runners: one contender with one case's arguments ---------------------------------------------------------------------
+# --- runners: one contender with one case's arguments -----------------------------------------------------------------
 
 
 @dataclass
@@ -451,7 +476,7 @@ class _ClockRunner:
         self.last: list[Tensor] = []
 
     def prepare(self) -> None:
-        """Call until a batch lasts long enough. The first call may set things up and is never a sample, unless it is all."""
+        """Call until a batch lasts long enough. The first call may set things up and is a sample only if it is all."""
         first_us = self.timed(self.calls, 1)
         self.visit_s = first_us / 1e6
         self.too_slow = self.visit_s > self.budget_s
@@ -545,7 +570,8 @@ class _GraphRunner:
         self.function = function
         self.sets = sets
         self.sample_ms = sample_ms
-        self.outputs = [_like(sets.output(index)) for index in range(len(sets))] if function.passing == "destination" else []
+        wanted = len(sets) if function.passing == "destination" else 0
+        self.outputs = [_like(sets.output(index)) for index in range(wanted)]
         self.kept: list[Any] = [None] * len(sets)
         self.visit_s = 0.0
         self.events = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
@@ -607,7 +633,7 @@ class _GraphRunner:
         return float(start.elapsed_time(end)) * 1000
 
     def visit(self) -> Visit:
-        """The short graph to keep the device busy, then short and long between events, all queued before any is done."""
+        """The short graph to keep the device busy, then short and long between events, queued before one is done."""
         return _slope(self.events, self.short, self.long, self.short_calls, self.long_calls)
 
     def first_call(self) -> Visit:
@@ -730,10 +756,8 @@ def kernels_of(events: Sequence[Mapping[str, Any]], calls: int) -> list[dict[str
         grid, block = list(details.get("grid", [])), list(details.get("block", []))
         shared = int(details.get("shared memory", 0))
         key = (event["name"], *grid, *block, shared)
-        entry = found.setdefault(
-            key,
-            {"name": event["name"], "count": 0.0, "grid": grid, "block": block, "shared_bytes": shared, "duration_us": 0.0},
-        )
+        what = {"name": event["name"], "grid": grid, "block": block, "shared_bytes": shared}
+        entry = found.setdefault(key, {**what, "count": 0.0, "duration_us": 0.0})
         entry["count"] += 1 / calls
         entry["duration_us"] += float(event["dur"]) / calls
     for entry in found.values():
@@ -768,7 +792,8 @@ class _EmptyKernels:
         ]
         most = max((launch[-1] for launch in self.launches), default=0)
         if most > 48 << 10:  # above this a kernel must ask: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            _driver_check(self.driver, self.driver.cuFuncSetAttribute(self.function, 8, ctypes.c_int(most)), "cuFuncSetAttribute")
+            code = self.driver.cuFuncSetAttribute(self.function, 8, ctypes.c_int(most))
+            _driver_check(self.driver, code, "cuFuncSetAttribute")
 
     def launch(self) -> None:
         """One call's worth of empty kernels on the current stream."""
@@ -777,7 +802,8 @@ class _EmptyKernels:
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         for numbers in self.launches:
             sizes = [ctypes.c_uint(int(number)) for number in numbers]
-            _driver_check(self.driver, self.driver.cuLaunchKernel(self.function, *sizes, stream, None, None), "cuLaunchKernel")
+            code = self.driver.cuLaunchKernel(self.function, *sizes, stream, None, None)
+            _driver_check(self.driver, code, "cuLaunchKernel")
 
 
 _EMPTY: list[Any] = []
@@ -818,7 +844,7 @@ def _distinct(results: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
     import torch
 
     first = results[0]
-    if not isinstance(first, torch.Tensor):
+    if not hasattr(first, "contiguous"):
         raise TypeError(f"it returned a {type(first).__name__}, not a tensor")
     bits = _bytes_of(first)
     others = [result for result in results[1:] if not torch.equal(_bytes_of(result), bits)]
