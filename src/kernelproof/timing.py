@@ -464,6 +464,7 @@ class _ClockRunner:
 
     def __init__(self, function: _Function, sets: ArgumentSets, sample_ms: float, budget_s: float) -> None:
         self.name = function.name
+        self.function = function
         self.sets = sets
         self.sample_ms = sample_ms
         self.budget_s = budget_s
@@ -521,20 +522,24 @@ class _ClockRunner:
         return self.last
 
     def poison(self) -> None:
-        """Fill the memory that the next output is likely to get with NaN, and free it."""
-        shape = self.sets.output()
-        _poison([_like(shape) for _ in range(4)])
+        """Fill memory that a returned output is likely to get with NaN, and free it; `again` sees to given outputs."""
+        layout = self.sets.output()
+        _poison([_like(layout) for _ in range(4)])
 
     def again(self) -> None:
         """One call on each of the first sets; on a rotation of hundreds the rest would tell nothing new."""
-        self.last = [call() for call in self.calls[:4]]
+        checked = range(min(4, len(self.sets)))
+        call, passing = self.function.call, self.function.passing
+        self.last = [_allocating_call(call, passing, self.sets, index, poisoned=True)() for index in checked]
 
 
 def _nothing(*_: Any) -> None:
     return None
 
 
-def _allocating_call(call: Callable[..., Any], passing: str, sets: ArgumentSets, index: int) -> Callable[[], Any]:
+def _allocating_call(
+    call: Callable[..., Any], passing: str, sets: ArgumentSets, index: int, poisoned: bool = False
+) -> Callable[[], Any]:
     """A call that gives back its output in new memory, whichever way the contender takes it."""
     if passing == "return":
         inputs = sets.inputs(index)
@@ -547,7 +552,13 @@ def _allocating_call(call: Callable[..., Any], passing: str, sets: ArgumentSets,
         call(*before, output, *after)
         return output
 
-    return allocate_and_call
+    def poison_and_call() -> Any:
+        output = _like(layout)
+        _poison([output])
+        call(*before, output, *after)
+        return output
+
+    return poison_and_call if poisoned else allocate_and_call
 
 
 def _like(layout: Tensor) -> Tensor:
