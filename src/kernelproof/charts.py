@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kernelproof import formats
 from kernelproof.records import Histogram
 
 _MARGIN = 3.0  # percent of the width kept free at both ends, so that no mark is cut
+_LABEL_LINE = 14.0  # pixels between labels that stand above each other
 _LOG_SPAN = 3.0  # a range wider than this factor gets a logarithmic axis
 
 
@@ -64,8 +65,10 @@ def _log_ticks(low: float, high: float) -> list[float]:
         ticks = [s * 10.0**d for d in decades for s in steps if low * 0.9999 <= s * 10.0**d <= high * 1.0001]
         if len(ticks) >= 4:
             break
-    stride = max(1, math.ceil(len(ticks) / 8))
-    return ticks[::stride]
+    if len(ticks) <= 9:
+        return ticks
+    stride = math.ceil(len(ticks) / 8)
+    return [10.0**d for d in decades if d % stride == 0 and low * 0.9999 <= 10.0**d <= high * 1.0001]
 
 
 def _linear_ticks(low: float, high: float) -> list[float]:
@@ -77,7 +80,7 @@ def _linear_ticks(low: float, high: float) -> list[float]:
 
 
 def _tick_label(value: float, unit: str) -> str:
-    figure = f"{value:g}" if 1e-3 <= abs(value) < 1e5 or value == 0 else formats.significant(value, 1)
+    figure = f"{value:g}" if 1e-2 <= abs(value) < 1e5 or value == 0 else formats.power_of_ten(value)
     return f"{figure}{formats.THIN}{unit}" if unit else figure
 
 
@@ -217,6 +220,7 @@ class RoofPoint:
     flops_per_s: float
     kind: str  # variant, baseline, wrong
     detail: str = ""
+    labelled: bool = False
 
 
 @dataclass(frozen=True)
@@ -231,11 +235,12 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class PlacedPoint:
-    """A point of the picture; x in percent, y in pixels from the top; `number` refers to the legend."""
+    """A point of the picture and its label's line; x in percent, y in pixels from the top."""
 
-    number: int
     x: float
     y: float
+    label_y: float
+    anchor: str
     point: RoofPoint
 
 
@@ -262,7 +267,6 @@ class Roofline:
     rows: tuple[Tick, ...]
     lines: tuple[Line, ...]
     points: tuple[PlacedPoint, ...]
-    ceilings: tuple[Ceiling, ...] = field(default=())
 
 
 def roofline(points: Sequence[RoofPoint], ceilings: Sequence[Ceiling], height: float = 320.0) -> Roofline | None:
@@ -279,10 +283,20 @@ def roofline(points: Sequence[RoofPoint], ceilings: Sequence[Ceiling], height: f
     low, high = 10 ** math.floor(_log(min(tops)) - 0.2), 10 ** math.ceil(_log(max(tops)) + 0.05)
     vertical = _Vertical(low, high, height)
     lines = [_roof(c, across, vertical, peaks) for c in ceilings if c.value > 0]
-    placed = [
-        PlacedPoint(number, across.at(p.intensity), vertical.at(p.flops_per_s), p) for number, p in enumerate(good, 1)
-    ]
-    return Roofline(height, across, vertical.ticks(), tuple(line for line in lines if line), tuple(placed), tuple(ceilings))
+    return Roofline(height, across, vertical.ticks(), tuple(line for line in lines if line), _placed(good, across, vertical))
+
+
+def _placed(points: Sequence[RoofPoint], across: Axis, vertical: _Vertical) -> tuple[PlacedPoint, ...]:
+    """Points from the top down, labels of one column at least a line apart."""
+    placed = []
+    last: dict[float, float] = {}
+    for point in sorted(points, key=lambda p: -p.flops_per_s):
+        x, y = across.at(point.intensity), vertical.at(point.flops_per_s)
+        label_y = max(y + 4, last.get(x, -math.inf) + _LABEL_LINE)
+        if point.labelled:
+            last[x] = label_y
+        placed.append(PlacedPoint(x, y, round(label_y, 1), "start" if x < 60 else "end", point))
+    return tuple(placed)
 
 
 @dataclass(frozen=True)
@@ -299,7 +313,7 @@ class _Vertical:
 
     def ticks(self) -> tuple[Tick, ...]:
         decades = range(round(_log(self.low)), round(_log(self.high)) + 1)
-        return tuple(Tick(self.at(10.0**d), formats.rate(10.0**d, "FLOP/s")) for d in decades)
+        return tuple(Tick(self.at(10.0**d), formats.rate(10.0**d, "FLOP/s", 1)) for d in decades)
 
 
 def _roof(ceiling: Ceiling, across: Axis, vertical: _Vertical, peaks: Sequence[float]) -> Line | None:

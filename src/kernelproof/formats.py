@@ -94,6 +94,15 @@ def significant(value: float | str | None, digits: int = 3) -> str:
     return f"{mantissa}×10{str(exponent).translate(_SUPERSCRIPT)}"
 
 
+def power_of_ten(value: float) -> str:
+    """A figure of one digit for an axis: `10⁻⁶`, `5×10⁻³`."""
+    text = significant(value, 1)
+    if "×" not in text:
+        exponent = math.floor(math.log10(abs(value)) + 1e-9)
+        text = f"{value / 10.0**exponent:.0f}×10{str(exponent).translate(_SUPERSCRIPT)}"
+    return text.removeprefix("1×")
+
+
 def ratio(value: float | None) -> str:
     """A quotient of two times: `0.947×`, `2.41×`, `172×`. Three decimals where the gate is decided."""
     return ABSENT if value is None or not math.isfinite(value) else f"{_ratio_figure(value)}×"
@@ -128,14 +137,14 @@ def size(value_bytes: float | None) -> str:
     return f"{value_bytes:.{2 if value_bytes < 10 else 1 if value_bytes < 100 else 0}f}{THIN}{symbol}"
 
 
-def rate(value: float | None, unit: str) -> str:
+def rate(value: float | None, unit: str, digits: int = 3) -> str:
     """A rate with an SI prefix: `438 TFLOP/s`, `3.9 TB/s`."""
     if value is None or not math.isfinite(value):
         return ABSENT
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= factor:
-            return f"{significant(value / factor)}{THIN}{prefix}{unit}"
-    return f"{significant(value)}{THIN}{unit}"
+            return f"{significant(value / factor, digits)}{THIN}{prefix}{unit}"
+    return f"{significant(value, digits)}{THIN}{unit}"
 
 
 def utc(text: str) -> str:

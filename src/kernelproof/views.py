@@ -54,6 +54,7 @@ METHODS = {
     "floor": "floor",
 }
 HISTOGRAM_HEIGHT = 34.0  # pixels
+ROOFLINE_CASES = 6
 
 
 @dataclass(frozen=True)
@@ -343,14 +344,7 @@ def headline(records: Records, groups: Sequence[VerdictGroup]) -> Headline:
     correct = len(by_word.get("correct", []))
     if not rows:
         return Headline("warn", "nothing to judge", "There is no variant to judge.", ())
-    first = f"All {formats.plural(correct, 'variant')} are correct" if correct == len(rows) and correct > 1 else (
-        "The variant is correct" if correct == len(rows) else f"{correct} of {formats.plural(len(rows), 'variant')} {'is' if correct == 1 else 'are'} correct"
-    )
-    gates = [r for _, r in rows if r.gate and r.correctness.word == "correct"]
-    passing = [r for r in gates if r.gate and r.gate.kind == "good"]
-    if gates:
-        second = f"{len(passing)} of {len(gates)} timed beat{'s' if len(passing) == 1 else ''} the best baseline by the gate’s margin" if passing else "none beats the best baseline by the gate’s margin"
-        first = f"{first}; {second}"
+    sentence = f"{_correct_words(correct, len(rows))}{_gate_words([r for _, r in rows], correct)}."
     details = [
         f"{formats.listed(names)} {_verb(word, len(names))}."
         for word, names in by_word.items()
@@ -362,7 +356,25 @@ def headline(records: Records, groups: Sequence[VerdictGroup]) -> Headline:
         details.append(f"{formats.listed(waiting)} {'was' if len(waiting) == 1 else 'were'} not run{why}.")
     bad = any(v.bad for v in records.manifest.verdicts) or bool(records.unreadable)
     kind, word = ("bad", "Not accepted") if bad else ("warn", "Incomplete") if waiting else ("good", "Accepted")
-    return Headline(kind, word, first + ".", tuple(details))
+    return Headline(kind, word, sentence, tuple(details))
+
+
+def _correct_words(correct: int, number: int) -> str:
+    if number == 1:
+        return f"The variant is {'correct' if correct else 'not shown to be correct'}"
+    if correct == number:
+        return f"All {number} variants are correct"
+    return f"{correct or 'None'} of {number} variants {'is' if correct < 2 else 'are'} correct"
+
+
+def _gate_words(rows: Sequence[VerdictRow], correct: int) -> str:
+    timed = [row.gate for row in rows if row.gate and row.correctness.word == "correct"]
+    passing = sum(gate.kind == "good" for gate in timed)
+    if not timed:
+        return ", and no speed was measured" if correct else ""
+    if passing:
+        return f", and {'it' if len(rows) == 1 else 'all' if passing == len(rows) else passing} {'passes' if passing == 1 else 'pass'} the speed gate"
+    return "; it does not pass the speed gate" if len(rows) == 1 else "; none passes the speed gate"
 
 
 def _verb(word: str, number: int) -> str:
@@ -705,7 +717,9 @@ class TestGroup:
 
     operator: str
     columns: tuple[TestView, ...]
+    with_cases: tuple[TestView, ...]
     parts: tuple[MatrixPart, ...]
+    fresh_seeds: tuple[int, ...]
     axis: Axis
     bound_at: float
 
@@ -726,11 +740,20 @@ def _test_group(operator: str, found: Sequence[TestRecord], limits: Limits) -> T
     columns = tuple(_test(record, on, limits) for record in found)
     with_cases = [r for r in found if r.cases]
     parts = [
-        _part("By shape", with_cases, found, lambda c: c.shape, _dims_note),
-        _part("By input family", with_cases, found, lambda c: c.family, lambda c: ""),
-        _part("By option and type", with_cases, found, _option_key, lambda c: ""),
+        _part("By shape", with_cases, lambda c: c.shape, _dims_note),
+        _part("By input family", with_cases, lambda c: c.family, lambda c: ""),
+        _part("By option and type", with_cases, _option_key, lambda c: ""),
     ]
-    return TestGroup(operator, columns, tuple(p for p in parts if p.rows), on, on.at(1.0))
+    seeds = dict.fromkeys(r.fresh_seed for r in found if r.fresh_seed is not None)
+    return TestGroup(
+        operator,
+        columns,
+        tuple(c for c in columns if c.record.cases),
+        tuple(p for p in parts if p.rows),
+        tuple(seeds),
+        on,
+        on.at(1.0),
+    )
 
 
 def _test(record: TestRecord, on: Axis, limits: Limits) -> TestView:
@@ -761,7 +784,6 @@ def _worst(values: Iterable[float | None]) -> float | None:
 
 def _part(
     title: str,
-    with_cases: Sequence[TestRecord],
     found: Sequence[TestRecord],
     key: Callable[[CaseResult], str],
     note: Callable[[CaseResult], str],
@@ -769,7 +791,7 @@ def _part(
     notes: dict[str, str] = {}
     cells: dict[tuple[str, int], list[CaseResult]] = defaultdict(list)
     for column, record in enumerate(found):
-        for case in record.cases if record in with_cases else ():
+        for case in record.cases:
             notes.setdefault(key(case), note(case))
             cells[key(case), column].append(case)
     rows = [
@@ -864,10 +886,30 @@ class CaseView:
 
 @dataclass(frozen=True)
 class RoofView:
-    """A roofline and how its ceilings came about."""
+    """A roofline, how its ceilings came about, and the case whose points are named."""
 
     picture: charts.Roofline
     note: str
+    labelled: str
+
+
+@dataclass(frozen=True)
+class OracleLine:
+    """One case and mode, with a cell for each variant."""
+
+    case: str
+    mode: str
+    baseline: str
+    cells: tuple[OracleRow | None, ...]
+
+
+@dataclass(frozen=True)
+class OracleView:
+    """The oracle's rows as a table, and why variants did not pass."""
+
+    variants: tuple[str, ...]
+    lines: tuple[OracleLine, ...]
+    reasons: tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -878,7 +920,7 @@ class BenchView:
     first: CaseView | None
     others: tuple[CaseView, ...]
     left_out: int
-    oracle: tuple[tuple[OracleRow, str], ...]
+    oracle: OracleView
     absent: tuple[tuple[str, Badge, str], ...]
     states: tuple[Fact, ...]
     kernels: tuple[tuple[str, str], ...]
@@ -922,13 +964,28 @@ def _bench(
         views[0] if views else None,
         tuple(views[1:]),
         max(0, len(ordered) - limits.bench_cases),
-        tuple((row, labels.get(row.case, row.case)) for row in record.oracle),
+        _oracle(record, labels),
         tuple(absent),
         tuple(flatten(record.states)),
         tuple((name, _launches(found)) for name, found in record.kernels_in_interval.items()),
         tuple(", ".join(f"{_words(k)} {shown(v)}" for k, v in entry.items()) for entry in record.discarded[: limits.failing_cases]),
         _roof(record, profiled, ordered),
     )
+
+
+def _oracle(record: BenchRecord, labels: Mapping[str, str]) -> OracleView:
+    variants = tuple(dict.fromkeys(row.variant for row in record.oracle))
+    cells = {(row.case, row.mode, row.variant): row for row in record.oracle}
+    lines = []
+    for case, mode in dict.fromkeys((row.case, row.mode) for row in record.oracle):
+        found = tuple(cells.get((case, mode, name)) for name in variants)
+        baseline = next((row.best_baseline for row in found if row and row.best_baseline), "")
+        lines.append(OracleLine(labels.get(case, case), mode, baseline, found))
+    reasons = [
+        (name, tuple(dict.fromkeys(r.reason for r in record.oracle if r.variant == name and r.reason and not r.passed)))
+        for name in variants
+    ]
+    return OracleView(variants, tuple(lines), tuple((name, why) for name, why in reasons if why))
 
 
 def _launches(found: Iterable[Mapping[str, Any]]) -> str:
@@ -1001,7 +1058,7 @@ def _bench_row(
             ratio, interval, speed = formats.ratio(row.ratio), formats.interval(row.low, row.high), badge(row.verdict)
     best_row = next((r for r in deciding if r.contender == best and r.mode == _first_mode(record)), None)
     if not ratio and first and best_row and best_row.median_us > 0:
-        ratio = "1" if name == best else f"≈{formats.THIN}{formats.ratio(first.median_us / best_row.median_us)}"
+        ratio = "1×" if name == best else f"≈{formats.THIN}{formats.ratio(first.median_us / best_row.median_us)}"
     flags = [flag for row in record.times if row.contender == name and row.case == case.id for flag in row.flags]
     return BenchRow(
         name,
@@ -1066,24 +1123,33 @@ def _roof(
 ) -> RoofView | None:
     """The cost model's intensity against the rate achieved hot: variants, and each case's best baseline."""
     points: list[charts.RoofPoint] = []
-    correct = {c.name: c.correct for c in record.contenders}
-    ours = {c.name for c in record.contenders if c.role == "variant"}
     mode = _first_mode(record)
-    for number, case in enumerate(cases[:6]):
+    for number, case in enumerate(cases[:ROOFLINE_CASES]):
         deciding = [r for r in primary(t for t in record.times if t.case == case.id) if r.mode == mode]
-        best = _best_baseline(record, case.id, deciding)
-        for row in deciding:
-            moved = case.bytes_read + case.bytes_written
-            shown_here = row.contender in ours if number == 0 else row.contender in ours and correct.get(row.contender)
-            if (not shown_here and row.contender != best) or moved <= 0 or row.median_us <= 0:
-                continue
-            kind = "baseline" if row.contender not in ours else "variant" if correct.get(row.contender) else "wrong"
-            points.append(
-                charts.RoofPoint(row.contender, case.flops / moved, case.flops / (row.median_us * 1e-6), kind, case_label(case))
-            )
+        points += _roof_points(record, case, deciding, everybody=number == 0)
     ceilings = _ceilings(record, profiled)
     picture = charts.roofline(points, ceilings)
-    return RoofView(picture, _roof_note(ceilings)) if picture else None
+    return RoofView(picture, _roof_note(ceilings), case_label(cases[0]) if len(cases) > 1 else "") if picture else None
+
+
+def _roof_points(
+    record: BenchRecord, case: BenchCase, deciding: Sequence[TimeRow], *, everybody: bool
+) -> list[charts.RoofPoint]:
+    """The fastest correct variant and the best baseline of a case; with `everybody`, all variants, and with names."""
+    contenders = {c.name: c for c in record.contenders}
+    moved = case.bytes_read + case.bytes_written
+    ours = [r for r in deciding if contenders[r.contender].role == "variant" and r.median_us > 0]
+    correct = [r for r in ours if contenders[r.contender].correct]
+    chosen = ours if everybody else sorted(correct, key=lambda r: r.median_us)[:1]
+    best = _best_baseline(record, case.id, deciding)
+    points = []
+    for row in [*chosen, *(r for r in deciding if r.contender == best and r.median_us > 0)]:
+        contender = contenders[row.contender]
+        kind = "baseline" if contender.role != "variant" else "variant" if contender.correct else "wrong"
+        if moved > 0:
+            rate = case.flops / (row.median_us * 1e-6)
+            points.append(charts.RoofPoint(row.contender, case.flops / moved, rate, kind, case_label(case), everybody))
+    return points
 
 
 def _ceilings(record: BenchRecord, profiled: Mapping[tuple[str, str], ProfileRecord]) -> list[charts.Ceiling]:
