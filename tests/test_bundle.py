@@ -1,0 +1,283 @@
+"""The bundle: the same bytes everywhere, nothing private, never half of one."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import packed_run
+import pytest
+import yaml
+
+from kernelproof import bundle, manifest, records, verify
+from kernelproof.config import Config
+from kernelproof.errors import BundleError
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> "Run":
+    return Run(tmp_path / "repo")
+
+
+class Run:
+    """A finished run, its facts and its pages, ready to be packed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.config: Config = packed_run.make(root)
+        self.folder = root / "reports" / packed_run.FOLDER
+        self.facts = root / "results/manifest" / f"{packed_run.FOLDER}.json"
+        self.gather()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "report.html").write_text("<!doctype html><title>report</title>")
+        (self.folder / "summary.md").write_text("# Summary\n")
+
+    def gather(self) -> None:
+        manifest.run(self.config, packed_run.FOLDER, self.facts)
+        # The sample lies in no git repository: give its facts the commit that its records have.
+        facts = records.read(self.facts, records.ManifestRecord)
+        facts.provenance = packed_run.STATE
+        records.write(self.facts, facts)
+
+    def pack(self) -> Path:
+        return self.folder / bundle.run(self.config, self.facts, self.folder).tarball
+
+    def with_limit(self, max_bytes: int) -> None:
+        self.config = replace(self.config, bundle=replace(self.config.bundle, max_bytes=max_bytes))
+
+
+def unpacked(tarball: Path) -> dict[str, bytes]:
+    with tarfile.open(tarball) as archive:
+        return {
+            member.name.partition("/")[2]: archive.extractfile(member).read()  # type: ignore[union-attr]
+            for member in archive.getmembers()
+        }
+
+
+def test_a_bundle_holds_the_run_and_verifies(run: Run) -> None:
+    tarball = run.pack()
+    assert tarball.name == "kernelproof-0123456789ab-20250301T120000Z.tar.gz"
+    result = verify.run(tarball)
+    assert result.problems == []
+    assert result.exit_code == 0
+    assert (result.commit, result.overall) == (packed_run.COMMIT, "good")
+    names = set(unpacked(tarball))
+    assert {
+        "manifest.yaml",
+        "SHA256SUMS",
+        "REPLAY.md",
+        "report.html",
+        "summary.md",
+        "config.json",
+        "records/bench/op-cpu.json",
+        "records/manifest.json",
+        "samples/op-cpu.csv.gz",
+        "junit/op/plain.xml",
+        "logs/build/op/plain.log",
+        "cubins/op/tiled/sm_89.cubin",
+        "sass/op/tiled/sm_89.sass",
+        "profile/op/tiled.ncu-rep",
+        "source/csrc/op/tiled.cu",
+        "source/repro.sh",
+        "source/op.py",
+        "source/envs/tool.txt",
+    } <= names
+    assert not [name for name in names if "pycache" in name or "bundle/other.log" in name or ".snakemake" in name]
+
+
+def test_the_manifest_lists_every_member_and_is_json_and_yaml(run: Run) -> None:
+    tarball = run.pack()
+    text = (run.folder / "manifest.yaml").read_text(encoding="utf-8")
+    document = json.loads(text)
+    assert yaml.safe_load(text) == document
+    members = unpacked(tarball)
+    assert members["manifest.yaml"].decode() == text
+    assert {row["path"] for row in document["members"]} == set(members) - {"manifest.yaml", "SHA256SUMS"}
+    classes = {row["path"]: row["class"] for row in document["members"]}
+    assert classes["source/csrc/op/plain.cc"] == classes["config.json"] == "identity"
+    assert classes["samples/op-cpu.csv.gz"] == classes["records/test/op/plain.json"] == "measurement"
+    assert classes["records/capture/capture.json"] == classes["logs/build/op/plain.log"] == "context"
+
+
+def test_the_receipt_names_what_was_packed(run: Run) -> None:
+    tarball = run.pack()
+    receipt = json.loads((run.folder / "bundle.json").read_text())
+    assert receipt["tarball"] == tarball.name
+    assert receipt["bytes"] == tarball.stat().st_size
+    assert receipt["sha256"] == records.sha256_file(tarball)
+    assert receipt["manifest_sha256"] == verify.run(tarball).identity
+
+
+def test_sums_are_read_by_coreutils(run: Run, tmp_path: Path) -> None:
+    with tarfile.open(run.pack()) as archive:
+        archive.extractall(tmp_path / "out", filter="data")
+    (home,) = (tmp_path / "out").iterdir()
+    done = subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=home, check=False)
+    assert done.returncode == 0
+
+
+def test_the_same_bytes_from_another_folder_umask_zone_and_locale(run: Run, tmp_path: Path) -> None:
+    """A second process packs a copy of the run elsewhere, under settings that leak into careless archives."""
+    first = run.pack().read_bytes()
+    script = (
+        "import os, sys; os.umask(0o077)\n"
+        "from pathlib import Path\n"
+        "import test_bundle\n"
+        "print(test_bundle.Run(Path(sys.argv[1])).pack())\n"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "PYTHONHASHSEED": "12345",
+        "TZ": "Pacific/Kiritimati",
+        "LC_ALL": "C",
+        "HOME": str(tmp_path),
+    }
+    elsewhere = tmp_path / "a much longer folder" / "copy"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(elsewhere)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(done.stdout.strip()).read_bytes() == first
+
+
+def test_packing_again_changes_nothing_and_an_older_tarball_goes(run: Run) -> None:
+    older = run.folder / "kernelproof-0123456789ab-20240101T000000Z.tar.gz"
+    older.write_bytes(b"of an earlier run")
+    tarball = run.pack()
+    first = tarball.read_bytes()
+    assert not older.exists()
+    assert run.pack().read_bytes() == first
+    assert sorted(path.name for path in run.folder.iterdir()) == sorted(
+        ["bundle.json", tarball.name, "manifest.yaml", "report.html", "summary.md"]
+    )
+
+
+# --- size -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_dropped_first_is_stated(run: Run) -> None:
+    noise = os.urandom(200_000)
+    (run.root / "results/profile/op/tiled.ncu-rep").write_bytes(noise)
+    run.gather()
+    run.with_limit(100_000)
+    tarball = run.pack()
+    assert tarball.stat().st_size <= 100_000
+    document = json.loads((run.folder / "manifest.yaml").read_text())
+    assert [row["path"] for row in document["dropped"]] == ["profile/op/tiled.csv", "profile/op/tiled.ncu-rep"]
+    assert document["dropped"][1]["bytes"] == 200_000
+    assert document["dropped"][1]["why"]
+    assert "profile/op/tiled.ncu-rep" not in unpacked(tarball)
+    assert verify.run(tarball).good
+
+
+def test_a_bundle_above_the_hard_limit_is_not_written(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "HARD_MAX_BYTES", 2_000)
+    with pytest.raises(BundleError, match="at most 2000") as caught:
+        run.pack()
+    assert "the largest member is" in str(caught.value)
+    assert not list(run.folder.glob("*.tar.gz"))
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_that_changed_since_the_manifest_stops_the_packing(run: Run) -> None:
+    (run.root / "results/bench/op-cpu.csv.gz").write_bytes(b"other samples")
+    with pytest.raises(BundleError, match="changed since the manifest was made") as caught:
+        run.pack()
+    assert caught.value.subject == "results/bench/op-cpu.csv.gz"
+
+
+def test_a_missing_page_stops_the_packing(run: Run) -> None:
+    (run.folder / "report.html").unlink()
+    with pytest.raises(BundleError, match=r"report\.html"):
+        run.pack()
+
+
+@contextmanager
+def files_no_larger_than(limit: int) -> Iterator[None]:
+    """A disk that is full after so many bytes of one file, as far as a process can have one without privileges."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write then fails with EFBIG
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_leaves_the_previous_bundle(run: Run) -> None:
+    run.pack()
+    before = {path.name: path.read_bytes() for path in run.folder.iterdir()}
+    (run.folder / "report.html").write_text("<!doctype html>another page")
+    with files_no_larger_than(3_000), pytest.raises(BundleError, match="the disk is full") as caught:
+        run.pack()
+    assert "free some space" in str(caught.value)
+    after = {path.name: path.read_bytes() for path in run.folder.iterdir()}
+    assert after == before | {"report.html": b"<!doctype html>another page"}
+    assert verify.run(run.pack()).good  # and with space again the same command works
+
+
+def test_a_full_file_system_leaves_nothing(run: Run, tmp_path: Path) -> None:
+    """The same on a real file system of 16 KiB, where the machine lets us mount one."""
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(small)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not mount a file system; the test above fills a file instead")
+    try:
+        for page in ("report.html", "summary.md"):
+            (small / page).write_text("page")
+        (run.root / "results/bench/op-cpu.csv.gz").write_bytes(os.urandom(30_000))
+        run.gather()
+        with pytest.raises(BundleError, match="the disk is full"):
+            bundle.run(run.config, run.facts, small)
+        assert sorted(path.name for path in small.iterdir()) == ["report.html", "summary.md"]
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_what_a_killed_packing_left_is_swept_away(run: Run) -> None:
+    stale = run.folder / ".bundle-killed"
+    stale.mkdir()
+    (stale / "half.tar.gz").write_bytes(b"half")
+    run.pack()
+    assert not stale.exists()
+
+
+# --- the manifest's form ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": 1e-05, "b": 1.5e300, "c": -2e16, "d": 0.1, "e": 10},
+        {"text": 'quotes " \\ tab \t del \x7f nel \x85 ls \u2028 µs 🙂 bom \ufeff'},
+        {"yes": "yes", "null": "null", "1.0": "1:30", "~": None, "on": True},
+        [[], {}, [1, [2, {"deep": []}]], ""],
+        {"- a": "#c", "b: c": "*d", "e": "&f"},
+    ],
+)
+def test_yaml_and_json_read_the_manifest_alike(value: object) -> None:
+    text = bundle.yaml_json(value)
+    assert json.loads(text) == value
+    assert yaml.safe_load(text) == value
+
+
+def test_a_member_with_a_path_too_long_is_named() -> None:
+    with pytest.raises(BundleError, match="too long") as caught:
+        bundle.pack("kernelproof-x", [("a" * 300, b"")], 0)
+    assert caught.value.subject == "a" * 300

@@ -1,0 +1,384 @@
+"""Every way to tamper with a bundle is refused, and the member is named."""
+
+import gzip
+import io
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernelproof import bundle, verify
+from kernelproof.records import Member
+
+NAME = "kernelproof-0123456789ab-20250301T120000Z"
+FILES = {
+    "records/a.json": b'{"median_us": 9.1}\n',
+    "samples/b.csv.gz": bytes(random.Random(7).randbytes(3000)),
+    "source/kernel.cu": b"__global__ void kernel() {}\n" * 30,
+    "source/repro.sh": b"#!/bin/sh\n",
+}
+
+
+def document(files: dict[str, bytes]) -> bytes:
+    """A manifest for these files, as the bundle stage writes it."""
+    from hashlib import sha256
+
+    rows = [
+        {"path": path, "class": "identity", "bytes": len(data), "sha256": sha256(data).hexdigest()}
+        for path, data in sorted(files.items())
+    ]
+    facts = {"schema": verify.SCHEMA, "bundle": NAME, "overall": "good", "provenance": {"commit": "c"}, "members": rows}
+    return (bundle.yaml_json(facts) + "\n").encode()
+
+
+def members_of(files: dict[str, bytes]) -> list[tuple[str, bytes]]:
+    """What the bundle stage packs for these files: with manifest and sums, sorted."""
+    packed = [bundle.Packed(Member(path, "", len(data), "identity"), data) for path, data in files.items()]
+    return bundle._with_manifest(packed, document(files))
+
+
+def packed(members: list[tuple[str, bytes]] | None = None) -> bytes:
+    return bundle.pack(NAME, members if members is not None else members_of(FILES), 1_700_000_000)
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "bundle.tar.gz"
+    path.write_bytes(packed())
+    return path
+
+
+def verified(tmp_path: Path, data: bytes) -> verify.VerifyResult:
+    path = tmp_path / "tampered.tar.gz"
+    path.write_bytes(data)
+    return verify.run(path)
+
+
+def test_an_untouched_bundle_is_good(good: Path) -> None:
+    result = verify.run(good)
+    assert (result.status, result.exit_code, result.problems) == ("good", 0, [])
+    assert result.members == len(FILES) + 2
+    assert result.bundle == NAME
+
+
+def test_the_identity_is_compared_when_it_is_given(good: Path) -> None:
+    identity = verify.run(good).identity
+    assert identity is not None
+    assert verify.run(good, identity.upper()).good
+    other = verify.run(good, "0" * 64)
+    assert other.exit_code == 1
+    assert identity in str(other.problems[0])
+
+
+# --- flipped bytes ----------------------------------------------------------------------------------------------------
+
+
+def test_no_flipped_byte_goes_unnoticed(tmp_path: Path) -> None:
+    """Every byte of the compressed file, inverted in turn."""
+    data = packed(members_of({"records/a.json": FILES["records/a.json"], "noise": FILES["samples/b.csv.gz"][:200]}))
+    missed = []
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 0xFF
+        if verified(tmp_path, bytes(changed)).good:
+            missed.append(place)
+    assert missed == []
+
+
+def test_a_changed_byte_names_its_member(tmp_path: Path) -> None:
+    change = replaced("records/a.json", FILES["records/a.json"].replace(b"9.1", b"1.9"))
+    result = verified(tmp_path, packed(change(members_of(FILES))))
+    assert result.exit_code == 1
+    assert [(p.kind, p.member) for p in result.problems] == [("changed", "records/a.json")]
+
+
+def test_a_flipped_byte_in_the_stream_names_its_member(tmp_path: Path) -> None:
+    """A literal byte of the noise member, whose change inflates well: the checksum and the member both tell."""
+    data = packed()
+    for place in range(len(data) // 2, len(data) - 200):
+        changed = bytearray(data)
+        changed[place] ^= 0x01
+        result = verified(tmp_path, bytes(changed))
+        if any(problem.kind == "changed" for problem in result.problems):
+            assert result.exit_code == 1
+            assert any(problem.member == "samples/b.csv.gz" for problem in result.problems)
+            assert any("checksum" in problem.message for problem in result.problems)
+            return
+    pytest.fail("no place was found whose change inflates")
+
+
+# --- members ----------------------------------------------------------------------------------------------------------
+
+
+def add(name: str) -> Callable[[list[tuple[str, bytes]]], list[tuple[str, bytes]]]:
+    return lambda members: sorted([*members, (name, b"extra")])
+
+
+def without(name: str) -> Callable[[list[tuple[str, bytes]]], list[tuple[str, bytes]]]:
+    return lambda members: [(path, data) for path, data in members if path != name]
+
+
+def rename(old: str, new: str) -> Callable[[list[tuple[str, bytes]]], list[tuple[str, bytes]]]:
+    return lambda members: sorted((new if path == old else path, data) for path, data in members)
+
+
+def replaced(name: str, data: bytes) -> Callable[[list[tuple[str, bytes]]], list[tuple[str, bytes]]]:
+    return lambda members: [(path, data if path == name else kept) for path, kept in members]
+
+
+def twice(name: str) -> Callable[[list[tuple[str, bytes]]], list[tuple[str, bytes]]]:
+    return lambda members: sorted([*members, (name, dict(members)[name])])
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "member"),
+    [
+        (add("records/zz.json"), "added", "records/zz.json"),
+        (without("samples/b.csv.gz"), "removed", "samples/b.csv.gz"),
+        (rename("records/a.json", "records/b.json"), "renamed", "records/a.json"),
+        (replaced("source/repro.sh", b"#!/bin/sh\nrm -r /\n"), "changed", "source/repro.sh"),
+        (replaced("SHA256SUMS", b""), "changed", "SHA256SUMS"),
+        (without("SHA256SUMS"), "removed", "SHA256SUMS"),
+        (twice("records/a.json"), "duplicate", f"{NAME}/records/a.json"),
+        (without("manifest.yaml"), "damaged", None),
+        (rename("manifest.yaml", "manifest.yml"), "damaged", None),
+        (replaced("manifest.yaml", b"{"), "damaged", None),
+        (replaced("manifest.yaml", b"[]"), "damaged", None),
+        (replaced("manifest.yaml", document(FILES).replace(b'"good"', b'"bad"')), "changed", "SHA256SUMS"),
+        (add("../escaped"), "unsafe", f"{NAME}/../escaped"),
+        (add("a\\b"), "unsafe", f"{NAME}/a\\\\b"),
+        (add("a//b"), "unsafe", f"{NAME}/a//b"),
+        (add("new\nline"), "unsafe", f"{NAME}/new\\nline"),
+    ],
+)
+def test_a_member_that_is_not_as_packed_is_named(
+    tmp_path: Path, change: Callable[[list[tuple[str, bytes]]], list[tuple[str, bytes]]], kind: str, member: str | None
+) -> None:
+    result = verified(tmp_path, packed(change(members_of(FILES))))
+    assert result.exit_code == 1
+    assert (kind, member) in [(problem.kind, problem.member) for problem in result.problems]
+
+
+def test_a_consistent_forgery_has_another_identity(tmp_path: Path, good: Path) -> None:
+    """Whoever rewrites manifest and sums too makes a whole bundle, but not this one."""
+    files = FILES | {"records/a.json": b'{"median_us": 1.9}\n'}
+    forged = verified(tmp_path, packed(members_of(files)))
+    identity = verify.run(good).identity
+    assert forged.good
+    assert forged.identity != identity
+    assert verify.run(tmp_path / "tampered.tar.gz", identity).exit_code == 1
+
+
+def test_a_bundle_below_another_folder_is_renamed(tmp_path: Path) -> None:
+    result = verified(tmp_path, bundle.pack("elsewhere", members_of(FILES), 0))
+    assert [(p.kind, p.member) for p in result.problems] == [("renamed", "elsewhere")]
+
+
+# --- archives that no packer of ours makes ----------------------------------------------------------------------------
+
+
+def archive(*extra: tarfile.TarInfo, data: bytes = b"", format: int = tarfile.USTAR_FORMAT) -> bytes:
+    """The good members, then the extra headers, each with `data`."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=format) as tar:
+        for path, content in members_of(FILES):
+            info = tarfile.TarInfo(f"{NAME}/{path}")
+            info.size, info.mtime = len(content), 1_700_000_000
+            info.mode = 0o755 if content.startswith(b"#!") else 0o644
+            tar.addfile(info, io.BytesIO(content))
+        for info in extra:
+            tar.addfile(info, io.BytesIO(data))
+    return zipped(buffer.getvalue())
+
+
+def zipped(data: bytes, level: int = 9) -> bytes:
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=level, fileobj=buffer, mtime=0) as stream:
+        stream.write(data)
+    return buffer.getvalue()
+
+
+def header(name: str, kind: bytes = tarfile.REGTYPE, target: str = "", size: int = 0) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size, info.mtime = kind, target, size, 1_700_000_000
+    return info
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        (header(f"{NAME}/link", tarfile.SYMTYPE, "/etc/passwd"), "a symbolic link"),
+        (header(f"{NAME}/link", tarfile.LNKTYPE, f"{NAME}/manifest.yaml"), "a hard link"),
+        (header(f"{NAME}/zz", tarfile.DIRTYPE), "a folder"),
+        (header(f"{NAME}/zz", tarfile.CHRTYPE), "a character device"),
+        (header(f"{NAME}/zz", tarfile.BLKTYPE), "a block device"),
+        (header(f"{NAME}/zz", tarfile.FIFOTYPE), "a FIFO"),
+        (header("/etc/cron.d/job"), "its path is absolute"),
+        (header(f"{NAME}/../../up"), "leads out of the folder"),
+        (header("C:evil"), "means something else on another system"),
+    ],
+)
+def test_an_unsafe_member_is_refused_by_name(tmp_path: Path, extra: tarfile.TarInfo, says: str) -> None:
+    result = verified(tmp_path, archive(extra))
+    assert result.exit_code == 1
+    assert any(says in problem.message and (problem.member or "").rstrip("/") == extra.name for problem in result.problems)
+
+
+@pytest.mark.parametrize("format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_headers_that_carry_another_name_are_refused(tmp_path: Path, format: int) -> None:
+    """pax and GNU long names hide the real path from a reader that does not know them."""
+    result = verified(tmp_path, archive(header(f"{NAME}/" + "x" * 300), format=format))
+    assert result.exit_code == 1
+    assert any(problem.kind == "unsafe" for problem in result.problems)
+
+
+def test_a_member_outside_the_folder_is_an_addition(tmp_path: Path) -> None:
+    result = verified(tmp_path, archive(header("zz-outside")))
+    assert ("added", "zz-outside") in [(p.kind, p.member) for p in result.problems]
+
+
+@pytest.mark.parametrize("change", ["mode", "uid", "mtime"])
+def test_metadata_that_is_not_as_packed_is_named(tmp_path: Path, change: str) -> None:
+    info = header(f"{NAME}/zz")
+    setattr(info, change, {"mode": 0o4755, "uid": 1000, "mtime": 5}[change])
+    result = verified(tmp_path, archive(info))
+    assert ("changed", f"{NAME}/zz") in [(p.kind, p.member) for p in result.problems]
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda data: data + b"hidden",
+        lambda data: data + gzip.compress(b"hidden"),
+        lambda data: zipped(gzip.decompress(data) + b"hidden".ljust(512, b"\0")),
+        lambda data: gzip.compress(gzip.decompress(data), 9, mtime=0)[:3] + b"\x08" + data[4:],
+    ],
+    ids=["after the stream", "a second stream", "after the archive", "in the gzip header"],
+)
+def test_nothing_can_be_hidden_around_the_archive(tmp_path: Path, hide: Callable[[bytes], bytes]) -> None:
+    assert verified(tmp_path, hide(packed())).exit_code == 1
+
+
+def test_nothing_can_be_hidden_between_members(tmp_path: Path) -> None:
+    raw = bytearray(gzip.decompress(packed()))
+    end_of_first = 512 + int(raw[124:136].rstrip(b"\0 "), 8)
+    assert end_of_first % 512  # so padding follows
+    raw[end_of_first] = 1
+    assert verified(tmp_path, zipped(bytes(raw))).exit_code == 1
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_bomb_is_stopped_at_once(tmp_path: Path) -> None:
+    """4 GiB of zeros pack to 4 MB; a verifier that unpacked them would take a minute or the memory."""
+    block = io.BytesIO()
+    info = header(f"{NAME}/zeros", size=1 << 32)
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=block, mtime=0) as stream:
+        stream.write(info.tobuf(tarfile.USTAR_FORMAT))
+        zeros = bytes(1 << 20)
+        for _ in range(64):
+            stream.write(zeros)
+    started = time.monotonic()
+    result = verified(tmp_path, block.getvalue())
+    assert time.monotonic() - started < 1
+    assert result.exit_code == 1
+    assert "a bomb" in str(result.problems[0])
+
+
+def test_a_header_that_claims_a_huge_size_takes_no_memory(tmp_path: Path) -> None:
+    import resource
+
+    data = zipped(header(f"{NAME}/manifest.yaml", size=7 << 30).tobuf(tarfile.USTAR_FORMAT) + b"x" * 5000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert not verified(tmp_path, data).good
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
+
+
+def test_limits_on_size_and_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "MAX_PACKED_BYTES", 1000)
+    assert "larger than a bundle may be" in verified(tmp_path, packed()).text()
+    monkeypatch.undo()
+    monkeypatch.setattr(verify, "MAX_MEMBERS", 3)
+    assert "more than 3 members" in verified(tmp_path, packed()).text()
+    monkeypatch.undo()
+    monkeypatch.setattr(verify, "MAX_UNPACKED_BYTES", 1000)
+    assert "a bomb" in verified(tmp_path, packed()).text()
+
+
+def test_a_25_mb_bundle_takes_less_than_two_seconds(tmp_path: Path) -> None:
+    noise = random.Random(3).randbytes(1 << 20)
+    files = {f"samples/{i:02}.gz": bytes([i]) + noise for i in range(23)}
+    path = tmp_path / "large.tar.gz"
+    path.write_bytes(bundle.pack(NAME, members_of(files), 0))
+    assert path.stat().st_size > 23_000_000
+    started = time.monotonic()
+    assert verify.run(path).good
+    assert time.monotonic() - started < 2
+
+
+# --- unreadable -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", [0, 1, 9, 10, 100, 0.5, 0.99, -9, -8, -1])
+def test_a_cut_bundle_is_unreadable(tmp_path: Path, keep: float) -> None:
+    data = packed()
+    result = verified(tmp_path, data[: int(len(data) * keep)] if isinstance(keep, float) else data[:keep])
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"not a bundle", zipped(b""), zipped(b"x" * 511)])
+def test_what_is_no_bundle_is_unreadable(tmp_path: Path, data: bytes) -> None:
+    result = verified(tmp_path, data)
+    assert result.exit_code == 2
+    assert result.identity is None
+
+
+def test_a_missing_file_and_a_folder_are_unreadable(tmp_path: Path) -> None:
+    assert verify.run(tmp_path / "nothing").exit_code == 2
+    assert verify.run(tmp_path).exit_code == 2
+
+
+def test_an_unknown_schema_is_not_guessed_at(tmp_path: Path) -> None:
+    change = replaced("manifest.yaml", document(FILES).replace(b"bundle/1", b"bundle/2"))
+    result = verified(tmp_path, packed(change(members_of(FILES))))
+    assert result.exit_code == 2
+    assert "bundle/2" in result.text()
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def command(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    # -I: neither this package nor anything installed beside it is in reach
+    return subprocess.run(
+        [sys.executable, "-I", "-S", *map(str, arguments)], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_file_runs_alone(tmp_path: Path, good: Path) -> None:
+    alone = tmp_path / "elsewhere" / "verify.py"
+    alone.parent.mkdir()
+    shutil.copy(verify.__file__, alone)
+    done = command(alone, good, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("good: 6 members")
+    good.write_bytes(packed(add("zz")(members_of(FILES))))
+    done = command(alone, good, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "added: zz" in done.stdout
+    assert command(alone, tmp_path / "nothing", cwd=tmp_path).returncode == 2
+
+
+def test_the_result_as_json(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify.main([str(good), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["status"] == "good"
+    assert len(result["identity"]) == 64
