@@ -13,7 +13,7 @@ from kernelproof import bench, config, records
 from kernelproof.records import BenchRecord, TestRecord
 
 # Each contender is RMSNorm in torch; `work` is how often it is done, so ratios are known.
-CONTENDERS = '''
+CONTENDERS = """
 import os
 import torch
 
@@ -57,7 +57,7 @@ def lazy(x, weight, y, eps):
     if SEEN.setdefault("calls", 0) < 2:
         y.copy_(norm(x, weight, eps))
         SEEN["calls"] += 1
-'''
+"""
 
 
 def contender(name: str, passing: str = "return", **more: Any) -> dict[str, Any]:
@@ -72,7 +72,9 @@ def contender(name: str, passing: str = "return", **more: Any) -> dict[str, Any]
     }
 
 
-def project(folder: Path, variants: dict[str, Any], baselines: dict[str, Any], modes: tuple[str, ...] = ("hot",)) -> config.Config:
+def project(
+    folder: Path, variants: dict[str, Any], baselines: dict[str, Any], modes: tuple[str, ...] = ("hot",)
+) -> config.Config:
     """A project with RMSNorm on one shape, whose contenders the test stage has found correct."""
     (folder / "contenders.py").write_text(CONTENDERS)
     data = {
@@ -88,7 +90,14 @@ def project(folder: Path, variants: dict[str, Any], baselines: dict[str, Any], m
                 "baselines": baselines,
             }
         },
-        "bench": {"processes": 2, "blocks": 3, "sample_ms": 1.0, "max_seconds": 0.2, "modes": list(modes), "cpu_threads": 1},
+        "bench": {
+            "processes": 2,
+            "blocks": 3,
+            "sample_ms": 1.0,
+            "max_seconds": 0.2,
+            "modes": list(modes),
+            "cpu_threads": 1,
+        },
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(data))
     loaded = config.load(folder / "config.yaml", root=folder)
@@ -137,13 +146,21 @@ def test_faulty_contenders_are_named_and_the_others_go_on(tmp_path: Path) -> Non
     found = outcomes(record)
     assert found["once"] == found["base"] == "timed"
     assert "ValueError: no such launch" in found["raising"]
-    assert "crashed" in found["crashing"] and "SIGABRT" in found["crashing"]
+    assert "crashed" in found["crashing"]
+    assert "SIGABRT" in found["crashing"]
     assert "wrong for new values in the same memory" in found["remembering"]
     assert "wrong" in found["lazy"]
     assert {row.contender for row in record.times} == {"once", "base"}
     assert {row.variant for row in record.ratios} == {"once"}
     verdicts = {contender.name: contender.correct for contender in record.contenders}
-    assert verdicts == {"once": True, "base": True, "raising": True, "crashing": True, "remembering": False, "lazy": False}
+    assert verdicts == {
+        "once": True,
+        "base": True,
+        "raising": True,
+        "crashing": True,
+        "remembering": False,
+        "lazy": False,
+    }
     assert {entry["contender"] for entry in record.discarded} == {"raising", "crashing", "remembering", "lazy"}
 
 
@@ -174,7 +191,8 @@ def test_without_a_gpu_the_record_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     loaded = project(tmp_path, {"ours": contender("once", device="cuda")}, {})
     record = bench.run(loaded, "rmsnorm", "cuda", tmp_path / "record.json")
     assert (record.status, record.reason) == (records.NOT_RUN, "no GPU: no driver")
-    assert record.remedy and outcomes(record) == {"ours": "not benchmarked: no GPU"}
+    assert record.remedy
+    assert outcomes(record) == {"ours": "not benchmarked: no GPU"}
     assert json.loads((tmp_path / "record.json").read_text())["schema"] == "kernelproof.bench/1"
 
 

@@ -581,7 +581,9 @@ class Summary:
         if wall is not None and abs(wall - row.median_us) > allowed:
             yield "disagrees_wall_slope"
         if None not in (pair, floor, pair_floor):
-            assert pair is not None and floor is not None and pair_floor is not None
+            assert pair is not None
+            assert floor is not None
+            assert pair_floor is not None
             if abs((pair - pair_floor) - (row.median_us - floor)) > allowed:
                 yield "disagrees_event_pair"
 

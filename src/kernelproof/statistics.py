@@ -52,7 +52,7 @@ def time_estimate(blocks: Blocks, settings: Settings) -> Estimate | None:
 
 
 def ratio_estimate(ours: Blocks, theirs: Blocks, settings: Settings) -> Estimate | None:
-    """ours / theirs, paired: only blocks in which both were timed count; None when there is none.
+    """Ours / theirs, paired: only blocks in which both were timed count; None when there is none.
 
     A block visits all contenders forwards and then backwards (A B B A), so drift that is linear over a block cancels in
     the difference of the two means (Cox, *Planning of Experiments*, 1958, ch. 3: systematic designs).

@@ -1,0 +1,160 @@
+"""Statistics on synthetic times whose truth is known."""
+
+import math
+
+import numpy as np
+import pytest
+
+from kernelproof import statistics
+from kernelproof.statistics import Blocks, Settings, ratio_estimate, time_estimate, verdicts
+
+QUICK = Settings(resamples=2000)
+BAND = 0.005
+
+
+def times(
+    random: np.random.Generator,
+    truth_us: float,
+    *,
+    processes: int = 5,
+    blocks: int = 8,
+    between: float = 0.002,
+    within: float = 0.004,
+    drift: float = 0.0,
+    position: float = 0.0,
+) -> Blocks:
+    """Two visits a block. between and within are standard deviations of log time; drift is per block position."""
+    found = {}
+    for process in range(processes):
+        level = math.log(truth_us) + between * random.standard_normal()
+        found[process] = {
+            block: [
+                math.exp(level + within * random.standard_normal() + drift * (block + place))
+                for place in (position, 1 - position)
+            ]
+            for block in range(blocks)
+        }
+    return found
+
+
+def test_student_t_against_the_tables() -> None:
+    tabled = {1: 12.7062, 2: 4.30265, 3: 3.18245, 4: 2.776445, 5: 2.570582, 9: 2.262157, 30: 2.042272}
+    for degrees, quantile in tabled.items():
+        assert statistics.student_t_quantile(0.975, degrees) == pytest.approx(quantile, abs=1e-5)
+        assert statistics.student_t_within(quantile, degrees) == pytest.approx(0.95, abs=1e-6)
+
+
+def test_benjamini_hochberg_against_the_paper() -> None:
+    # Benjamini & Hochberg 1995, sec. 3.2: fifteen p-values, four rejections at q = 0.05.
+    p = [
+        0.0001,
+        0.0004,
+        0.0019,
+        0.0095,
+        0.0201,
+        0.0278,
+        0.0298,
+        0.0344,
+        0.0459,
+        0.3240,
+        0.4262,
+        0.5719,
+        0.6528,
+        0.7590,
+        1.0,
+    ]
+    adjusted = statistics.benjamini_hochberg(p)
+    assert sum(q <= 0.05 for q in adjusted) == 4
+    assert adjusted == sorted(adjusted)
+    shuffled = np.random.default_rng(0).permutation(len(p))
+    again = statistics.benjamini_hochberg([p[i] for i in shuffled])
+    assert [again[list(shuffled).index(i)] for i in range(len(p))] == adjusted
+    assert statistics.benjamini_hochberg([]) == []
+
+
+@pytest.mark.parametrize(("between", "within"), [(0.004, 0.002), (0.0005, 0.008)], ids=["between", "within"])
+def test_the_interval_covers_the_truth(between: float, within: float) -> None:
+    random = np.random.default_rng(5)
+    covered, trials = 0, 400
+    for _ in range(trials):
+        ours = times(random, 9.0, between=between, within=within)
+        theirs = times(random, 10.0, between=between, within=within)
+        found = ratio_estimate(ours, theirs, QUICK)
+        assert found is not None
+        covered += found.low <= 0.9 <= found.high
+    # 95 % of 400 is 380; the standard deviation of the count is 4.4.
+    assert 366 <= covered <= 394
+
+
+def test_identical_kernels_are_never_declared_different() -> None:
+    random = np.random.default_rng(6)
+    said = []
+    for _ in range(20):  # twenty benchmarks of fifteen ratios
+        estimates = [ratio_estimate(times(random, 5.0), times(random, 5.0), QUICK) for _ in range(15)]
+        said += verdicts([e for e in estimates if e], BAND, QUICK)
+    assert len(said) == 300
+    assert said.count("faster") == said.count("slower") == 0
+
+
+def test_two_percent_is_found_and_more_blocks_do_not_make_up_for_processes() -> None:
+    random = np.random.default_rng(7)
+    found = [ratio_estimate(times(random, 4.9), times(random, 5.0), QUICK) for _ in range(100)]
+    assert verdicts([e for e in found if e], BAND, QUICK).count("faster") >= 95
+    one_process = ratio_estimate(
+        times(random, 2.5, processes=1, blocks=100), times(random, 5.0, processes=1, blocks=100), QUICK
+    )
+    assert one_process is not None
+    assert one_process.high < 0.6
+    assert verdicts([one_process], BAND, QUICK) == ["undecided"]
+
+
+def test_drift_within_a_block_cancels() -> None:
+    random = np.random.default_rng(8)
+    # Ten percent a block, and the contenders' visits at the ends and in the middle of it: A B B A.
+    ours = times(random, 5.0, within=1e-6, between=0, drift=0.1, position=0.0)
+    theirs = times(random, 5.0, within=1e-6, between=0, drift=0.1, position=0.3)
+    found = ratio_estimate(ours, theirs, QUICK)
+    assert found is not None
+    assert found.value == pytest.approx(1, abs=1e-5)
+
+
+def test_one_burst_of_foreign_work_does_not_move_a_process() -> None:
+    random = np.random.default_rng(9)
+    ours, theirs = times(random, 5.0), times(random, 5.0)
+    quiet = ratio_estimate(ours, theirs, QUICK)
+    disturbed = {p: {b: [50.0, 50.0] if b == 3 else list(v) for b, v in blocks.items()} for p, blocks in ours.items()}
+    noisy = ratio_estimate(disturbed, theirs, QUICK)
+    assert quiet
+    assert noisy
+    assert noisy.value == pytest.approx(quiet.value, rel=0.005)
+
+
+def test_only_common_blocks_are_paired() -> None:
+    ours: Blocks = {0: {0: [2.0], 1: [400.0]}, 1: {0: [2.0]}, 2: {0: [9.0]}}
+    theirs: Blocks = {0: {0: [4.0]}, 1: {0: [4.0], 5: [1.0]}, 3: {0: [1.0]}}
+    found = ratio_estimate(ours, theirs, QUICK)
+    assert found is not None
+    assert (found.value, found.low, found.high, found.replicates) == (pytest.approx(0.5),) * 3 + (2,)
+    assert ratio_estimate(ours, {7: {0: [1.0]}}, QUICK) is None
+    assert time_estimate({}, QUICK) is None
+
+
+def test_a_median_time_and_its_interval() -> None:
+    found = time_estimate(times(np.random.default_rng(10), 7.0), QUICK)
+    assert found is not None
+    assert found.low < found.value < found.high
+    assert found.value == pytest.approx(7.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.90, 0.99, "faster"),
+        (0.90, 0.996, "undecided"),
+        (0.996, 1.004, "same"),
+        (0.99, 1.01, "undecided"),
+        (1.006, 1.2, "slower"),
+    ],
+)
+def test_verdicts_of_intervals(low: float, high: float, said: str) -> None:
+    assert statistics.verdict(low, high, BAND) == said

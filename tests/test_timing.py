@@ -1,0 +1,171 @@
+"""Timing in the worker: what can be checked without a GPU is the clock path, the rotation and the reading of traces."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernelproof import images, timing
+from kernelproof.operators import Call
+
+SPIN = """
+import time
+
+
+def spin(x, y, us):
+    end = time.perf_counter_ns() + int(us * 1000)
+    y.copy_(x)
+    while time.perf_counter_ns() < end:
+        pass
+
+
+def failing_later(x, y, us, calls=[0]):
+    calls[0] += 1
+    if calls[0] > 8:
+        raise RuntimeError("enough")
+    spin(x, y, us)
+"""
+
+
+@pytest.fixture
+def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """timing keeps what it loaded for the life of a process; each test is one."""
+    monkeypatch.setattr(timing, "_LOADED", {})
+    monkeypatch.setattr(timing, "_PADS", [])
+
+
+def measure(folder: Path, us: float, names: list[str], **plan: Any) -> dict[str, Any]:
+    (folder / "spin.py").write_text(SPIN)
+    call = Call({"x": torch.arange(64.0), "y": torch.zeros(64), "us": us}, outputs=("y",), axes=("i",))
+    other = Call({"x": torch.ones(64), "y": torch.zeros(64), "us": us}, outputs=("y",), axes=("i",))
+    common = {"abi": "python", "device": "cpu", "passing": "destination", "library": None, "root": str(folder)}
+    settings = {"action": "time", "device": "cpu", "modes": ["hot"], "blocks": 3, "sample_ms": 1.0, "max_seconds": 0.5}
+    where = {"seed": 1, "epoch": time.time(), "scratch": str(folder), "journal": str(folder / "journal")}
+    case = {
+        "id": "c",
+        "contenders": names,
+        "arguments": images.layout_images(call, folder / "timed").spec,
+        "fresh": {"x": images.layout_images(other, folder / "fresh").spec["x"]},
+        "outputs": ["y"],
+    }
+    contenders = [{"name": name, "entry": f"spin.py:{name}", **common} for name in names]
+    return timing.measure(contenders, [case], {**settings, **where, **plan})
+
+
+@pytest.mark.usefixtures("fresh_process")
+def test_a_known_time_is_measured(tmp_path: Path) -> None:
+    found = measure(tmp_path, 200.0, ["spin"])
+    samples = found["samples"]
+    spun = [us for us, method in zip(samples["time_us"], samples["method"], strict=True) if method == "cpu_clock"]
+    assert len(spun) == 6
+    assert all(us >= 200 for us in spun)
+    assert min(spun) < 220  # somebody else's work may lengthen a sample, but not all of them
+    assert {len(column) for column in samples.values()} == {len(samples["block"])}
+    assert all(
+        calls >= 4 for calls, method in zip(samples["calls"], samples["method"], strict=True) if method == "cpu_clock"
+    )
+    json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.usefixtures("fresh_process")
+def test_blocks_go_forwards_and_backwards(tmp_path: Path) -> None:
+    (tmp_path / "spin.py").write_text(SPIN)
+    found = measure(tmp_path, 50.0, ["spin", "failing_later"], blocks=2)
+    # failing_later raises while it is warmed up or later: it is out, by name, and spin goes on.
+    assert [(o["contender"], o["outcome"], o["message"]) for o in found["outcomes"]] == [
+        ("failing_later", "failed", "RuntimeError: enough")
+    ]
+    rows = list(zip(*(found["samples"][name] for name in ("block", "order", "contender", "method")), strict=True))
+    assert [row for row in rows if row[2:] == ("spin", "cpu_clock")] != []
+    assert {row[0] for row in rows if row[2:] == ("spin", "cpu_clock")} == {0, 1}
+
+
+@pytest.mark.usefixtures("fresh_process")
+def test_a_call_longer_than_the_budget_is_made_once(tmp_path: Path) -> None:
+    started = time.monotonic()
+    found = measure(tmp_path, 30_000.0, ["spin"], max_seconds=0.04, modes=["hot", "cold"])
+    assert [outcome["outcome"] for outcome in found["outcomes"]] == ["slow"]
+    assert found["samples"]["mode"] == ["hot"]
+    assert found["samples"]["time_us"][0] >= 30_000
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.usefixtures("fresh_process")
+def test_outputs_are_handed_over_for_both_values(tmp_path: Path) -> None:
+    found = measure(tmp_path, 10.0, ["spin"], modes=["hot", "cold"])
+    values = {}
+    for output in found["outputs"]:
+        assert (output["dtype"], output["shape"], output["number"]) == ("float32", [64], 0)
+        values[output["mode"], output["version"]] = torch.frombuffer(
+            bytearray(Path(output["path"]).read_bytes()), dtype=torch.float32
+        )
+    assert set(values) == {(mode, version) for mode in ("hot", "cold") for version in ("timed", "poisoned", "fresh")}
+    for (_, version), value in values.items():
+        assert torch.equal(value, torch.ones(64) if version == "fresh" else torch.arange(64.0))
+
+
+@pytest.mark.usefixtures("fresh_process")
+def test_a_contender_that_cannot_be_loaded_is_an_outcome(tmp_path: Path) -> None:
+    found = measure(tmp_path, 10.0, ["spin", "missing"])
+    assert [(o["contender"], o["outcome"]) for o in found["outcomes"]] == [("missing", "not_loaded")]
+    assert "missing" not in found["samples"]["contender"]
+    assert "spin" in found["samples"]["contender"]
+    assert json.loads((tmp_path / "journal").read_text())[0] == "spin"
+
+
+def test_a_cold_rotation_exceeds_the_cache_or_says_that_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_cache_bytes", lambda device: 32 << 20)
+    assert timing._rotation(1 << 20, "cpu", "hot")[0] == 1
+    count, said = timing._rotation(1 << 20, "cpu", "cold")
+    assert count == 64
+    assert said["exceeds_cache"]
+    assert timing._rotation(1 << 30, "cuda", "cold")[0] == 2
+    count, said = timing._rotation(100, "cpu", "cold")
+    assert count == timing.SETS_LIMIT
+    assert not said["exceeds_cache"]
+
+
+def test_the_copies_keep_their_strides() -> None:
+    value = torch.arange(24.0).reshape(2, 3, 4).transpose(0, 1)
+    copy = timing._clone(value)
+    assert copy.stride() == value.stride()
+    assert torch.equal(copy, value)
+    assert copy.data_ptr() != value.data_ptr()
+
+
+def test_results_that_differ_between_sets_are_both_handed_over() -> None:
+    same, other = torch.zeros(4), torch.tensor([0.0, 0.0, -0.0, 0.0])
+    assert [count for _, count in timing._distinct([same, same.clone()])] == [2]
+    found = timing._distinct([same, other, same.clone()])
+    assert [count for _, count in found] == [2, 1]
+    assert found[1][0] is other
+
+
+def test_kernels_are_read_from_a_trace() -> None:
+    def kernel(name: str, start: float, duration: float, grid: list[int]) -> dict[str, Any]:
+        details = {"grid": grid, "block": [128, 1, 1], "shared memory": 1024}
+        return {"cat": "kernel", "name": name, "ts": start, "dur": duration, "args": details}
+
+    events = [
+        {"cat": "cuda_runtime", "name": "cudaGraphLaunch", "ts": 0, "dur": 3},
+        kernel("combine", 12.0, 1.0, [4, 1, 1]),
+        kernel("split", 10.0, 2.0, [8, 1, 1]),
+        kernel("split", 20.0, 4.0, [8, 1, 1]),
+        kernel("combine", 25.0, 1.0, [4, 1, 1]),
+        {"cat": "gpu_memset", "name": "Memset (Device)", "ts": 9.0, "dur": 0.5, "args": {"bytes": 4}},
+    ]
+    found = timing.kernels_of(events, 2)
+    assert [(k["name"], k["count"], k["duration_us"], k["grid"]) for k in found] == [
+        ("Memset (Device)", 0.5, 0.25, []),
+        ("split", 1.0, 3.0, [8, 1, 1]),
+        ("combine", 1.0, 1.0, [4, 1, 1]),
+    ]
+
+
+def test_the_slope_leaves_out_what_a_replay_costs_once() -> None:
+    visit = timing._visit_of_slope(25, 100, 40.0 + 25 * 9.1, 40.0 + 100 * 9.1)
+    assert visit.time_us == pytest.approx(9.1)
+    assert (visit.calls, visit.short_calls) == (100, 25)
