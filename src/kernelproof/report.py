@@ -200,6 +200,7 @@ def _template(name: str) -> jinja2.Template:
             "ratio": formats.ratio,
             "interval": formats.interval,
             "count": formats.count,
+            "fixed": formats.grouped,
             "limit": lambda value: f"{value:g}",
             "plural": formats.plural,
             "sig": formats.significant,

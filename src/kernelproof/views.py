@@ -128,7 +128,7 @@ BADGES = {
     "hung": Badge("bad", "hung"),
     "failed_to_build": Badge("bad", "failed to build"),
     "not_run": Badge("muted", "not run"),
-    "not_tested": Badge("muted", "not tested"),
+    "missing": Badge("muted", "no record"),
     "ok": Badge("good", "built"),
     "failed": Badge("bad", "failed"),
     "passed": Badge("good", "passed"),
@@ -354,8 +354,10 @@ def headline(records: Records, groups: Sequence[VerdictGroup]) -> Headline:
         reasons = Counter(r.reason for _, r in rows if r.correctness.word == "not run" and r.reason)
         why = f": {reasons.most_common(1)[0][0].rstrip('.')}" if reasons else ""
         details.append(f"{formats.listed(waiting)} {'was' if len(waiting) == 1 else 'were'} not run{why}.")
-    bad = any(v.bad for v in records.manifest.verdicts) or bool(records.unreadable)
-    kind, word = ("bad", "Not accepted") if bad else ("warn", "Incomplete") if waiting else ("good", "Accepted")
+    details += [f"{r.name}: {r.reason.rstrip('.')}." for _, r in rows if r.bad and r.correctness.word == "correct"]
+    bad = records.manifest.overall == "bad" or any(v.bad for v in records.manifest.verdicts) or bool(records.unreadable)
+    short = records.manifest.overall == "incomplete" or waiting
+    kind, word = ("bad", "Not accepted") if bad else ("warn", "Incomplete") if short else ("good", "Accepted")
     return Headline(kind, word, sentence, tuple(details))
 
 
@@ -378,7 +380,9 @@ def _gate_words(rows: Sequence[VerdictRow], correct: int) -> str:
 
 
 def _verb(word: str, number: int) -> str:
-    if word in ("wrong", "undecided", "not tested"):
+    if word == "no record":
+        return "has no record of a test" if number == 1 else "have no record of a test"
+    if word == "wrong":
         return f"{'is' if number == 1 else 'are'} {word}"
     return word
 
@@ -484,7 +488,7 @@ def _gpu_line(probe: Probe | None) -> str:
     if probe is None:
         return ""
     if probe.status != OK:
-        return "none" if probe.status == "absent" else f"not known: {probe.error or 'the probe failed'}"
+        return "no NVIDIA GPU" if probe.status == "absent" else f"GPU not known: {probe.error or 'the probe failed'}"
     boards = probe.value if isinstance(probe.value, list) else [probe.value]
     parts = ("name", "{}"), ("compute_capability", "sm {}"), ("driver", "driver {}"), ("power_limit_w", "{} W limit")
     return "; ".join(_join(board, *parts) for board in boards)
