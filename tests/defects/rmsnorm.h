@@ -6,9 +6,9 @@
 #include "csrc/rmsnorm/launch.h"
 
 inline void correct_row(const RmsNormArgs &args, int64_t row) {
-    const float *x = static_cast<const float *>(args.x) + row * args.x_row_stride;
+    const float *x = static_cast<const float *>(args.x) + row * args.x_stride;
     const float *weight = static_cast<const float *>(args.weight);
-    float *y = static_cast<float *>(args.y) + row * args.y_row_stride;
+    float *y = static_cast<float *>(args.y) + row * args.y_stride;
     double sum = 0;
     for (int64_t i = 0; i < args.cols; ++i) sum += static_cast<double>(x[i]) * x[i];
     const double scale = 1 / std::sqrt(sum / args.cols + args.eps);

@@ -194,8 +194,10 @@ class Climb:
         """The operator's exact calls, in every data type and with every combination of options."""
         return self._step("sanity", self._sanity)
 
-    def correctness(self, case: Case) -> Outcome:
-        """One case against its float64 reference."""
+    def correctness(self, case: Case | None) -> Outcome:
+        """One case against its float64 reference; None for a variant that cannot run here."""
+        if case is None:
+            return self._step("correctness", lambda: "there is no case that it takes")
         outcome = self._step("correctness", lambda: self._correctness(case), case.id)
         if outcome.status == "skipped":
             self.results.append(_skipped(case, outcome.message))
@@ -205,8 +207,10 @@ class Climb:
         """What only shows over all cases together."""
         return self._step("correctness", self._suite, "all cases together")
 
-    def determinism(self, case: Case) -> Outcome:
+    def determinism(self, case: Case | None) -> Outcome:
         """Repeats of one case on the same inputs, under alternating poison, give the same bits."""
+        if case is None:
+            return self._step("determinism", lambda: "there is no case that it takes")
         return self._step("determinism", lambda: self._determinism(case), case.id)
 
     # --- what a rung does: each gives back what is wrong, or None
@@ -406,15 +410,16 @@ class Climb:
 
     def _note(self, name: str, outcome: Outcome, duration_s: float, what: str) -> Outcome:
         """Fold a step into its rung: failed if one failed, skipped if all were; the message is the first failure's."""
-        rung = self.rungs.setdefault(name, Rung(name, outcome.status))
+        rung = self.rungs.get(name)
+        if rung is None:
+            rung = self.rungs[name] = Rung(name, "skipped")
         rung.duration_s += duration_s
-        if outcome.status == "failed" and rung.status != "failed":
-            rung.status = "failed"
-            rung.message = f"{what}: {outcome.message}" if what else outcome.message
-        elif outcome.status == "passed" and rung.status == "skipped":
-            rung.status, rung.message = "passed", None
-        elif outcome.status == "skipped" and rung.status == "skipped":
-            rung.message = rung.message or outcome.message
+        message = f"{what}: {outcome.message}" if what and outcome.status == "failed" else outcome.message
+        severity = ("skipped", "passed", "failed").index
+        if severity(outcome.status) > severity(rung.status):
+            rung.status, rung.message = outcome.status, message or None
+        elif rung.status == "skipped":
+            rung.message = rung.message or message
         return outcome
 
     # --- what it amounts to

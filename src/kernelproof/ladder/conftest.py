@@ -52,8 +52,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if attribute is None:
         metafunc.parametrize("climb", climbs, ids=[climb.variant.key for climb in climbs], indirect=True)
         return
-    pairs = [(climb, case) for climb in climbs for case in getattr(climb, attribute)]
-    ids = [f"{climb.variant.key}-{case.id}" for climb, case in pairs]
+    # A variant that cannot run here has no cases, but it is not left out: it is skipped, with the reason.
+    pairs = [(climb, case) for climb in climbs for case in getattr(climb, attribute) or [None]]
+    ids = [f"{climb.variant.key}-{case.id}" if case else climb.variant.key for climb, case in pairs]
     metafunc.parametrize(("climb", "case"), pairs, ids=ids, indirect=["climb"])
 
 

@@ -36,7 +36,7 @@ def test_sanity(climb: Climb) -> None:
     show(climb.sanity())
 
 
-def test_correctness(climb: Climb, case: Case) -> None:
+def test_correctness(climb: Climb, case: Case | None) -> None:
     """The result is within the bounds of its declared precision, and nothing else was touched."""
     show(climb.correctness(case))
 
@@ -46,6 +46,6 @@ def test_suite(climb: Climb) -> None:
     show(climb.suite())
 
 
-def test_determinism(climb: Climb, case: Case) -> None:
+def test_determinism(climb: Climb, case: Case | None) -> None:
     """The same inputs give the same bits, every time."""
     show(climb.determinism(case))

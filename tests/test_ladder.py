@@ -1,0 +1,180 @@
+"""The staged ladder over correct and wrong kernels, run as the test stage runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from defects import REPOSITORY, project
+
+from kernelproof import records, test
+from kernelproof.config import Config
+from kernelproof.errors import ConfigError
+from kernelproof.records import BuildRecord, TestRecord
+
+
+def climbed(config: Config, name: str) -> TestRecord:
+    """The record of one variant, as it was written."""
+    folder = config.results / "test" / "rmsnorm"
+    (given,) = test.run(config, "rmsnorm", [name], folder)
+    written = records.read(folder / f"{name}.json", TestRecord)
+    assert written == given
+    return written
+
+
+def status(record: TestRecord) -> dict[str, str]:
+    return {rung.name: rung.status for rung in record.rungs}
+
+
+def test_a_right_kernel_is_correct(tmp_path: Path) -> None:
+    record = climbed(project(tmp_path, "good"), "good")
+    assert (record.verdict, record.status, record.reason) == ("correct", "ok", None)
+    assert set(status(record).values()) == {"passed"}
+    assert {case.status for case in record.cases} == {"passed"}
+    assert record.fresh_seed in {case.seed for case in record.cases}
+    assert record.error_histogram is not None and sum(record.error_histogram.counts) > 1000
+    tree = ElementTree.parse(tmp_path / (record.junit or ""))
+    names = [element.get("name", "") for element in tree.iter("testcase")]
+    assert "test_correctness[rmsnorm/good-odd-float32-normal-s0]" in names
+    assert len([name for name in names if name.startswith("test_correctness")]) == len(record.cases)
+    assert [element.get("hostname") for element in tree.iter("testsuite")] == [""]
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "rung", "words"),
+    [
+        ("writes_past_the_end", "wrong", "sanity", "guard_bands: y: 4 bytes written after the buffer"),
+        ("writes_before_the_start", "wrong", "sanity", "1 element before the beginning"),
+        ("nan", "wrong", "sanity", "nonfinite: 1 NaN"),
+        ("rows_unwritten", "wrong", "sanity", "unwritten: .*rows 1..3 of each 4-row tile"),
+        ("changes_an_input", "wrong", "sanity", "inputs: the kernel changed its inputs: x"),
+        ("one_row_for_all", "wrong", "sanity", "exact calls are wrong"),
+        ("forgets_eps", "wrong", "correctness", "bound: .*Likely cause: eps is left out"),
+        ("differs_from_call_to_call", "wrong", "determinism", r"\d of 19 repeats gave other bits"),
+        ("adds_to_what_is_there", "wrong", "sanity", "instead of|nonfinite"),
+        ("raises", "wrong", "launch", "this kernel takes no such input"),
+        ("segfault", "crashed", "launch", "killed by SIGSEGV in the middle of a call"),
+        ("exit_zero", "crashed", "launch", "ended the process with exit code 0 in the middle of a call"),
+        ("hang", "hung", "launch", "no answer within 4 s"),
+    ],
+)
+def test_a_wrong_kernel_is_named_for_what_it_is(tmp_path: Path, name: str, verdict: str, rung: str, words: str) -> None:
+    record = climbed(project(tmp_path, name), name)
+    found = next(r for r in record.rungs if r.status == "failed")
+    assert (record.verdict, record.status, found.name) == (verdict, "failed", rung)
+    assert re.search(words, found.message or ""), found.message
+    assert record.reason == f"{rung}: {found.message}"
+    above = record.rungs[record.rungs.index(found) + 1 :]
+    if rung != "correctness":  # after which determinism is looked at all the same
+        assert {r.status for r in above} <= {"skipped"}
+        assert all(r.message and r.message.startswith("not run: ") for r in above)
+
+
+def test_a_crash_in_one_case_leaves_the_others(tmp_path: Path) -> None:
+    record = climbed(project(tmp_path, "segfault_on_17_rows"), "segfault_on_17_rows")
+    assert record.verdict == "crashed"
+    assert {case.shape for case in record.cases if case.status == "failed"} == {"odd"}
+    assert {case.shape for case in record.cases if case.status == "passed"} == {"tiny", "even"}
+    (crashed,) = (case for case in record.cases if case.status == "failed")
+    assert crashed.failures[0].criterion == "crash" and "SIGSEGV" in crashed.failures[0].message
+
+
+def test_after_a_few_crashes_the_rest_is_not_run(tmp_path: Path) -> None:
+    record = climbed(project(tmp_path, "segfault_from_16_rows"), "segfault_from_16_rows")
+    assert record.verdict == "crashed"
+    assert sum(case.status == "failed" for case in record.cases) == 3
+    left = [case for case in record.cases if case.status == "skipped"]
+    assert left and all(case.reason and "the variant crashed 3 times" in case.reason for case in left)
+    assert {case.status for case in record.cases if case.shape == "tiny"} <= {"passed", "skipped"}
+
+
+def test_a_hang_costs_one_time_limit(tmp_path: Path) -> None:
+    config = project(tmp_path, "hang_on_odd_rows")
+    started = time.monotonic()
+    record = climbed(config, "hang_on_odd_rows")
+    assert record.verdict == "hung"
+    assert time.monotonic() - started < 30
+    assert sum("no answer within" in (rung.message or "") for rung in record.rungs) == 1
+
+
+def test_an_altered_library_is_not_loaded(tmp_path: Path) -> None:
+    config = project(tmp_path, "good")
+    with (tmp_path / "good.so").open("ab") as stream:
+        stream.write(b"x")
+    record = climbed(config, "good")
+    assert (record.verdict, status(record)["build"], status(record)["load"]) == ("failed_to_build", "failed", "skipped")
+    assert "is not the file that the build made" in (record.reason or "")
+
+
+def test_what_did_not_build_is_not_run(tmp_path: Path) -> None:
+    config = project(tmp_path, "good")
+    broken = BuildRecord(operator="rmsnorm", variant="good", status="failed", compiler_message="error: expected ';'")
+    records.write(config.record("build", "rmsnorm", "good"), broken)
+    record = climbed(config, "good")
+    assert (record.verdict, record.reason) == ("failed_to_build", "build: it did not build: error: expected ';'")
+    config.record("build", "rmsnorm", "good").unlink()
+    assert "kernelproof build --operator rmsnorm --variant good" in (climbed(config, "good").reason or "")
+
+
+def test_without_a_gpu_a_cuda_variant_is_not_run_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = project(tmp_path, "good")
+    monkeypatch.setattr("kernelproof.gpu.available", lambda: (False, "NVML sees no GPU"))
+    variant = config.operators["rmsnorm"].variants["good"]
+    object.__setattr__(variant, "device", "cuda")
+    record = climbed(config, "good")
+    assert (record.verdict, record.status) == ("not_run", "not_run")
+    assert record.reason == "not run: no GPU here (NVML sees no GPU)" and record.remedy
+    assert status(record) == {"build": "passed"} | dict.fromkeys(("load", "launch", "sanity", "correctness", "determinism"), "skipped")
+
+
+def test_a_record_is_written_when_pytest_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = project(tmp_path, "good")
+
+    def dies(*_: object, **__: object) -> int:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(pytest, "main", dies)
+    record = climbed(config, "good")
+    assert (record.verdict, record.status) == ("not_run", "failed")
+    assert record.reason == "pytest itself failed: RuntimeError: out of luck"
+
+
+def test_an_interrupt_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = project(tmp_path, "good")
+    monkeypatch.setattr(pytest, "main", lambda *_, **__: pytest.ExitCode.INTERRUPTED)
+    with pytest.raises(KeyboardInterrupt):
+        test.run(config, "rmsnorm", ["good"], config.results / "test" / "rmsnorm")
+    left = records.read(config.record("test", "rmsnorm", "good"), TestRecord)
+    assert (left.status, left.verdict, left.reason) == ("failed", "not_run", "the test run was cut short")
+
+
+def test_an_unknown_variant_is_refused(tmp_path: Path) -> None:
+    config = project(tmp_path, "good")
+    with pytest.raises(ConfigError, match="did you mean 'good'"):
+        test.run(config, "rmsnorm", ["godo"], tmp_path)
+
+
+def test_by_hand_on_one_variant(tmp_path: Path) -> None:
+    project(tmp_path, "good", "nan")
+    command = [sys.executable, "-m", "pytest", "--pyargs", "kernelproof.ladder", "-q", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "PYTEST_ADDOPTS": ""}
+    done = subprocess.run(
+        [*command, "-k", "nan or (good and sanity)"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1 and "nonfinite: 1 NaN" in done.stdout, done.stdout
+    assert re.search(r"\d+ failed, \d+ passed, \d+ skipped, \d+ deselected", done.stdout)
+    assert "FAILED" in done.stdout and "rmsnorm/good" not in done.stdout.split("short test summary")[1]
+    assert not list((tmp_path / "results").rglob("test/*"))
+
+
+def test_the_record_is_plain_json(tmp_path: Path) -> None:
+    config = project(tmp_path, "nan")
+    climbed(config, "nan")
+    json.loads(config.record("test", "rmsnorm", "nan").read_text(), parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
