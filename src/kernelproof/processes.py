@@ -186,29 +186,55 @@ def _write_log(log: Path | None, command: list[str], stdout: str, stderr: str) -
 
 def scrubbed(text: str) -> str:
     """The text without the working folder, the home folder, the user's name and the machine's name."""
-    for pattern, replacement in _private_patterns():
-        text = pattern.sub(replacement, text)
+    for private in _private_texts():
+        text = private.in_text.sub(private.placeholder, text)
     return text
 
 
-_PATTERNS: dict[str, list[tuple[re.Pattern[str], str]]] = {}
+def scrubbed_in_place(data: bytes) -> bytes:
+    """The same for binary data whose lengths are part of its format: what is private is overwritten, not replaced."""
+    text = data.decode("latin-1")
+    for private in _private_texts():
+        text = private.in_binary.sub(lambda m, name=private.placeholder: name.ljust(len(m[0]), "_")[: len(m[0])], text)
+    return text.encode("latin-1")
 
 
-def _private_patterns() -> list[tuple[re.Pattern[str], str]]:
+@dataclass(frozen=True)
+class _Private:
+    """Something that must not leave this machine: patterns for it and what takes its place."""
+
+    in_text: re.Pattern[str]
+    in_binary: re.Pattern[str]  # a protobuf string may be followed by a byte that reads as a letter
+    placeholder: str
+
+
+_PRIVATE: dict[str, list[_Private]] = {}
+
+
+def _private_texts() -> list[_Private]:
     here = os.getcwd()
-    if here not in _PATTERNS:
-        host = socket.gethostname()
-        user = getpass.getuser()
-        home = os.path.expanduser("~")
-        patterns = [(here, "<repo>"), (os.path.realpath(here), "<repo>"), (home, "<home>"), (f"/home/{user}", "<home>")]
+    if here not in _PRIVATE:
+        host, user, home = socket.gethostname(), _user(), os.path.expanduser("~")
+        paths = [(here, "<repo>"), (os.path.realpath(here), "<repo>"), (home, "<home>"), (user and f"/home/{user}", "<home>")]
         # A word that many texts contain anyway (root, vm, localhost) gives nothing away and would garble them.
         words = [(host, "<host>"), (host.split(".")[0], "<host>"), (user, "<user>")]
         common = {"root", "localhost", "vm", "user", "runner", "build", "test", "ubuntu", "nvidia", "gpu", ""}
-        found = [(re.compile(re.escape(path) + r"(?![\w-])"), name) for path, name in patterns if len(path) > 1]
+        found = [_private(re.escape(path), name) for path, name in paths if len(path) > 1]
         found += [
-            (re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])"), name)
+            _private(rf"(?<![\w-]){re.escape(word)}", name)
             for word, name in words
             if word.lower() not in common and len(word) > 2
         ]
-        _PATTERNS[here] = found
-    return _PATTERNS[here]
+        _PRIVATE[here] = found
+    return _PRIVATE[here]
+
+
+def _private(pattern: str, placeholder: str) -> _Private:
+    return _Private(re.compile(rf"{pattern}(?![\w-])"), re.compile(pattern), placeholder)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user without an entry in /etc/passwd
+        return ""

@@ -7,6 +7,7 @@ and no setting of the GPU is touched.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -19,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof import gpu, nsight, repository
+from kernelproof.cases import unsupported
 from kernelproof.config import Config, ProfileSelection, VariantConfig
 from kernelproof.errors import ProfileError, ToolError
 from kernelproof.processes import run as run_process
-from kernelproof.records import FAILED, NOT_RUN, OK, FileHash, ProfileRecord, atomic_write, sha256_file, write
+from kernelproof.processes import scrubbed_in_place
+from kernelproof.records import FAILED, NOT_RUN, OK, Case, FileHash, ProfileRecord, atomic_write, sha256_file, write
 
 UNKNOWN_METRIC = re.compile(r"(?:Failed to find|Unknown|Invalid|Unsupported) metrics?:? +'?([\w.:]+?)'?[.,]?(?:\s|$)")
 MAX_UNKNOWN_METRICS = 8
@@ -81,12 +84,14 @@ def run(config: Config, operator: str, variant: str, output: Path) -> ProfileRec
     started = time.monotonic()
     settings, selection = config.operator(operator).variant(variant), config.operator(operator).profile
     record = ProfileRecord(operator=operator, variant=variant, provenance=repository.provenance(config.root))
-    record.case = case_id(selection, settings)
+    case = Case(operator, selection.shape, config.operator(operator).shapes[selection.shape], dict(selection.options))
+    case = dataclasses.replace(case, dtype=settings.dtypes[0])
+    record.case = case.bench_id
     for ending in (".ncu-rep", ".csv"):
         output.with_suffix(ending).unlink(missing_ok=True)  # of an earlier run: it is not this record's
     log = config.results / "logs" / "profile" / operator / f"{variant}.ncu.log"
     try:
-        ncu = _preconditions(config, settings)
+        ncu = _preconditions(config, settings, case)
         record.tool_version = nsight.version(ncu)
         log.unlink(missing_ok=True)
         record.log = _from_root(log, config)
@@ -100,19 +105,15 @@ def run(config: Config, operator: str, variant: str, output: Path) -> ProfileRec
     return record
 
 
-def case_id(selection: ProfileSelection, variant: VariantConfig) -> str:
-    """The profiled case, named as bench names it: the shape, the options that are set, the data type."""
-    options = [name if value is True else str(value) for name, value in selection.options.items() if value is not False]
-    return "-".join([selection.shape, *options, variant.dtypes[0]])
-
-
-def _preconditions(config: Config, variant: VariantConfig) -> Path:
+def _preconditions(config: Config, variant: VariantConfig, case: Case) -> Path:
     """The ncu to use. Raises CannotProfile with the first thing that stands in the way."""
     if variant.device != "cuda":
         raise CannotProfile("Nsight Compute profiles CUDA kernels, and this variant runs on the CPU")
     present, why = gpu.available()
     if not present:
         raise CannotProfile(f"no NVIDIA GPU: {why}", "run on a machine with an NVIDIA GPU and its driver")
+    if why := unsupported(variant, case):
+        raise CannotProfile(f"it {why}", "name another shape under the operator's key `profile`")
     for stage, bad in (("build", "failed"), ("test", "crashed"), ("test", "hung")):
         if bad in _outcome(config, stage, variant):
             words = "it was not built" if stage == "build" else f"its test {bad}"
@@ -124,7 +125,10 @@ def _preconditions(config: Config, variant: VariantConfig) -> Path:
             "install Nsight Compute (it comes with the CUDA toolkit; Debian/Ubuntu: nsight-compute), "
             "or name it with KERNELPROOF_NCU",
         )
-    nsight.reader()
+    try:
+        nsight.reader()
+    except ProfileError as error:
+        raise CannotProfile(error.message, error.hint) from None
     return ncu
 
 
@@ -157,6 +161,7 @@ def _profile(
         record.kernels = nsight.read_report(report, metrics, config.root)
         _place_under_roofline(config, record)
         csv = nsight.export_csv(ncu, report)
+        _make_presentable(report, len(record.kernels))
         final = output.with_suffix(".ncu-rep")
         atomic_write(output.with_suffix(".csv"), csv)
         os.replace(report, final)
@@ -167,6 +172,13 @@ def _profile(
             record.reason = f"this GPU has no metric {', '.join(missing)}"
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _make_presentable(report: Path, kernels: int) -> None:
+    """Overwrite home folder, user and host name in the report, and see that it is still one."""
+    report.write_bytes(scrubbed_in_place(report.read_bytes()))
+    if len(nsight.read_report(report)) != kernels:
+        raise ProfileError("the report cannot be read any more without the private texts in it", subject=str(report))
 
 
 def runner(config: Config, variant: VariantConfig, selection: ProfileSelection) -> list[str]:

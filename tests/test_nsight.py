@@ -1,0 +1,209 @@
+"""What a report of Nsight Compute says, read through NVIDIA's own module."""
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from kernelproof import nsight, records
+from kernelproof.errors import ProfileError
+
+SAMPLE = Path(__file__).parent / "data" / "h200.ncu-rep"
+
+
+class StandIn:
+    """An object whose methods answer with what they were given: the reader only ever calls and reads."""
+
+    def __init__(self, **answers: object) -> None:
+        for name, answer in answers.items():
+            setattr(self, name, answer if callable(answer) else lambda *a, answer=answer: answer)
+
+
+def metric(value: object, unit: str = "", instances: dict[int, int] | None = None) -> StandIn:
+    addresses, counts = list(instances or {}), list((instances or {}).values())
+    return StandIn(
+        value=value,
+        unit=unit,
+        num_instances=len(counts),
+        has_correlation_ids=bool(counts),
+        correlation_ids=StandIn(as_uint64=lambda i: addresses[i]),
+        as_uint64=lambda i: counts[i],
+    )
+
+
+def rule(title: str, message: str, kind: int, speedup: tuple[int, float] | None = None) -> StandIn:
+    return StandIn(
+        name="Rule",
+        has_rule_message=True,
+        rule_message={"title": title, "message": message, "type": kind},
+        has_speedup_estimation=speedup is not None,
+        speedup_estimation=speedup and {"type": speedup[0], "speedup": speedup[1]},
+    )
+
+
+METRICS = {
+    "gpu__time_duration.sum": metric(52576.0, "ns"),
+    "launch__grid_dim_x": metric(63.0),
+    "launch__grid_dim_y": metric(2.0),
+    "launch__grid_dim_z": metric(1.0),
+    "launch__block_dim_x": metric(256.0),
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed": metric(27.8, "%"),
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed": metric(float("nan"), "%"),
+    "dram__bytes_read.sum": metric(3e6, "byte"),
+    "dram__bytes_write.sum": metric(1e6, "byte"),
+    "smsp__cycles_elapsed.avg.per_second": metric(1e9, "hz"),
+    "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum.per_cycle_elapsed": metric(10.0),
+    "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum.per_cycle_elapsed": metric(0.0),
+    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum.per_cycle_elapsed": metric(20.0),
+    nsight.SAMPLES: metric(10, "", {0x7F00: 1, 0x7F10: 5, 0x7F20: 3, 0x7F30: 1}),
+}
+RULES = [
+    rule("", "no estimate", 1),
+    rule("Local", "of a unit", 2, (1, 90.0)),
+    rule("Small", "of the whole", 2, (2, 5.0)),
+    rule("Large", "see @section:WarpStateStats:Warp State@ and @url:the guide:https://a.b/c.html#d@", 3, (2, 50.0)),
+    StandIn(has_rule_message=False),
+]
+SOURCE = "__global__ void kernel()\n{\n    int i = threadIdx.x;\n    y[i] = x[i];\n}\n"
+
+
+def action(metrics: dict[str, StandIn] = METRICS) -> StandIn:
+    lines = {0x7F00: 3, 0x7F10: 4, 0x7F20: 4}
+    found = StandIn(
+        name="kernel(float *)",
+        metric_by_name=lambda name: metrics.get(name),
+        rule_results=RULES,
+        source_info=lambda address: StandIn(file_name="k.cu", line=lines[address]) if address in lines else None,
+        sass_by_pc=lambda address: f"  OP.{address:x} ",
+        source_files={"k.cu": SOURCE},
+    )
+    found.NameBase_DEMANGLED = 1
+    return found
+
+
+@pytest.fixture
+def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "report.ncu-rep"
+    path.write_bytes(b"NVR")
+    install(monkeypatch, [[action()]])
+    return path
+
+
+def install(monkeypatch: pytest.MonkeyPatch, ranges: list[list[StandIn]]) -> None:
+    module = types.ModuleType("ncu_report")
+    module.load_report = lambda path: ranges  # type: ignore[attr-defined]
+    for number, name in enumerate(("NONE", "OK", "OPTIMIZATION", "WARNING")):
+        setattr(module, f"MsgType_{name}", number)
+    module.SpeedupType_LOCAL, module.SpeedupType_GLOBAL = 1, 2  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ncu_report", module)
+    nsight.reader.cache_clear()
+
+
+def test_launch_and_metrics(report: Path) -> None:
+    (kernel,) = nsight.read_report(report)
+    assert (kernel.name, kernel.grid, kernel.block) == ("kernel(float *)", [63, 2, 1], [256])
+    assert kernel.duration_us == pytest.approx(52.576)
+    assert kernel.metrics["sm__throughput.avg.pct_of_peak_sustained_elapsed"] == records.Metric(27.8, "%")
+    # Not a number is no value, and a metric that was asked for and is missing is there without one.
+    assert kernel.metrics["dram__throughput.avg.pct_of_peak_sustained_elapsed"].value is None
+    assert kernel.metrics["smsp__inst_executed_pipe_tensor.sum"].value is None
+    assert set(nsight.METRICS) <= set(kernel.metrics)
+
+
+def test_advice_by_its_estimated_speedup(report: Path) -> None:
+    (kernel,) = nsight.read_report(report)
+    assert [(a.message, a.severity, a.estimated_speedup_percent, a.scope) for a in kernel.rules] == [
+        ("Large: see Warp State and the guide", "warning", 50.0, "global"),
+        ("Small: of the whole", "optimization", 5.0, "global"),
+        ("Local: of a unit", "optimization", 90.0, "local"),
+        ("no estimate", "ok", None, None),
+    ]
+
+
+def test_hot_lines_gather_their_instructions(report: Path) -> None:
+    (kernel,) = nsight.read_report(report)
+    assert kernel.hot_lines == [
+        records.HotLine("k.cu", 4, "y[i] = x[i];", 8, 0.8),
+        records.HotLine("SASS", 0x30, "OP.7f30", 1, 0.1),  # an instruction without line information
+        records.HotLine("k.cu", 3, "int i = threadIdx.x;", 1, 0.1),
+    ]
+
+
+def test_operations_and_bytes(report: Path) -> None:
+    (kernel,) = nsight.read_report(report)
+    assert kernel.roofline["fp32_flops_per_s"] == pytest.approx(50e9)
+    assert kernel.roofline["fp32_flops"] == pytest.approx(50e9 * 52.576e-6)
+    assert kernel.roofline["dram_bytes"] == 4e6
+    assert kernel.roofline["fp32_intensity"] == pytest.approx(50e9 * 52.576e-6 / 4e6)
+
+
+@pytest.mark.parametrize("content", [None, b""])
+def test_an_empty_report_is_an_error(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "report.ncu-rep"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ProfileError, match="empty or was not written"):
+        nsight.read_report(path)
+
+
+def test_a_report_without_kernels_is_an_error(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, [])
+    with pytest.raises(ProfileError, match="holds no kernel"):
+        nsight.read_report(report)
+
+
+def test_a_report_without_durations_is_an_error(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, [[action({})]])
+    with pytest.raises(ProfileError, match="incomplete"):
+        nsight.read_report(report)
+
+
+def test_an_unknown_unit_is_not_guessed_at(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, [[action(METRICS | {"dram__bytes_read.sum": metric(1.0, "furlong")})]])
+    with pytest.raises(ProfileError, match="furlong"):
+        nsight.read_report(report)
+
+
+@pytest.mark.skipif(not SAMPLE.is_file(), reason="no sample of a real report here")
+def test_a_real_report_and_what_is_not_one(tmp_path: Path) -> None:
+    pytest.importorskip("ncu_report")
+    nsight.reader.cache_clear()
+    kernels = nsight.read_report(SAMPLE)
+    assert kernels[0].duration_us > 0
+    assert kernels[0].hot_lines
+    garbage = tmp_path / "garbage.ncu-rep"
+    garbage.write_bytes(b"this is no report" * 100)
+    with pytest.raises(ProfileError, match="no kernel, or is damaged"):
+        nsight.read_report(garbage)
+
+
+@pytest.mark.parametrize(
+    ("marked", "plain"),
+    [
+        ("a @section:Occupancy:Occupancy@ b", "a Occupancy b"),
+        ("@url:CUDA Guide:https://docs.nvidia.com/a/b.html#c-d@.", "CUDA Guide."),
+        ("@sass:0x7f10:this load@", "this load"),
+        ("@source:k.cu:12:this line@", "this line"),
+        ("mail a@b.c  and\n more", "mail a@b.c and more"),
+    ],
+)
+def test_links_in_messages_become_words(marked: str, plain: str) -> None:
+    assert nsight.plain_text(marked) == plain
+
+
+def test_the_command_changes_no_setting() -> None:
+    command = nsight.command(Path("ncu"), Path("out.ncu-rep"), ["python", "x.py"], ["Occupancy"], ["a.sum", "b.avg"])
+    assert command[command.index("--clock-control") + 1] == "none"
+    assert command[command.index("--profile-from-start") + 1] == "off"
+    assert command[command.index("--section") + 1] == "Occupancy"
+    assert command[command.index("--metrics") + 1] == "a.sum,b.avg"
+    assert command[-2:] == ["python", "x.py"]
+    assert "sudo" not in " ".join(command)
+
+
+def test_a_named_ncu_that_is_not_there_is_not_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KERNELPROOF_NCU", str(tmp_path / "ncu"))
+    assert nsight.find_ncu() is None
+    (tmp_path / "ncu").touch()
+    assert nsight.find_ncu() == tmp_path / "ncu"

@@ -1,0 +1,212 @@
+"""The profile stage: what stands in the way is recorded with its remedy, and an empty report is an error.
+
+Nsight Compute needs a GPU, so here a script takes its place on the command line; it prints ncu's own words.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import packed_run
+import pytest
+import test_nsight
+
+from kernelproof import gpu, nsight, profile, records
+from kernelproof.config import Config
+
+NCU = r"""#!{python}
+import os, re, sys, time
+options = sys.argv[1:]
+if "--version" in options:
+    print("NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.3.1.0 (build 36398880) (public-release)")
+    sys.exit(0)
+if "--import" in options:
+    print('"ID","Kernel Name"\n"0","kernel"')
+    sys.exit(0)
+report, how = options[options.index("--export") + 1], os.environ["FAKE_NCU"]
+print("==PROF== Connected to process 1")
+if how == "permission":
+    print("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters")
+    sys.exit(1)
+if how == "busy":
+    print("==ERROR== Profiling failed because a driver resource was unavailable. Driver resource was unavailable.")
+    sys.exit(1)
+if how == "nothing":
+    print("==WARNING== No kernels were profiled.")
+    sys.exit(0)
+if how == "crash":
+    print("kernelproof: op/tiled: illegal memory access", file=sys.stderr)
+    print("==ERROR== The application returned an error code (2).")
+    sys.exit(2)
+if how == "hang":
+    time.sleep(60)
+if how == "unknown" and "smsp__inst_executed_pipe_tensor.sum" in options[options.index("--metrics") + 1]:
+    print("==ERROR== Failed to find metric smsp__inst_executed_pipe_tensor.sum")
+    sys.exit(1)
+with open(report, "wb") as stream:
+    if how != "empty":
+        stream.write(b"NVR\x1f" + os.path.expanduser("~").encode() + b"/kernels/tiledJ")
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """A finished run on a machine whose GPU and Nsight Compute are stand-ins."""
+    ncu = tmp_path / "bin" / "ncu"
+    ncu.parent.mkdir()
+    ncu.write_text(NCU.replace("{python}", sys.executable))
+    ncu.chmod(0o755)
+    monkeypatch.setenv("KERNELPROOF_NCU", str(ncu))
+    monkeypatch.setenv("FAKE_NCU", "good")
+    monkeypatch.setattr(gpu, "available", lambda: (True, None))
+    test_nsight.install(monkeypatch, [[test_nsight.action()]])
+    return packed_run.make(tmp_path / "repo")
+
+
+def profiled(config: Config, variant: str = "tiled") -> records.ProfileRecord:
+    path = config.record("profile", "op", variant)
+    record = profile.run(config, "op", variant, path)
+    assert records.read(path, records.ProfileRecord) == record
+    return record
+
+
+def files(config: Config) -> list[str]:
+    return sorted(path.name for path in (config.results / "profile/op").iterdir())
+
+
+def test_a_profile_with_its_report_and_counters(config: Config) -> None:
+    record = profiled(config)
+    assert (record.status, record.reason, record.tool_version) == ("ok", None, "2025.3.1.0")
+    assert record.case == "large-float16"
+    assert len(record.kernels) == 1
+    assert files(config) == ["tiled.csv", "tiled.json", "tiled.ncu-rep"]
+    assert record.report is not None
+    report = config.root / record.report.path
+    assert (records.sha256_file(report), report.stat().st_size) == (record.report.sha256, record.report.bytes)
+    assert (config.root / str(record.csv)).read_text().startswith('"ID"')
+    assert "$ " in (config.root / str(record.log)).read_text()
+
+
+def test_no_home_folder_stays_in_the_report(config: Config) -> None:
+    record = profiled(config)
+    assert record.report is not None
+    data = (config.root / record.report.path).read_bytes()
+    home = os.path.expanduser("~").encode()
+    assert home + b"/" not in data
+    assert len(data) == len(b"NVR\x1f" + home + b"/kernels/tiledJ")
+
+
+def test_the_runner_makes_one_call_of_the_profiled_shape(config: Config) -> None:
+    operator = config.operators["op"]
+    command = profile.runner(config, operator.variants["tiled"], operator.profile)
+    assert command[1:4] == ["-m", "kernelproof", "bench"]
+    assert command[-7:] == ["--operator", "op", "--variant", "tiled", "--shape", "large", "--once"]
+
+
+def test_the_cost_model_places_it_under_the_roofline(config: Config) -> None:
+    path = config.record("bench", "op-cuda")
+    bench = records.read(path, records.BenchRecord)
+    bench.cases = [records.BenchCase("large-float16", "large", {"rows": 2000}, {}, "float16", 2e6, 3e5, 1e5)]
+    records.write(path, bench)
+    roofline = profiled(config).kernels[0].roofline
+    assert roofline["cost_intensity"] == 5.0
+    assert roofline["cost_flops_per_s"] == pytest.approx(2e6 / 52.576e-6)
+
+
+@pytest.mark.parametrize(
+    ("how", "reason", "remedy"),
+    [
+        ("permission", "ERR_NVGPUCTRPERM", "NVreg_RestrictProfilingToAdminUsers=0"),
+        ("busy", "another tool holds", "dcgmi profile --pause"),
+    ],
+)
+def test_an_obstacle_is_recorded_with_its_remedy(
+    config: Config, monkeypatch: pytest.MonkeyPatch, how: str, reason: str, remedy: str
+) -> None:
+    monkeypatch.setenv("FAKE_NCU", how)
+    record = profiled(config)
+    assert record.status == "not_run"
+    assert reason in str(record.reason)
+    assert remedy in str(record.remedy)
+    assert files(config) == ["tiled.json"]  # the earlier run's report is not this record's
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("empty", "empty or was not written"),
+        ("nothing", "no kernel was launched between the profiler's start and stop"),
+        ("crash", "the variant failed under the profiler: kernelproof: op/tiled: illegal memory access"),
+    ],
+)
+def test_a_failed_profile_says_why(config: Config, monkeypatch: pytest.MonkeyPatch, how: str, reason: str) -> None:
+    monkeypatch.setenv("FAKE_NCU", how)
+    record = profiled(config)
+    assert record.status == "failed"
+    assert reason in str(record.reason)
+    assert files(config) == ["tiled.json"]
+
+
+def test_a_metric_that_this_gpu_lacks_is_left_out_and_said(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_NCU", "unknown")
+    record = profiled(config)
+    assert (record.status, record.reason) == ("ok", "this GPU has no metric smsp__inst_executed_pipe_tensor.sum")
+    assert record.kernels[0].metrics["smsp__inst_executed_pipe_tensor.sum"].value is None
+
+
+def test_a_profile_that_hangs_is_killed(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    monkeypatch.setenv("FAKE_NCU", "hang")
+    record = profiled(replace(config, profile=replace(config.profile, time_limit_s=0.5)))
+    assert record.status == "failed"
+    assert "ran past its limit of 0.5 s" in str(record.reason)
+
+
+def test_without_a_gpu(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "available", lambda: (False, "NVML Shared Library Not Found"))
+    record = profiled(config)
+    assert (record.status, record.reason) == ("not_run", "no NVIDIA GPU: NVML Shared Library Not Found")
+    assert record.remedy
+
+
+def test_without_nsight_compute(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELPROOF_NCU", "/nowhere/ncu")
+    record = profiled(config)
+    assert record.status == "not_run"
+    assert "not installed" in str(record.reason)
+    assert "nsight-compute" in str(record.remedy)
+
+
+def test_without_the_reports_reader(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ncu_report", None)
+    monkeypatch.setattr(nsight, "installations", list)
+    nsight.reader.cache_clear()
+    record = profiled(config)
+    assert record.status == "not_run"
+    assert "pip install ncu-report" in str(record.remedy)
+
+
+def test_a_cpu_variant_is_not_profiled(config: Config) -> None:
+    record = profiled(config, "plain")
+    assert record.status == "not_run"
+    assert "runs on the CPU" in str(record.reason)
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind", "changes", "reason"),
+    [
+        ("build", records.BuildRecord, {"status": "failed"}, "it was not built"),
+        ("test", records.TestRecord, {"verdict": "hung"}, "its test hung"),
+        ("test", records.TestRecord, {"verdict": "crashed"}, "its test crashed"),
+    ],
+)
+def test_a_variant_that_cannot_run_is_not_profiled(
+    config: Config, stage: str, kind: type[records.Record], changes: dict[str, str], reason: str
+) -> None:
+    path = config.record(stage, "op", "tiled")
+    record = records.read(path, kind)
+    for name, value in changes.items():
+        setattr(record, name, value)
+    records.write(path, record)
+    assert profiled(config).reason == reason
