@@ -13,7 +13,9 @@ from kernelproof.config import Config
 
 UTC = "2025-03-01T12:00:00Z"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-STATE = records.Provenance(commit=COMMIT, branch="main", commit_utc="2025-02-28T10:00:00Z", utc=UTC, kernelproof="0.1.0")
+STATE = records.Provenance(
+    commit=COMMIT, branch="main", commit_utc="2025-02-28T10:00:00Z", utc=UTC, kernelproof="0.1.0"
+)
 FOLDER = COMMIT[:12]
 
 SETTINGS = {

@@ -228,7 +228,9 @@ def header(name: str, kind: bytes = tarfile.REGTYPE, target: str = "", size: int
 def test_an_unsafe_member_is_refused_by_name(tmp_path: Path, extra: tarfile.TarInfo, says: str) -> None:
     result = verified(tmp_path, archive(extra))
     assert result.exit_code == 1
-    assert any(says in problem.message and (problem.member or "").rstrip("/") == extra.name for problem in result.problems)
+    assert any(
+        says in problem.message and (problem.member or "").rstrip("/") == extra.name for problem in result.problems
+    )
 
 
 @pytest.mark.parametrize("format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])

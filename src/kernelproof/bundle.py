@@ -275,17 +275,19 @@ def _with_manifest(packed: list[Packed], manifest: bytes) -> list[tuple[str, byt
 def pack(name: str, files: list[tuple[str, bytes]], mtime: int) -> bytes:
     """The tarball's bytes: plain ustar headers below the folder `name`, gzip without a time or a name."""
     buffer = io.BytesIO()
-    with gzip.GzipFile(filename="", mode="wb", compresslevel=LEVEL, fileobj=buffer, mtime=0) as stream:
-        with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT, encoding="utf-8") as archive:
-            for path, data in files:
-                header = tarfile.TarInfo(f"{name}/{path}")
-                header.size, header.mtime = len(data), mtime
-                # Only scripts run; a mode from the file system would depend on the umask and the file system.
-                header.mode = 0o755 if data.startswith(b"#!") else 0o644
-                try:
-                    archive.addfile(header, io.BytesIO(data))
-                except ValueError:
-                    raise BundleError("the path is too long for a tar header", subject=path) from None
+    with (
+        gzip.GzipFile(filename="", mode="wb", compresslevel=LEVEL, fileobj=buffer, mtime=0) as stream,
+        tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT, encoding="utf-8") as archive,
+    ):
+        for path, data in files:
+            header = tarfile.TarInfo(f"{name}/{path}")
+            header.size, header.mtime = len(data), mtime
+            # Only scripts run; a mode from the file system would depend on the umask and the file system.
+            header.mode = 0o755 if data.startswith(b"#!") else 0o644
+            try:
+                archive.addfile(header, io.BytesIO(data))
+            except ValueError:
+                raise BundleError("the path is too long for a tar header", subject=path) from None
     return buffer.getvalue()
 
 

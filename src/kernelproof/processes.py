@@ -195,7 +195,7 @@ def scrubbed_in_place(data: bytes) -> bytes:
     """The same for binary data whose lengths are part of its format: what is private is overwritten, not replaced."""
     text = data.decode("latin-1")
     for private in _private_texts():
-        text = private.in_binary.sub(lambda m, name=private.placeholder: name.ljust(len(m[0]), "_")[: len(m[0])], text)
+        text = private.in_binary.sub(private.of_same_length, text)
     return text.encode("latin-1")
 
 
@@ -207,6 +207,10 @@ class _Private:
     in_binary: re.Pattern[str]  # a protobuf string may be followed by a byte that reads as a letter
     placeholder: str
 
+    def of_same_length(self, found: re.Match[str]) -> str:
+        """What overwrites a match: the placeholder, cut or filled up."""
+        return self.placeholder.ljust(len(found[0]), "_")[: len(found[0])]
+
 
 _PRIVATE: dict[str, list[_Private]] = {}
 
@@ -215,7 +219,8 @@ def _private_texts() -> list[_Private]:
     here = os.getcwd()
     if here not in _PRIVATE:
         host, user, home = socket.gethostname(), _user(), os.path.expanduser("~")
-        paths = [(here, "<repo>"), (os.path.realpath(here), "<repo>"), (home, "<home>"), (user and f"/home/{user}", "<home>")]
+        paths = [(here, "<repo>"), (os.path.realpath(here), "<repo>"), (home, "<home>")]
+        paths += [(f"/home/{user}", "<home>")] if user else []
         # A word that many texts contain anyway (root, vm, localhost) gives nothing away and would garble them.
         words = [(host, "<host>"), (host.split(".")[0], "<host>"), (user, "<user>")]
         common = {"root", "localhost", "vm", "user", "runner", "build", "test", "ubuntu", "nvidia", "gpu", ""}
