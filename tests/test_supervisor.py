@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from defects import CallFiles, candidate, rmsnorm_call
+from defects import CallFiles, candidate, library, rmsnorm_call
 
 from kernelproof.errors import WorkerCrashed, WorkerError, WorkerReplyError, WorkerTimeout
 from kernelproof.supervisor import Worker, WorkerHost
@@ -53,6 +53,15 @@ def test_a_crash_is_named(host: WorkerHost, call: CallFiles, name: str, code: in
     assert not worker.alive
     with pytest.raises(WorkerError, match="has ended"):
         worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
+
+
+def test_a_truncated_library_takes_only_its_worker_down(host: WorkerHost, tmp_path: Path) -> None:
+    (tmp_path / "short.so").write_bytes(library("good").read_bytes()[:1000])
+    worker = host.spawn()
+    with pytest.raises((WorkerCrashed, WorkerReplyError)):  # the dynamic loader reads behind the end of the file: SIGBUS
+        worker.request("load", timeout_s=20, candidate=candidate("good") | {"library": str(tmp_path / "short.so")})
+    worker.close()
+    loaded(host, "good").close()
 
 
 def test_a_hang_is_killed_on_time(host: WorkerHost, call: CallFiles) -> None:

@@ -364,7 +364,7 @@ class Climb:
         try:
             wrong = action()
         except (WorkerError, TestError) as error:
-            wrong = _words(error)
+            wrong = _words(error, "while it was loaded" if rung == "load" else "in the middle of a call")
             self._process_ended(rung, error, what)
         outcome = Outcome("failed", wrong) if wrong else Outcome("passed")
         return self._note(rung, outcome, time.monotonic() - started, what)
@@ -521,11 +521,11 @@ def _kind(error: KernelproofError) -> str:
     return "error" if isinstance(error, (WorkerReplyError, TestError)) else "crash"
 
 
-def _words(error: KernelproofError) -> str:
+def _words(error: KernelproofError, when: str = "in the middle of a call") -> str:
     if isinstance(error, WorkerCrashed):
         if error.exit_code >= 0:
-            return f"the candidate ended the process with exit code {error.exit_code} in the middle of a call"
-        return f"the process {describe_exit(error.exit_code)} in the middle of a call"
+            return f"the candidate ended the process with exit code {error.exit_code} {when}"
+        return f"the process {describe_exit(error.exit_code)} {when}"
     if isinstance(error, WorkerTimeout):
         return f"it hung: no answer within {error.limit_s:g} s"
     return f"{error.subject}: {error.message}" if error.subject else error.message

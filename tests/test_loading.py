@@ -1,0 +1,116 @@
+"""Loading by each ABI, and images as NumPy and torch see them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from defects import BAND_BYTES, REPOSITORY, image, library
+
+from kernelproof import loading
+from kernelproof.errors import WorkerReplyError
+from kernelproof.loading import Candidate
+
+
+def of(abi: str, entry: str = "run") -> Candidate:
+    return Candidate(abi, "cpu", "destination", entry, None, ".")
+
+
+def test_tvm_ffi() -> None:
+    run = loading.load(of("tvm_ffi"), library("good"), REPOSITORY)
+    x = np.arange(1, 9, dtype=np.float32).reshape(2, 4)
+    y = np.zeros_like(x)
+    run(x, np.ones(4, np.float32), y, 0.0)
+    np.testing.assert_allclose((y**2).mean(1), 1, rtol=1e-6)
+    with pytest.raises(Exception, match="weight"):
+        run(x, np.ones(5, np.float32), y, 0.0)
+
+
+def test_what_is_wrong_with_a_library_is_said(tmp_path: Path) -> None:
+    with pytest.raises(WorkerReplyError, match="the library does not exist"):
+        loading.load(of("tvm_ffi"), tmp_path / "none.so", tmp_path)
+    with pytest.raises(WorkerReplyError, match="exports no TVM-FFI function 'walk'"):
+        loading.load(of("tvm_ffi", "walk"), library("good"), tmp_path)
+    (tmp_path / "broken.so").write_text("not a library")
+    with pytest.raises(WorkerReplyError, match=r"broken\.so: it cannot be loaded"):
+        loading.load(of("tvm_ffi"), tmp_path / "broken.so", tmp_path)
+    with pytest.raises(WorkerReplyError, match="no Python extension"):
+        loading.load(of("torch"), library("good"), tmp_path)
+
+
+def test_python_file_and_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "mine.py").write_text("def twice(x):\n    return 2 * x\n")
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    assert loading.load(of("python", "kernels/mine.py:twice"), None, tmp_path)(4) == 8
+    assert loading.load(of("python", "kernels.mine:twice"), None, tmp_path)(4) == 8
+    assert loading.load(of("python", "torch.nn.functional:relu"), None, tmp_path)(torch.tensor(-1.0)) == 0
+    for entry, words in (
+        ("kernels/mine.py:thrice", "no function 'thrice' in it .it has: twice"),
+        ("kernels/none.py:twice", "kernels/none.py: the file does not exist"),
+        ("no_such_module:f", "No module named 'no_such_module'"),
+        ("twice", "not of the form module:function"),
+    ):
+        with pytest.raises(WorkerReplyError, match=words):
+            loading.load(of("python", entry), None, tmp_path)
+
+
+EXTENSION = """
+#include <Python.h>
+static PyObject *twice(PyObject *, PyObject *x) { return PyNumber_Add(x, x); }
+static PyMethodDef methods[] = {{"twice", twice, METH_O, nullptr}, {nullptr, nullptr, 0, nullptr}};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "my_kernels", nullptr, -1, methods};
+PyMODINIT_FUNC PyInit_my_kernels() { return PyModule_Create(&module); }
+"""
+
+
+def test_torch_extension_whatever_its_module_is_called(tmp_path: Path) -> None:
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        pytest.skip("this Python has no headers")
+    (tmp_path / "extension.cc").write_text(EXTENSION)
+    target = tmp_path / "some_variant.so"
+    command = [os.environ.get("CXX", "g++"), "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
+    subprocess.run([*command, tmp_path / "extension.cc", "-o", target], check=True)
+    twice = loading.load(of("torch", "twice"), target, tmp_path)
+    assert torch.equal(twice(torch.tensor([1.0, 2.0])), torch.tensor([2.0, 4.0]))
+    with pytest.raises(WorkerReplyError, match="no function 'run' in it .it has: twice"):
+        loading.load(of("torch"), target, tmp_path)
+
+
+@pytest.mark.parametrize("with_torch", [False, True])
+def test_an_image_is_seen_with_its_strides(tmp_path: Path, with_torch: bool) -> None:
+    whole = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    descriptor = image(tmp_path, "x", whole)
+    descriptor |= {"shape": [3, 2, 4], "strides": [4, 12, 1]}
+    found = loading.load_image(descriptor, "cpu", with_torch)
+    assert np.asarray(found.view).tolist() == whole.transpose(1, 0, 2).tolist()
+    found.view[0, 0, 0] = 7  # the view is of the image, not a copy
+    assert loading.to_bytes(found.raw)[BAND_BYTES : BAND_BYTES + 4].cast("B") == np.float32(7).tobytes()
+    address = found.raw.data_ptr() if with_torch else found.raw.ctypes.data
+    assert address % loading.ALIGNMENT == 0
+
+
+def test_bfloat16_and_empty_images(tmp_path: Path) -> None:
+    descriptor = image(tmp_path, "x", np.array([0x3F80, 0x4000], np.int16)) | {"dtype": "bfloat16"}
+    assert loading.load_image(descriptor, "cpu", True).view.tolist() == [1.0, 2.0]
+    descriptor = image(tmp_path, "none", np.zeros((0, 4), np.float32)) | {"strides": [4, 1]}
+    assert loading.load_image(descriptor, "cpu", True).view.shape == (0, 4)
+    assert loading.load_image(descriptor, "cpu", False).view.shape == (0, 4)
+
+
+def test_torch_is_imported_only_where_it_must_be() -> None:
+    assert not loading.needs_torch("tvm_ffi", "cpu", ["float32", "float16", "uint8"])
+    assert loading.needs_torch("tvm_ffi", "cpu", ["float32", "bfloat16"])
+    assert loading.needs_torch("tvm_ffi", "cuda", ["float32"])
+    assert loading.needs_torch("python", "cpu", ["float32"])
+
+
+def test_a_candidate_carries_nothing_that_it_is_judged_on() -> None:
+    names = {field.name for field in dataclasses.fields(Candidate)}
+    assert names == {"abi", "device", "passing", "entry", "library", "root"}

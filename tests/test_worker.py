@@ -1,0 +1,159 @@
+"""What a worker does with a candidate: repeats, returned tensors, the bits that it compares."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from defects import CallFiles, candidate, rmsnorm_call
+
+from kernelproof import worker
+from kernelproof.errors import WorkerReplyError
+from kernelproof.loading import Candidate
+from kernelproof.supervisor import WorkerHost
+
+CANDIDATES = '''
+import torch
+
+def good(x, weight, eps):
+    return x * (x.double().square().mean(-1, keepdim=True) + eps).rsqrt().float() * weight
+
+def as_a_list(x, weight, eps):
+    return [good(x, weight, eps)]
+
+def turned(x, weight, eps):
+    return good(x, weight, eps).t()
+
+def wide(x, weight, eps):
+    return good(x, weight, eps).double()
+
+def the_input_itself(x, weight, eps):
+    return x
+
+def part_of_the_input(x, weight, eps):
+    return torch.as_strided(x, x.shape, x.stride(), x.storage_offset())
+
+def nothing(x, weight, eps):
+    pass
+
+def two(x, weight, eps):
+    return x + 1, x + 2
+
+calls = 0
+
+def signed_zero(x, weight, eps):
+    global calls
+    calls += 1
+    return torch.zeros_like(x) * (-1 if calls > 1 else 1)
+
+def says_so(x, weight, eps):
+    print("hello from the candidate")
+    return good(x, weight, eps)
+'''
+
+
+@pytest.fixture(scope="module")
+def torch_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
+    with WorkerHost(device="cpu", needs_torch=True, scratch=tmp_path_factory.mktemp("scratch"), threads=1) as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("candidates")
+    (folder / "candidates.py").write_text(CANDIDATES)
+    return folder
+
+
+@pytest.fixture
+def call(tmp_path: Path) -> CallFiles:
+    return rmsnorm_call(tmp_path)
+
+
+def run_python(host: WorkerHost, folder: Path, name: str, call: CallFiles, repeats: int = 1, log: Path | None = None) -> Any:
+    process = host.spawn(log)
+    entry = Candidate("python", "cpu", "return", f"candidates.py:{name}", None, str(folder))
+    try:
+        process.request("load", timeout_s=60, candidate=dataclasses.asdict(entry))
+        return process.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"], repeats=repeats)
+    finally:
+        process.close()
+
+
+@pytest.mark.parametrize("name", ["good", "as_a_list"])
+def test_a_returned_tensor_is_handed_over(torch_host: WorkerHost, folder: Path, call: CallFiles, name: str) -> None:
+    reply = run_python(torch_host, folder, name, call, repeats=4)
+    assert (reply["repeats"], reply["differing"], reply["first_difference"]) == (4, 0, None)
+    assert call.error() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("turned", r"shape \(10, 6\); \(6, 10\) is expected"),
+        ("wide", r"dtype torch\.float64; torch\.float32 is expected"),
+        ("the_input_itself", "lies in the memory of its input 'x'"),
+        ("part_of_the_input", "lies in the memory of its input 'x'"),
+        ("nothing", "returned a NoneType, not a tensor"),
+        ("two", "returned 2 values where 1 are expected"),
+    ],
+)
+def test_what_may_not_be_returned(torch_host: WorkerHost, folder: Path, call: CallFiles, name: str, words: str) -> None:
+    with pytest.raises(WorkerReplyError, match=words):
+        run_python(torch_host, folder, name, call)
+
+
+def test_minus_zero_is_another_result_than_zero(torch_host: WorkerHost, folder: Path, call: CallFiles) -> None:
+    reply = run_python(torch_host, folder, "signed_zero", call, repeats=3)
+    assert reply["differing"] == 2
+    assert reply["first_difference"] == [1, 0]
+
+
+def test_what_a_candidate_prints_goes_to_its_log(
+    torch_host: WorkerHost, folder: Path, call: CallFiles, tmp_path: Path
+) -> None:
+    run_python(torch_host, folder, "says_so", call, log=tmp_path / "log")
+    assert (tmp_path / "log").read_text() == "hello from the candidate\n"
+
+
+def test_repeats_that_differ_are_counted_and_the_first_is_located(torch_host: WorkerHost, call: CallFiles) -> None:
+    process = torch_host.spawn()
+    process.request("load", timeout_s=60, candidate=candidate("differs_from_call_to_call"))
+    reply = process.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"], repeats=20)
+    process.close()
+    assert reply["differing"] == 2  # calls 7 and 14 of 20
+    assert reply["first_difference"] == [6, 9]
+
+
+def test_the_first_call_is_what_is_handed_over_and_inputs_as_the_last_left_them(torch_host: WorkerHost, call: CallFiles) -> None:
+    process = torch_host.spawn()
+    process.request("load", timeout_s=60, candidate=candidate("changes_an_input"))
+    process.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"], repeats=2)
+    process.close()
+    assert call.error() < 1e-5
+    assert call.output("x")[0, 5] == 3
+
+
+def test_run_needs_something_loaded(torch_host: WorkerHost, call: CallFiles) -> None:
+    process = torch_host.spawn()
+    with pytest.raises(WorkerReplyError, match="nothing is loaded"):
+        process.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"])
+    process.close()
+
+
+def test_bits_tell_nan_and_minus_zero_apart() -> None:
+    values = np.array([0.0, np.nan, 1.0], np.float32)
+    same, other = values.copy(), np.array([-0.0, np.nan, 1.0], np.float32)
+    assert worker._first_difference(worker._bits(values), worker._bits(same)) is None
+    assert worker._first_difference(worker._bits(values), worker._bits(other)) == 0
+
+
+def test_without_torch_none_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    worker.preload(needs_torch=False)
+    assert sys.modules["torch"] is None
