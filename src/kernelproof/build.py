@@ -7,9 +7,9 @@ results/store/
     toolkit-<fingerprint>   link to the CUDA toolkit, so that no path of this machine gets into machine code
     tmp-…/                  a build under way; never used, removed by the next build if its owner is dead
 
-Which headers a source includes is known only after compiling it. So a lookup goes by *key* (source bytes, macros, flags,
-archs, compilers); of the builds kept under it, the one whose recorded headers are unchanged is the one; and before it is
-used, each of its files is compared with its recorded SHA-256.
+Which headers a source includes is known only after compiling it. So a lookup goes by *key* (source bytes, macros,
+flags, archs, compilers); of the builds kept under it, the one whose recorded headers are unchanged is the one; and
+before it is used, each of its files is compared with its recorded SHA-256.
 """
 
 from __future__ import annotations
@@ -61,6 +61,17 @@ def run(
     A variant that does not compile gives a record with status `failed`, a missing tool one with `not_run` and the
     remedy. Raises ConfigError for an unknown name and BuildError when the results cannot be written.
     """
+    try:
+        return _run(config, operator, variant, output, cuda_home, cores or len(os.sched_getaffinity(0)))
+    except OSError as error:
+        raise BuildError(
+            f"the build cannot be kept: {error.strerror}",
+            subject=str(error.filename),
+            hint="is the disk full, or the folder read-only?",
+        ) from None
+
+
+def _run(config: Config, operator: str, variant: str, output: Path, cuda_home: Path | None, cores: int) -> BuildRecord:
     started = time.monotonic()
     owner = config.operator(operator)
     chosen = owner.variant(variant)
@@ -73,10 +84,9 @@ def run(
         abi=chosen.abi,
         macros=dict(chosen.macros),
         flags=list(chosen.flags),
-        archs=[],
     )
     try:
-        record = _attempt(config, owner, chosen, record, log, cuda_home, cores or len(os.sched_getaffinity(0)))
+        record = _attempt(config, owner, chosen, record, log, cuda_home, cores)
     except Unbuildable as problem:
         record.status, record.reason, record.remedy = problem.status, problem.reason, problem.remedy
         record.compiler_message = problem.compiler_message
@@ -85,10 +95,6 @@ def run(
         record.status, record.remedy = records.NOT_RUN, error.hint
         record.reason = scrubbed(f"{error.subject}: {error.message}" if error.subject else error.message)
         log.say(f"not run: {record.reason}")
-    except OSError as error:
-        raise BuildError(
-            f"the build cannot be kept: {error.strerror}", subject=str(error.filename), hint="is the disk full or read-only?"
-        ) from None
     record.provenance = provenance(config.root)
     record.duration_s = round(time.monotonic() - started, 3)
     log_path = output.with_suffix(".log")
@@ -102,7 +108,12 @@ class Unbuildable(Exception):
     """This variant cannot be built here; the others can."""
 
     def __init__(
-        self, reason: str, *, status: str = records.FAILED, remedy: str | None = None, compiler_message: str | None = None
+        self,
+        reason: str,
+        *,
+        status: str = records.FAILED,
+        remedy: str | None = None,
+        compiler_message: str | None = None,
     ) -> None:
         super().__init__(reason)
         self.reason, self.status, self.remedy, self.compiler_message = reason, status, remedy, compiler_message
@@ -120,7 +131,7 @@ class Log:
 
     def text(self) -> str:
         """The whole log without names of this machine."""
-        return scrubbed("\n".join(self.lines) + "\n").replace(HERE, "")
+        return scrubbed(without_here("\n".join(self.lines) + "\n"))
 
 
 def _attempt(
@@ -149,9 +160,9 @@ def _attempt(
     extra = binding.signature if binding else ""
     entry = store.find(plan.key, extra) if binding or not plan.binding else None
     if entry is None:
-        entry = _build(plan, store, bindings, binding, record, log)
+        entry = _build(plan, store, bindings, binding, log)
     else:
-        log.say(f"reused {plan.key[:12]}/{entry.signature}: sources, {len(entry.headers)} headers, tools, files unchanged")
+        log.say(f"reused {entry.signature}: sources, {len(entry.headers)} headers, tools and files are unchanged")
         log.say(entry.facts["log"])
     return _fill(record, entry, plan, variant)
 
@@ -223,7 +234,7 @@ class Plan:
                 self.archs,
                 self.include,
                 [CUDA_FLAGS, HOST_FLAGS],
-                [self.cuda.fingerprint, sha256_file(self.cuda.library_folder / "libcudart_static.a")] if self.cuda else None,
+                self.cuda.fingerprint if self.cuda else None,
                 self.host.fingerprint,
                 self.target,
                 _version_of("torch") if variant.abi == "torch" else None,
@@ -278,7 +289,9 @@ def _plan(
 def _torch_folder(variant: VariantConfig) -> Path:
     folder = toolchain.package_folder("torch")
     if folder is None:
-        raise ToolError("torch is missing, and abi torch compiles against it", subject="torch", hint="pip install torch")
+        raise ToolError(
+            "torch is missing, and abi torch compiles against it", subject="torch", hint="pip install torch"
+        )
     if variant.device == "cuda" and not (folder / "lib" / "libtorch_cuda.so").is_file():
         raise ToolError(
             "this PyTorch is built without CUDA, and abi torch with device cuda needs it",
@@ -292,8 +305,10 @@ def _source_names(variant: VariantConfig, root: Path) -> list[str]:
     names = list(variant.sources)
     module = variant.entry.rpartition(":")[0]
     if variant.abi == "python" and module and not names:
-        in_root = [module] if module.endswith(".py") else [f"{prefix}{module.replace('.', '/')}.py" for prefix in ("", "src/")]
-        names += [name for name in in_root if (root / name).is_file() or module.endswith(".py")]
+        if module.endswith(".py"):
+            return [module]
+        beside = [f"{prefix}{module.replace('.', '/')}.py" for prefix in ("", "src/")]
+        names += [name for name in beside if (root / name).is_file()]
     return names
 
 
@@ -357,9 +372,17 @@ class Places:
 
     def shown(self, text: str) -> str:
         """A command line with names in place of paths."""
-        for prefix, name in (*self.aliases, (HERE, ""), (f"{self.root}/", "")):
-            text = text.replace(prefix, name)
-        return text
+        for prefix, name in self.aliases:
+            text = re.sub(
+                re.escape(prefix.rstrip("/")) + r"(?=[/=:'\"\s]|$)", name.rstrip("/"), text, flags=re.MULTILINE
+            )
+        text = text.replace(f"{self.root}/", "")
+        return without_here(text)
+
+
+def without_here(text: str) -> str:
+    """The text with paths below the repository as relative ones."""
+    return re.sub(re.escape(HERE) + r"(?=[\w.<])", "", text)
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------------
@@ -399,6 +422,8 @@ class Store:
         """What is kept in a folder, or None and what is wrong with it."""
         try:
             stored = json.loads((folder / "build.json").read_text(encoding="utf-8"))
+            if stored.pop("digest") != _digest(stored):
+                return None, "build.json does not have its recorded digest"
             for name, expected in stored["files"].items():
                 path = folder / name
                 if not path.is_file():
@@ -417,14 +442,17 @@ class Store:
                 return False
         return True
 
-    def keep(self, temporary: Path, files: Sequence[str], key: str, headers: dict[str, str], facts: dict[str, Any]) -> Entry:
+    def keep(
+        self, temporary: Path, files: Sequence[str], key: str, headers: dict[str, str], facts: dict[str, Any]
+    ) -> Entry:
         """Move a finished build's files into place, all at once."""
         signature = _digest([key, headers, facts["extra"]])
         finished = Path(tempfile.mkdtemp(prefix="finished-", dir=temporary))
         for name in files:
             (temporary / name).rename(finished / name)
         payload = {"headers": headers, "facts": facts, "files": {name: sha256_file(finished / name) for name in files}}
-        records.atomic_write(finished / "build.json", json.dumps(payload, indent=1, sort_keys=True) + "\n")
+        text = json.dumps({**payload, "digest": _digest(payload)}, indent=1, sort_keys=True)
+        records.atomic_write(finished / "build.json", text + "\n")
         finished.chmod(0o755)
         folder = self.folder / signature
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -500,10 +528,8 @@ class Steps:
     cubins: list[tuple[str, str, str, str]] = field(default_factory=list)  # object, arch, cubin, sass
 
 
-def _build(
-    plan: Plan, store: Store, bindings: Store, binding: Entry | None, record: BuildRecord, log: Log
-) -> Entry:
-    """Compile, link and analyse one variant. Raises Unbuildable with the compiler's message when it does not compile."""
+def _build(plan: Plan, store: Store, bindings: Store, binding: Entry | None, log: Log) -> Entry:
+    """Compile, link and analyse one variant. Raises Unbuildable with the compiler's message when that fails."""
     started_ns = time.time_ns()
     with store.scratch() as temporary, ThreadPoolExecutor(1) as beside:
         shown = Places(plan.root)
@@ -520,7 +546,7 @@ def _build(
         facts["extra"] = binding.signature if binding else ""
         facts["log"] = log.text()
         entry = store.keep(temporary, files, plan.key, headers, facts)
-    log.say(f"built {plan.key[:12]}/{entry.signature}")
+    log.say(f"built {entry.signature}")
     return entry
 
 
@@ -615,8 +641,8 @@ def _link_step(plan: Plan, steps: Steps, binding: Entry | None, temporary: Path)
         # A symbol that nobody defines is a build error here, not a crash at load.
         libraries += [f"-L{plan.places.folders['<tvm_ffi>'] / 'lib'}", "-ltvm_ffi", "-Wl,-z,defs"]
     else:
-        libraries += [f"-L{plan.places.folders['<torch>'] / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"]
-        libraries += ["-lc10_cuda", "-ltorch_cuda"] if plan.cuda is not None else []
+        names = ["c10", "torch_cpu", "torch", "torch_python", *(["c10_cuda", "torch_cuda"] if plan.cuda else [])]
+        libraries += [f"-L{plan.places.folders['<torch>'] / 'lib'}", *[f"-l{name}" for name in names]]
     # On the host every flag may matter to the linker (-fopenmp, -flto); nvcc's do not, but for libraries.
     flags = [flag for flag in plan.variant.flags if plan.cuda is None or _is_library(flag)]
     command = [str(plan.host.path), "-shared", *objects, "-o", target, *libraries, *flags]
@@ -638,7 +664,7 @@ def _torch_flags(plan: Plan) -> list[str]:
     cmake = torch / "share" / "cmake" / "Torch" / "TorchConfig.cmake"
     text = cmake.read_text(encoding="utf-8") if cmake.is_file() else ""
     abi = re.search(r"_GLIBCXX_USE_CXX11_ABI=([01])", text)
-    folders = [torch / "include", torch / "include" / "torch" / "csrc" / "api" / "include", plan.places.folders["<python>"]]
+    folders = [torch / "include", torch / "include/torch/csrc/api/include", plan.places.folders["<python>"]]
     if plan.cuda is not None:
         folders.append(plan.cuda.include)
     system = [part for folder in folders for part in ("-isystem", str(folder))]
@@ -694,7 +720,7 @@ def _ninja_path(path: str) -> str:
     return re.sub(r"([$ :])", r"$\1", path)
 
 
-_ERROR = re.compile(r"\b(?:fatal )?error\b|\bfatal\b|undefined reference|multiple definition|cannot find|catastrophic", re.I)
+_ERROR = re.compile(r"\berror\b|\bfatal\b|undefined reference|multiple definition|cannot find|catastrophic", re.I)
 _NOISE = re.compile(r"^ptxas info|^\s*\d+ bytes stack frame|^ninja:|^\[\d+/\d+\]|^FAILED:|warning", re.I)
 
 
@@ -783,7 +809,8 @@ def _summarised(headers: dict[str, str]) -> list[FileHash]:
     for name, digest in headers.items():
         if name.startswith("<"):
             others.setdefault(name.partition("/")[0], {})[name] = digest
-    return own + [FileHash(f"{place}/ ({len(files)} headers)", _digest(files)) for place, files in sorted(others.items())]
+    foreign = [FileHash(f"{place}/ ({len(files)} headers)", _digest(files)) for place, files in sorted(others.items())]
+    return own + foreign
 
 
 def _plain(files: Sequence[FileHash]) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What a compiled kernel is made of: ptxas's resource report, the disassembly, and hashes that mean 'same machine code'.
+"""What a compiled kernel is made of: ptxas's resource report, the disassembly, hashes that mean 'same machine code'.
 
 Pure functions over text, bytes and records. The normalised form of a kernel is its list of instructions with their
 scheduling control, branch targets as instruction numbers, symbols numbered in order of appearance and trailing padding
@@ -243,8 +243,8 @@ def _opcode(text: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else (text.split()[0], "")
 
 
-# The classes of the report's instruction mix, by opcode without modifiers; the first pattern that fits wins. A leading U
-# is the uniform datapath, a leading V the packed or combined integer unit.
+# The classes of the report's instruction mix, by opcode without modifiers; the first pattern that fits wins. A leading
+# U is the uniform datapath, a leading V the packed or combined integer unit.
 _CLASSES = [
     (name, re.compile(rf"(?:{pattern})\Z"))
     for name, pattern in (
@@ -262,11 +262,17 @@ _CLASSES = [
         ("fp16", r"[UV]?H(?:ADD2|MUL2|FMA2|SETP?2|SET2|MNMX2?)(?:_32I)?"),
         ("conversion", r"U?(?:F2F|F2FP|F2I|F2IP|I2F|I2FP|I2I|I2IP|FRND)"),
         ("warp exchange", r"SHFL|U?VOTEU?|C?REDUX|MATCH|ELECT"),
-        ("control", r"BRAU?|BRXU?|EXIT|CALL|RET|U?JMP|JMXU?|BSSY|BSYNC|BREAK|BMOV|BPT|BRK|KILL|NANOSLEEP|YIELD|RPCMOV|LEPC|"
-                    r"RTT|PREEXIT|USETMAXREG|NOP"),
+        (
+            "control",
+            r"BRAU?|BRXU?|EXIT|CALL|RET|U?JMP|JMXU?|BSSY|BSYNC|BREAK|BMOV|BPT|BRK|KILL|NANOSLEEP|YIELD|RPCMOV|LEPC|RTT|"
+            r"PREEXIT|USETMAXREG|NOP",
+        ),
         ("move", r"[UV]?I?MOV(?:32I)?|U?SEL|C?S2U?R|S2UR|U?R2UR|R2B|B2R|UP2UR|U?P2R|R2U?P|UR2UP"),
-        ("integer", r"[UV]?I(?:ADD|MAD|MUL|MNMX|SET|ABS|DP|SCADD)\w*|U?(?:LEA|LOP3?|PLOP3|PSETP|SH[FLR]|PRMT|BMSK|POPC|FLO|BREV|"
-                    r"SGXT|BFE|BFI)|VABSDIFF4?|XMAD"),
+        (
+            "integer",
+            r"[UV]?I(?:ADD|MAD|MUL|MNMX|SET|ABS|DP|SCADD)\w*|"
+            r"U?(?:LEA|LOP3?|PLOP3|PSETP|SH[FLR]|PRMT|BMSK|POPC|FLO|BREV|SGXT|BFE|BFI)|VABSDIFF4?|XMAD",
+        ),
     )
 ]
 

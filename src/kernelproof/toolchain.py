@@ -11,6 +11,7 @@ Nothing here imports torch or tvm_ffi; their folders are found through the impor
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -45,6 +46,7 @@ BINARY_TOOLS = {
     "cuobjdump": ("bin/cuobjdump", "nvidia-cuda-cuobjdump"),
     "nvdisasm": ("bin/nvdisasm", "nvidia-cuda-nvdisasm"),
 }
+RUNTIME = "libcudart_static.a"
 NEEDED_FILES = {
     "include/cuda_runtime.h": "nvidia-cuda-runtime",
     "include/crt/host_config.h": "nvidia-cuda-crt",
@@ -84,8 +86,8 @@ class CudaToolchain:
 
     @property
     def fingerprint(self) -> str:
-        """One SHA-256 over every tool that shapes the machine code."""
-        return _combined({name: self.tools[name].sha256 for name in COMPILE_TOOLS})
+        """One SHA-256 over every tool that shapes the machine code, and the runtime library that is linked in."""
+        return _combined({name: self.tools[name].sha256 for name in (*COMPILE_TOOLS, RUNTIME)})
 
     def compiler(self) -> Compiler:
         """The toolchain as a build record names it; the hash covers all compiling tools."""
@@ -132,7 +134,7 @@ class ToolCache:
                     "bytes": state.st_size,
                     "mtime_ns": state.st_mtime_ns,
                     "sha256": sha256_file(path),
-                    "version": tool_version(path),
+                    "version": tool_version(path) if os.access(path, os.X_OK) else "",
                 }
                 self.entries[key] = entry
                 self._save()
@@ -141,7 +143,9 @@ class ToolCache:
         return Tool(name, path, str(entry["version"]), str(entry["sha256"]), origin)
 
     def _save(self) -> None:
-        if self.path is not None:
+        if self.path is None:
+            return
+        with contextlib.suppress(OSError):  # a cache that cannot be kept costs time and nothing else
             atomic_write(self.path, json.dumps(self.entries, indent=1, sort_keys=True) + "\n")
 
 
@@ -168,14 +172,15 @@ def find_cuda(cuda_home: Path | None = None, cache: Path | None = None) -> CudaT
     for path, wheel in NEEDED_FILES.items():
         if not (home / path).is_file():
             raise _missing(Path(path).name, wheel, [home / path])
-    if not (_library_folder(home) / "libcudart_static.a").is_file():
-        raise _missing("libcudart_static.a", "nvidia-cuda-runtime", [home / "lib", home / "lib64"])
+    if not (_library_folder(home) / RUNTIME).is_file():
+        raise _missing(RUNTIME, "nvidia-cuda-runtime", [home / "lib64" / RUNTIME, home / "lib" / RUNTIME])
     known = ToolCache(cache)
     tools = {}
     for name, (below, wheel) in COMPILE_TOOLS.items():
         if not (home / below).is_file():
             raise _missing(name, wheel, [home / below])
         tools[name] = known.tool(name, home / below, origin)
+    tools[RUNTIME] = known.tool(RUNTIME, _library_folder(home) / RUNTIME, origin)
     for name, (below, wheel) in BINARY_TOOLS.items():
         tools[name] = known.tool(name, *_find_binary_tool(name, below, wheel, home, origin))
     return CudaToolchain(home, origin, tools["nvcc"].version, tools)
@@ -219,7 +224,7 @@ def find_ninja() -> Path:
     if found := shutil.which("ninja"):
         return Path(found)
     raise ToolError(
-        f"ninja is missing: looked in {', '.join(str(p.parent) for p in beside[:1])} and on the PATH",
+        f"it is missing: looked in {', '.join(str(p.parent) for p in beside[:1])} and on the PATH",
         subject="ninja",
         hint="pip install ninja (./repro.sh does)",
     )
@@ -240,7 +245,9 @@ def tvm_ffi_folder() -> Path:
     """The folder of apache-tvm-ffi, with include/ and lib/. Raises ToolError when it is not installed."""
     folder = package_folder("tvm_ffi")
     if folder is None or not (folder / "include").is_dir() or not (folder / "lib" / "libtvm_ffi.so").is_file():
-        raise ToolError("apache-tvm-ffi is missing", subject="tvm_ffi", hint="pip install apache-tvm-ffi (./repro.sh does)")
+        raise ToolError(
+            "apache-tvm-ffi is missing", subject="tvm_ffi", hint="pip install apache-tvm-ffi (./repro.sh does)"
+        )
     return folder
 
 
@@ -281,8 +288,8 @@ def _find_home(cuda_home: Path | None) -> tuple[Path, str]:
         if (home / "bin" / "nvcc").is_file():
             return home, "system"
     raise ToolError(
-        "nvcc is missing: looked in the site-packages of this interpreter (nvidia/cu*/bin), $CUDA_HOME, /usr/local/cuda "
-        "and on the PATH",
+        "it is missing: looked in this interpreter's site-packages (nvidia/cu*/bin), $CUDA_HOME, /usr/local/cuda and "
+        "on the PATH",
         subject="nvcc",
         hint=REMEDY,
     )
@@ -326,11 +333,12 @@ def _find_binary_tool(name: str, below: str, wheel: str, home: Path, origin: str
 
 def _missing(name: str, wheel: str, places: list[Path]) -> ToolError:
     looked = ", ".join(dict.fromkeys(str(place) for place in places))
-    return ToolError(f"{name} is missing: looked for {looked}", subject=name, hint=f"{REMEDY}; {name} is in {wheel}")
+    return ToolError(f"it is missing: looked for {looked}", subject=name, hint=f"{REMEDY}; {name} is in {wheel}")
 
 
 def _library_folder(home: Path) -> Path:
-    return next((home / name for name in ("lib64", "lib") if (home / name / "libcudart_static.a").is_file()), home / "lib")
+    folders = [home / "lib64", home / "lib"]  # installers have the first, wheels the second
+    return next((folder for folder in folders if (folder / RUNTIME).is_file()), folders[-1])
 
 
 def _combined(parts: dict[str, str]) -> str:

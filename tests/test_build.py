@@ -1,0 +1,573 @@
+"""The build stage, with real compilers, on variants of one fault each."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import fcntl
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelproof import build, sass, toolchain
+from kernelproof.config import (
+    BenchConfig,
+    Budget,
+    BundleConfig,
+    CaseSelection,
+    Config,
+    GateConfig,
+    OperatorConfig,
+    Precision,
+    ProfileConfig,
+    ProfileSelection,
+    TestConfig,
+    TimeLimits,
+    Tolerance,
+    VariantConfig,
+)
+from kernelproof.errors import BuildError, ToolError
+from kernelproof.processes import kill_group, run, spawn
+from kernelproof.records import BuildRecord, read
+
+FIXTURES = Path(__file__).parent / "fixtures" / "build"
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+BUDGET = Budget(registers=120, shared_bytes=65536, spill_bytes=0)
+
+
+def missing_cuda() -> str:
+    try:
+        toolchain.find_cuda()
+    except ToolError as error:
+        return str(error)
+    return ""
+
+
+needs_cuda = pytest.mark.skipif(bool(missing_cuda()), reason=f"no CUDA toolchain: {missing_cuda()}")
+
+
+def variant(name: str, **settings: Any) -> VariantConfig:
+    """A variant with the dull settings filled in; by default `answer.cc` for the CPU."""
+    plain: dict[str, Any] = {
+        "operator": "toy",
+        "name": name,
+        "role": "variant",
+        "device": "cpu",
+        "dtypes": ["float32"],
+        "precision": Precision("float32"),
+        "passing": "destination",
+        "budget": BUDGET,
+        "sources": ["csrc/answer.cc"],
+    }
+    return VariantConfig(**{**plain, **settings})
+
+
+def cuda(name: str, **settings: Any) -> VariantConfig:
+    """A CUDA variant; by default `scale.cu` for one architecture."""
+    return variant(name, **{"device": "cuda", "sources": ["csrc/scale.cu"], "archs": ["sm_90a"], **settings})
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A repository of small kernels."""
+    return copied(tmp_path / "project")
+
+
+def copied(root: Path) -> Path:
+    shutil.copytree(FIXTURES, root)
+    return root
+
+
+def config(root: Path, *variants: VariantConfig) -> Config:
+    selection = CaseSelection(["tiny"])
+    operator = OperatorConfig(
+        name="toy",
+        module="toy.py",
+        shapes={"tiny": {"n": 1}},
+        test=selection,
+        bench=selection,
+        profile=ProfileSelection("tiny"),
+        variants={v.name: v for v in variants},
+        baselines={},
+        binding="csrc/binding.cc",
+        include=["csrc"],
+    )
+    return Config(
+        project="toy",
+        archs=["sm_90a", "native"],
+        operators={"toy": operator},
+        test=TestConfig([0], 1, TimeLimits(1, 1, 1, 1, 1), Tolerance(1, 1.5, 1 / 16, 1 / 64)),
+        bench=BenchConfig(1, 1, 1, 1, ["hot"], 100, 0.95, 0),
+        profile=ProfileConfig([], [], 60),
+        gate=GateConfig(0.95, 0.005),
+        bundle=BundleConfig(10_000_000),
+        root=root,
+    )
+
+
+def built(root: Path, chosen: VariantConfig, **settings: Any) -> BuildRecord:
+    """Build, and check that what was written is what was returned."""
+    output = root / "results" / "build" / "toy" / f"{chosen.name}.json"
+    record = build.run(config(root, chosen), "toy", chosen.name, output, **settings)
+    assert read(output, BuildRecord) == record
+    return record
+
+
+def log(root: Path, record: BuildRecord) -> str:
+    assert record.log is not None
+    return (root / record.log).read_text()
+
+
+def library(root: Path, record: BuildRecord) -> Path:
+    assert record.status == "ok", (record.reason, record.compiler_message)
+    assert record.library is not None
+    return root / record.library.path
+
+
+def answer(root: Path, record: BuildRecord) -> int:
+    return int(ctypes.CDLL(str(library(root, record))).answer())
+
+
+# --- one build --------------------------------------------------------------------------------------------------------
+
+
+def test_variant_is_built_and_linked_with_its_binding(project: Path) -> None:
+    record = built(project, variant("plain"))
+    assert answer(project, record) == 41
+    assert ctypes.CDLL(str(library(project, record))).bound() == 7
+    assert [file.path for file in record.sources] == ["csrc/answer.cc"]
+    assert record.headers[0].path == "csrc/answer.h"
+    assert record.host_compiler is not None
+    assert len(record.host_compiler.sha256) == 64
+    assert record.library is not None
+    assert record.library.path == f"results/store/build/{record.signature}/lib.so"
+    assert record.compiler is None
+    assert record.cubins == record.budget == record.archs == []
+
+
+def test_macros_reach_the_compiler_and_the_signature(project: Path) -> None:
+    macros: list[dict[str, Any]] = [{}, {"STEP": 2}, {"STEP": "(1 + 2)"}, {"STEP": True}, {"STEP": False}]
+    found = [built(project, variant(f"v{index}", macros=each)) for index, each in enumerate(macros)]
+    assert [answer(project, record) for record in found] == [41, 42, 43, 41, 40]
+    assert len({record.signature for record in found}) == len(macros)
+
+
+def test_macro_flags() -> None:
+    flags = build.macro_flags({"ON": True, "OFF": False, "BARE": None, "TEXT": "a b", "NUMBER": 3})
+    assert flags == ["-DBARE", "-DNUMBER=3", "-DOFF=0", "-DON=1", "-DTEXT=a b"]
+
+
+def test_log_and_commands_name_nothing_of_this_machine(project: Path) -> None:
+    record = built(project, variant("plain", flags=["-fopenmp"]))
+    said = "\n".join(record.commands) + log(project, record)
+    assert "csrc/answer.cc" in said
+    assert "<build>/lib.so" in said
+    assert "<tvm_ffi>/include" in said
+    assert str(project) not in said
+    assert str(toolchain.tvm_ffi_folder()) not in said
+
+
+def test_compile_error_is_a_record_with_the_compilers_words(project: Path) -> None:
+    record = built(project, variant("broken", sources=["csrc/broken.cc"]))
+    assert (record.status, record.reason) == ("failed", "failed to build")
+    assert record.compiler_message is not None
+    assert record.compiler_message.startswith("csrc/broken.cc:1:")
+    assert "nothing_of_this_name" in record.compiler_message
+    assert "nothing_of_this_name" in log(project, record)
+    assert record.library is None
+    assert answer(project, built(project, variant("plain"))) == 41
+
+
+def test_undefined_symbol_is_found_when_linking(project: Path) -> None:
+    record = built(project, variant("unlinked", sources=["csrc/unlinked.cc"]))
+    assert record.status == "failed"
+    assert "undefined reference to `defined_nowhere()'" in str(record.compiler_message)
+
+
+def test_missing_source_is_named(project: Path) -> None:
+    record = built(project, variant("gone", sources=["csrc/gone.cc"]))
+    assert record.status == "failed"
+    assert record.reason == "source file csrc/gone.cc does not exist"
+    assert record.remedy
+
+
+def test_no_compiler_is_not_run_with_the_remedy(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    record = built(project, variant("plain"))
+    assert record.status == "not_run"
+    assert "no-such-compiler" in str(record.reason)
+    assert "g++" in str(record.remedy)
+
+
+def test_no_cuda_is_not_run_and_cpu_variants_go_on(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(toolchain.CUDA_HOME_VARIABLE, str(project))
+    record = built(project, cuda("scale"))
+    assert record.status == "not_run"
+    assert "bin/nvcc" in str(record.reason)
+    assert record.remedy
+    assert answer(project, built(project, variant("plain"))) == 41
+
+
+def test_results_that_cannot_be_written_are_an_error(project: Path) -> None:
+    (project / "results").write_text("in the way")
+    with pytest.raises(BuildError, match="cannot be kept"):
+        built(project, variant("plain"))
+
+
+def test_stage_does_not_import_torch(project: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; import test_build as t; root = Path(sys.argv[1]);"
+        "t.answer(root, t.built(root, t.variant('plain')));"
+        "assert not {'torch', 'tvm_ffi', 'pandas', 'numpy'} & set(sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{Path(__file__).parent}"}
+    run([sys.executable, "-c", code, project], env=environment)
+
+
+# --- reuse ------------------------------------------------------------------------------------------------------------
+
+
+def test_second_build_reuses_the_first(project: Path) -> None:
+    first = built(project, variant("plain"))
+    inode = library(project, first).stat().st_ino
+    second = built(project, variant("plain"))
+    assert library(project, second).stat().st_ino == inode
+    assert f"reused {first.signature}" in log(project, second)
+    assert "csrc/answer.cc" in log(project, second), "the first build's log is part of the second's"
+    first.provenance, first.duration_s = second.provenance, second.duration_s
+    assert first == second
+
+
+def test_budget_and_name_are_not_part_of_the_signature(project: Path) -> None:
+    first = built(project, variant("one"))
+    second = built(project, variant("other", budget=Budget(1, 1, 1), role="baseline"))
+    assert second.signature == first.signature
+    assert (second.variant, second.role) == ("other", "baseline")
+
+
+def test_changed_header_is_built_again_and_a_reverted_one_is_not(project: Path) -> None:
+    header = project / "csrc" / "answer.h"
+    original = header.read_text()
+    first = built(project, variant("plain"))
+    header.write_text("#pragma once\n#define BASE 50\n")
+    second = built(project, variant("plain"))
+    assert answer(project, second) == 51
+    assert second.signature != first.signature
+    header.write_text(original)
+    third = built(project, variant("plain"))
+    assert answer(project, third) == 41
+    assert f"reused {first.signature}" in log(project, third)
+
+
+def test_changed_binding_is_built_again(project: Path) -> None:
+    first = built(project, variant("plain"))
+    (project / "csrc" / "binding.cc").write_text('extern "C" int bound() { return 8; }')
+    second = built(project, variant("plain"))
+    assert ctypes.CDLL(str(library(project, second))).bound() == 8
+    assert second.signature != first.signature
+
+
+def test_binding_is_compiled_once_for_all_variants(project: Path) -> None:
+    first, second = built(project, variant("one")), built(project, variant("two", macros={"STEP": 2}))
+    assert sum("binding.cc" in line for line in log(project, first).splitlines()) == 1
+    assert not any("binding.cc" in line for line in log(project, second).splitlines())
+
+
+@pytest.mark.parametrize("file", ["lib.so", "build.json"])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+def test_damaged_build_is_never_used(project: Path, file: str, damage: str) -> None:
+    first = built(project, variant("plain"))
+    path = library(project, first).with_name(file)
+    content = bytearray(path.read_bytes())
+    if damage == "remove":
+        path.unlink()
+    elif damage == "truncate":
+        path.write_bytes(content[: len(content) // 2])
+    else:
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    second = built(project, variant("plain"))
+    assert answer(project, second) == 41
+    assert "is damaged" in log(project, second)
+    assert "reused" not in log(project, second)
+
+
+def test_folder_without_its_record_is_replaced(project: Path) -> None:
+    first = built(project, variant("plain"))
+    folder = library(project, first).parent
+    shutil.rmtree(folder.parent / "index")
+    (folder / "build.json").unlink()
+    (folder / "lib.so").write_bytes(b"half")
+    second = built(project, variant("plain"))
+    assert second.signature == first.signature
+    assert answer(project, second) == 41
+
+
+def test_left_folders_are_swept_and_live_ones_are_not(project: Path) -> None:
+    store = project / "results" / "store"
+    left, live = store / "tmp-left", store / "tmp-live"
+    for folder in (left, live):
+        folder.mkdir(parents=True)
+        (folder / ".lock").touch()
+    with (live / ".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        record = built(project, variant("plain"))
+    assert not left.exists()
+    assert live.exists()
+    assert "tmp-left" in log(project, record)
+    live.joinpath(".lock").unlink()
+
+
+def start(root: Path, chosen: str) -> Any:
+    code = (
+        "import sys; from pathlib import Path; import test_build as t;"
+        f"root = Path(sys.argv[1]); t.library(root, t.built(root, {chosen}))"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{Path(__file__).parent}"}
+    return spawn([sys.executable, "-c", code, root], env=environment)
+
+
+def test_two_builds_at_once(project: Path) -> None:
+    processes = [start(project, f"t.variant('v{index}', macros=dict(STEP=2))") for index in range(3)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    found = [read(project / f"results/build/toy/v{index}.json", BuildRecord) for index in range(3)]
+    assert [answer(project, record) for record in found] == [42, 42, 42]
+    assert len({record.signature for record in found}) == 1
+    assert len([path for path in (project / "results/store/binding").iterdir() if path.name.isalnum()]) == 2, (
+        "index, one"
+    )
+
+
+def inside(root: Path) -> list[str]:
+    """The command lines of processes that work in this folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.readlink(process / "cwd") == str(root):
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(condition: Any, limit_s: float = 20) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_killed_build_leaves_no_process_and_nothing_that_is_used(project: Path, how: signal.Signals) -> None:
+    header = project / "csrc" / "answer.h"
+    content = header.read_text()
+    header.unlink()
+    os.mkfifo(header)  # the compiler waits for it as long as nobody writes to it
+    process = start(project, "t.variant('plain')")
+    wait_until(lambda: any("cc1plus" in line and "answer.cc" in line for line in inside(project)))
+    process.send_signal(how)
+    process.wait(10)
+    wait_until(lambda: not inside(project), 10)
+    kill_group(process)
+    header.unlink()
+    header.write_text(content)
+    record = built(project, variant("plain"))
+    assert answer(project, record) == 41
+    assert not list((project / "results" / "store").glob("tmp-*"))
+
+
+# --- CUDA -------------------------------------------------------------------------------------------------------------
+
+
+@needs_cuda
+def test_cuda_variant_is_built_and_analysed(project: Path) -> None:
+    record = built(project, cuda("scale", archs=["sm_89", "sm_90a"]))
+    path = library(project, record)
+    assert [cubin.arch for cubin in record.cubins] == record.archs == ["sm_89", "sm_90a"]
+    assert record.compiler is not None
+    assert record.compiler.version.count(".") == 2
+    for cubin in record.cubins:
+        (kernel,) = cubin.kernels
+        assert kernel.demangled == "(anonymous namespace)::scale(float*, int)"
+        assert 4 <= kernel.registers <= 32
+        assert kernel.shared_bytes == 128 * 4
+        assert kernel.stack_bytes == kernel.spill_store_bytes == kernel.spill_load_bytes == 0
+        assert sum(cubin.instruction_mix.values()) == sum(cubin.opcodes.values()) == kernel.instructions
+        assert cubin.instruction_mix["barrier"] == cubin.opcodes["BAR"] == 1
+        assert {"fp32", "global memory", "shared memory", "control"} <= set(cubin.instruction_mix)
+        assert "other" not in cubin.instruction_mix
+        assert (project / cubin.path).with_suffix(".sass").read_text().count("BAR.SYNC") == 1
+    assert all(row.ok for row in record.budget)
+    assert len(record.budget) == 2 * 3
+    # What is recorded is what runs: the library holds the very same machine code.
+    cuobjdump = toolchain.find_cuda().tools["cuobjdump"].path
+    embedded = project / "embedded"
+    embedded.mkdir()
+    run([cuobjdump, "-xelf", "all", path], cwd=embedded)
+    assert {file.read_bytes() for file in embedded.glob("*.cubin")} == {
+        (project / cubin.path).read_bytes() for cubin in record.cubins
+    }
+    # Headers of this project one by one, others as one line a place; nothing of where they lie.
+    assert [header.path.partition("/")[0] for header in record.headers][:1] == ["csrc"]
+    assert any(header.path.startswith("<toolkit>/ (") for header in record.headers)
+    assert str(project).encode() not in path.read_bytes()
+    assert str(toolchain.find_cuda().home).encode() not in path.read_bytes()
+
+
+@needs_cuda
+def test_same_machine_code_in_another_folder_and_under_idle_macros(project: Path, tmp_path: Path) -> None:
+    first = built(project, cuda("plain"))
+    idle = built(project, cuda("idle", macros={"UNUSED": 1}))
+    other = built(project, cuda("other", macros={"FACTOR": "3.0f"}))
+    assert len({first.signature, idle.signature, other.signature}) == 3
+    assert sass.identical_machine_code([first, idle, other]) == [["toy/idle", "toy/plain"]]
+
+    moved = copied(tmp_path / "a longer way" / "to it")
+    elsewhere = built(moved, cuda("plain"))
+    assert elsewhere.signature == first.signature
+    assert elsewhere.cubins[0].sass_sha256 == first.cubins[0].sass_sha256
+    assert elsewhere.host_code_sha256 == first.host_code_sha256
+    assert elsewhere.commands == first.commands
+
+    # In one folder even the bytes are the same.
+    shutil.rmtree(project / "results" / "store")
+    again = built(project, cuda("plain"))
+    assert again.library == first.library
+    assert again.cubins == first.cubins
+
+
+@needs_cuda
+def test_spills_break_the_budget_and_not_the_build(project: Path) -> None:
+    record = built(project, cuda("spill", sources=["csrc/spill.cu"], flags=["-maxrregcount=40"]))
+    (kernel,) = record.cubins[0].kernels
+    assert record.status == "ok"
+    assert kernel.spill_store_bytes > 0
+    assert record.cubins[0].instruction_mix["local memory"] > 0
+    verdicts = {row.what: row.ok for row in record.budget}
+    assert verdicts == {"registers": True, "shared_bytes": True, "spill_bytes": False}
+    (row,) = [row for row in record.budget if not row.ok]
+    assert (row.limit, row.value) == (0, kernel.spill_store_bytes + kernel.spill_load_bytes)
+
+
+@needs_cuda
+def test_cuda_compile_error(project: Path) -> None:
+    record = built(project, cuda("broken", sources=["csrc/broken.cu"]))
+    assert record.status == "failed"
+    assert str(record.compiler_message).startswith("csrc/broken.cu(1): error: identifier")
+    assert record.compiler is not None, "what it failed with is part of the record"
+
+
+@needs_cuda
+def test_native_alone_without_a_gpu_is_not_run(project: Path) -> None:
+    if toolchain.native_archs():
+        pytest.skip("there is a GPU")
+    record = built(project, cuda("scale", archs=["native"]))
+    assert (record.status, record.archs) == ("not_run", [])
+    assert "native" in str(record.reason)
+
+
+# --- other ABIs -------------------------------------------------------------------------------------------------------
+
+
+def test_python_variant_is_recorded_by_its_source(project: Path) -> None:
+    chosen = variant("plus", abi="python", sources=[], entry="csrc/plus.py:run", passing="return")
+    record = built(project, chosen)
+    assert record.status == "ok"
+    assert record.library is None
+    assert [file.path for file in record.sources] == ["csrc/plus.py"]
+    (project / "csrc" / "plus.py").write_text("def run(x):\n    return x + 2\n")
+    assert built(project, chosen).signature != record.signature
+    missing = dataclasses.replace(chosen, entry="csrc/gone.py:run")
+    assert built(project, missing).reason == "source file csrc/gone.py does not exist"
+
+
+def test_torch_extension_is_built_without_importing_torch(project: Path) -> None:
+    if toolchain.package_folder("torch") is None:
+        pytest.skip("torch is not installed")
+    record = built(project, variant("extension", abi="torch", sources=["csrc/extension.cc"], macros={"STEP": 2}))
+    path = library(project, record)
+    assert f"PyInit_{build.EXTENSION_NAME}".encode() in path.read_bytes()
+    assert any(header.path.startswith("<python>/") for header in record.headers)
+    code = (
+        "import torch, sys, importlib.util as u;"
+        "spec = u.spec_from_file_location(sys.argv[2], sys.argv[1]); module = u.module_from_spec(spec);"
+        "spec.loader.exec_module(module); print(module.run(40))"
+    )
+    assert run([sys.executable, "-W", "ignore", "-c", code, path, build.EXTENSION_NAME]).stdout == "42\n"
+
+
+@pytest.mark.slow
+def test_torch_extension_of_the_usual_kind(project: Path) -> None:
+    if toolchain.package_folder("torch") is None:
+        pytest.skip("torch is not installed")
+    record = built(project, variant("usual", abi="torch", sources=["csrc/torch_extension.cc"], macros={"STEP": 2}))
+    code = (
+        "import torch, sys, importlib.util as u;"
+        "spec = u.spec_from_file_location(sys.argv[2], sys.argv[1]); module = u.module_from_spec(spec);"
+        "spec.loader.exec_module(module); print(module.run(torch.full((1,), 40)).item())"
+    )
+    path = library(project, record)
+    assert run([sys.executable, "-W", "ignore", "-c", code, path, build.EXTENSION_NAME]).stdout == "42\n"
+
+
+# --- small parts ------------------------------------------------------------------------------------------------------
+
+
+def test_depfile() -> None:
+    text = "a.o: csrc/a.cu \\\n  csrc/with\\ space.h \\\n /usr/include/b.h\n"
+    assert build.parse_depfile(text) == ["csrc/a.cu", "csrc/with space.h", "/usr/include/b.h"]
+
+
+def test_places_are_the_same_on_every_machine(tmp_path: Path) -> None:
+    toolkit = tmp_path / "cuda"
+    places = build.Places(tmp_path / "repo")
+    places.add("<toolkit>", toolkit, tmp_path / "repo/results/store/toolkit-1")
+    names = {
+        "csrc/a.h": "csrc/a.h",
+        "/proc/self/cwd/csrc/../csrc/a.h": "csrc/a.h",
+        f"{tmp_path}/repo/csrc/a.h": "csrc/a.h",
+        "/proc/self/cwd/results/store/toolkit-1/bin/..//include/b.h": "<toolkit>/include/b.h",
+        f"{toolkit}/include/b.h": "<toolkit>/include/b.h",
+        "/usr/include/c.h": "<system>/usr/include/c.h",
+    }
+    assert {path: places.named(path) for path in names} == names
+    assert places.path("<toolkit>/include/b.h") == toolkit / "include/b.h"
+    assert places.path("<system>/usr/include/c.h") == Path("/usr/include/c.h")
+    assert places.path("csrc/a.h") == tmp_path / "repo/csrc/a.h"
+
+
+def test_first_errors_leave_out_what_is_no_error() -> None:
+    text = "\n".join(
+        [
+            "ptxas info    : 0 bytes gmem",
+            'csrc/a.cu(3): warning #177-D: variable "error" was declared but never referenced',
+            'csrc/a.cu(5): error: identifier "x" is undefined',
+            "    float y = x;",
+            "              ^",
+            "",
+            '1 error detected in the compilation of "csrc/a.cu".',
+        ]
+    )
+    assert build.first_errors(text).splitlines() == [
+        'csrc/a.cu(5): error: identifier "x" is undefined',
+        "    float y = x;",
+        "              ^",
+        '1 error detected in the compilation of "csrc/a.cu".',
+    ]
+    assert len(build.first_errors("error: again\n" * 100).splitlines()) == build.MESSAGE_LINES
+    assert build.first_errors("Killed\n") == "Killed"
+
+
+def test_kept_facts_survive_json(project: Path) -> None:
+    record = built(project, variant("plain"))
+    stored = json.loads(library(project, record).with_name("build.json").read_text())
+    assert set(stored) == {"digest", "facts", "files", "headers"}
+    assert stored["files"].keys() == {"lib.so"}
+    assert "csrc/answer.h" in stored["headers"]
