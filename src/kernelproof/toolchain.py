@@ -118,10 +118,10 @@ class ToolCache:
         self.path = path
         self.entries: dict[str, dict[str, str | int]] = {}
         if path is not None and path.is_file():
-            try:
-                self.entries = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError):
-                self.entries = {}  # a cache that cannot be read is made again
+            # A cache that cannot be read is made again.
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                kept = json.loads(path.read_text(encoding="utf-8"))
+                self.entries = {key: entry for key, entry in kept.items() if isinstance(entry, dict)}
 
     def tool(self, name: str, path: Path, origin: str) -> Tool:
         """Identify a program. Raises ToolError when it cannot be read."""
