@@ -385,9 +385,11 @@ class _Installer:
         """Install locks, the build backend first: nothing that is not in a lock is ever fetched."""
         groups = [["build"], [name for name in names if name != "build"]] if "build" in names else [names]
         if self._uv:
+            offline, environment = self._uv_sources()
+            command = [self._uv, "pip", "install", "--python", _python(), *(["--no-index"] if offline else [])]
             try:
                 for group in groups:
-                    _follow([self._uv, "pip", "install", "--python", _python(), *_requirements(group)], self._uv_environment())
+                    _follow([*command, *_requirements(group)], environment)
                 return
             except ToolError as error:
                 if NO_CPU_TORCH.search(error.output) or "No space left" in error.output:
@@ -414,43 +416,47 @@ class _Installer:
     def _pip_sources(self) -> list[str | Path]:
         return ["--no-index", "--find-links", self._wheelhouse] if self._wheelhouse else []
 
-    def _uv_environment(self) -> dict[str, str]:
-        """uv does not read pip's configuration, so what pip would use is handed to it; credentials stay off the command line."""
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("UV_")}
+    def _uv_sources(self) -> tuple[bool, dict[str, str]]:
+        """Whether uv must ask no index, and its environment variables.
+
+        uv does not read pip's configuration, so what pip would use is handed to it; credentials stay off the command line.
+        """
+        kept = ("UV_CACHE_DIR", "UV_LINK_MODE", "UV_HTTP_TIMEOUT")
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("UV_") or key in kept}
         environment |= {"UV_NO_CONFIG": "1", "UV_NO_BUILD_ISOLATION": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
-        environment |= {"UV_LINK_MODE": os.environ.get("UV_LINK_MODE", "hardlink")}
-        if cache := os.environ.get("UV_CACHE_DIR"):
-            environment["UV_CACHE_DIR"] = cache
         if self._wheelhouse:
-            return environment | {"UV_NO_INDEX": "1", "UV_FIND_LINKS": str(self._wheelhouse)}
+            return True, environment | {"UV_FIND_LINKS": str(self._wheelhouse)}
         # Any index may hold a locked file, as with pip; the hashes say which files are the right ones.
         environment["UV_INDEX_STRATEGY"] = "unsafe-best-match"
-        return environment | uv_settings(processes.run([*self._pip, "config", "list"], check=False).stdout, environment)
+        pip = pip_settings(processes.run([*self._pip, "config", "list"], check=False).stdout)
+        return pip.get("no-index", "").lower() in ("1", "true", "yes", "on"), environment | uv_settings(pip, environment)
 
 
-def uv_settings(pip_configuration: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables with which uv uses the sources that `pip config list` names."""
+def pip_settings(listing: str) -> dict[str, str]:
+    """What `pip config list` says of where packages come from; the sources of several files add up."""
     found: dict[str, str] = {}
-    for line in pip_configuration.splitlines():
-        match = re.fullmatch(r"(global|install|:env:)\.([\w-]+)=('.*'|\".*\")", line)
-        if match:
-            key = match[2].lower().replace("_", "-").lstrip(".")
-            value = str(ast.literal_eval(match[3]))
-            found[key] = f"{found[key]} {value}" if key in ("find-links", "extra-index-url") and key in found else value
+    for line in listing.splitlines():
+        if match := re.fullmatch(r"(?:global|install|:env:)\.([\w.-]+)=('.*'|\".*\")", line):
+            key, value = match[1].lower().replace("_", "-").lstrip("."), str(ast.literal_eval(match[2]))
+            adds_up = key in ("find-links", "extra-index-url") and key in found
+            found[key] = f"{found[key]} {value}" if adds_up else value
+    return found
+
+
+def uv_settings(pip: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment variables with which uv uses the sources that pip would."""
     settings = {}
     for key, name in (("index-url", "UV_INDEX_URL"), ("extra-index-url", "UV_EXTRA_INDEX_URL")):
-        if urls := [url for url in found.get(key, "").split() if not _is_missing_folder(url)]:
+        if urls := [url for url in pip.get(key, "").split() if not _is_missing_folder(url)]:
             settings[name] = " ".join(urls)
-    if links := found.get("find-links", "").split():
+    if links := pip.get("find-links", "").split():
         settings["UV_FIND_LINKS"] = ",".join(dict.fromkeys(links))
-    if found.get("no-index", "").lower() in ("1", "true", "yes", "on"):
-        settings["UV_NO_INDEX"] = "1"
-    if hosts := found.get("trusted-host", "").split():
+    if hosts := pip.get("trusted-host", "").split():
         settings["UV_INSECURE_HOST"] = " ".join(hosts)
-    if "cert" in found and "SSL_CERT_FILE" not in environment:
-        settings["SSL_CERT_FILE"] = found["cert"]
-    if "proxy" in found:
-        settings |= {"HTTP_PROXY": found["proxy"], "HTTPS_PROXY": found["proxy"]}
+    if "cert" in pip and "SSL_CERT_FILE" not in environment:
+        settings["SSL_CERT_FILE"] = pip["cert"]
+    if "proxy" in pip:
+        settings |= {"HTTP_PROXY": pip["proxy"], "HTTPS_PROXY": pip["proxy"]}
     return settings
 
 
@@ -497,31 +503,33 @@ def _follow(command: Sequence[str | Path], environment: Mapping[str, str]) -> No
         stream.seek(start)
         output = stream.read()
     raise ToolError(
-        f"installing {describe_exit(process.returncode)}\n{_tail(INSTALL_LOG)}",
+        f"installing {describe_exit(process.returncode)}\n{_last_lines(output)}",
         log=INSTALL_LOG,
         returncode=process.returncode,
         output=output,
-        hint=_install_hint(output),
+        hint=_install_hint(output, offline="--no-index" in command),
     )
 
 
-def _install_hint(output: str) -> str:
+def _install_hint(output: str, *, offline: bool) -> str:
     if "No space left" in output:
         return "free some space and run the same command again"
     if re.search(r"hash(es)? .*mismatch|DO NOT MATCH", output, re.IGNORECASE):
         return "a downloaded file is not the one that was locked: do not use it; try another index"
-    if "--no-index" in output or "network connectivity is disabled" in output:
+    if offline:
         return "fill the wheelhouse on a machine with the same Python: ./repro.sh wheelhouse DIR"
     return "check the network and the package index, then run the same command again"
 
 
 def _tail(path: Path, lines: int = 12) -> str:
-    with contextlib.suppress(OSError):
-        with path.open("rb") as stream:
-            stream.seek(max(0, path.stat().st_size - 8000))
-            text = stream.read().decode(errors="replace").strip()
-        return processes.scrubbed("\n".join(text.splitlines()[-lines:]))
+    with contextlib.suppress(OSError), path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - 8000))
+        return _last_lines(stream.read().decode(errors="replace"), lines)
     return ""
+
+
+def _last_lines(text: str, lines: int = 12) -> str:
+    return processes.scrubbed("\n".join(text.strip().splitlines()[-lines:]))
 
 
 def _live(text: str) -> None:
