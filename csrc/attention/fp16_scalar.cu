@@ -45,9 +45,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     const T *v = static_cast<const T *>(args.v) + batch * args.v_stride.batch + key_head * args.v_stride.head;
     T *o = static_cast<T *>(args.o) + batch * args.o_stride.batch + head * args.o_stride.head;
 
-    __shared__ alignas(16) T Q_smem[kRows * kPitch];
-    __shared__ alignas(16) T K_smem[kKeys * kPitch];
-    __shared__ alignas(16) T V_smem[kKeys * kPitch];
+    alignas(16) __shared__ T Q_smem[kRows * kPitch];
+    alignas(16) __shared__ T K_smem[kKeys * kPitch];
+    alignas(16) __shared__ T V_smem[kKeys * kPitch];
 
     float o_rmem[kRowsPerWarp][kPairs][2] = {};
     float total[kRowsPerWarp] = {};  // this lane's share of the sum of weights

@@ -74,10 +74,10 @@ __global__ void __maxnreg__(kMaxRegisters) attention(AttentionArgs args, Softmax
     const int64_t row_end = visible_end(args, first_row + warp * kTile + row);
     const int64_t block_end = visible_end(args, first_row + kRows - 1);
 
-    __shared__ alignas(128) T Q_smem[kRows * kPitch];
-    __shared__ alignas(128) T K_smem[kKeys * kPitch];
-    __shared__ alignas(128) T V_smem[kKeys * kPitch];
-    __shared__ alignas(128) float S_smem[kRows * kScorePitch];
+    alignas(128) __shared__ T Q_smem[kRows * kPitch];
+    alignas(128) __shared__ T K_smem[kKeys * kPitch];
+    alignas(128) __shared__ T V_smem[kKeys * kPitch];
+    alignas(128) __shared__ float S_smem[kRows * kScorePitch];
     const T *warp_q_smem = Q_smem + warp * kTile * kPitch;
     float *warp_s_smem = S_smem + warp * kTile * kScorePitch;
     T *warp_p_smem = reinterpret_cast<T *>(warp_s_smem);
@@ -118,7 +118,7 @@ __global__ void __maxnreg__(kMaxRegisters) attention(AttentionArgs args, Softmax
             Sum s_rmem[kKeys / kTile];
 #pragma unroll
             for (int n = 0; n < kKeys / kTile; ++n) wmma::fill_fragment(s_rmem[n], 0.0f);
-#pragma unroll
+#pragma unroll 2  // more and registers spill
             for (int d = 0; d < kDim; d += kTile) {
                 Left q_rmem;
                 wmma::load_matrix_sync(q_rmem, warp_q_smem + d, kPitch);
@@ -171,7 +171,7 @@ __global__ void __maxnreg__(kMaxRegisters) attention(AttentionArgs args, Softmax
         __syncwarp();
 
         // O += P V
-#pragma unroll
+#pragma unroll 1  // more and registers spill
         for (int j = 0; j < kKeys; j += kTile) {
             Left p_rmem;
             wmma::load_matrix_sync(p_rmem, warp_p_smem + j, kWeightPitch);
