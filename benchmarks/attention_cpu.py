@@ -23,6 +23,7 @@ from kernelproof import build, config, images, judge, operators, statistics  # n
 from kernelproof.cases import enumerate_cases  # noqa: E402
 from kernelproof.supervisor import WorkerHost  # noqa: E402
 
+Samples = dict[tuple[str, str, str], dict[int, dict[int, list[float]]]]
 OURS, PEER = "cpu_flash", "sdpa_default_cpu"
 
 
@@ -47,6 +48,44 @@ def contenders(settings: config.Config) -> list[dict[str, Any]]:
     return found
 
 
+def payload(settings: config.Config, folder: Path) -> list[dict[str, Any]]:
+    """The mission shape, with and without a causal mask, its inputs in files."""
+    attention = settings.operator("attention")
+    mission = dataclasses.replace(attention, bench=dataclasses.replace(attention.bench, shapes=["mission"]))
+    operator = operators.load(attention.module, ROOT)
+    found = []
+    for case in enumerate_cases(mission, attention.variant(OURS), "bench"):
+        spec = images.layout_images(operator.make_call(case, judge.generator(case)), folder / case.bench_id).spec
+        found.append({"id": case.bench_id, "contenders": [OURS, PEER], "arguments": spec, "outputs": ["o"]})
+    return found
+
+
+def measure(settings: config.Config, arguments: argparse.Namespace) -> Samples:
+    """Every sample: case, mode and contender -> process -> block -> µs."""
+    samples: Samples = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    with tempfile.TemporaryDirectory() as folder:
+        plan = {"action": "time", "device": "cpu", "modes": ["hot", "cold"], "blocks": arguments.blocks}
+        plan |= {"sample_ms": 1.0, "max_seconds": 4.0, "epoch": time.time()}
+        plan |= {"scratch": folder, "journal": f"{folder}/journal"}
+        host = WorkerHost(device="cpu", needs_torch=True, scratch=Path(folder), threads=arguments.threads)
+        with host:
+            both, cases = contenders(settings), payload(settings, Path(folder))
+            for process in range(arguments.processes):
+                worker = host.spawn()
+                plan["seed"] = process
+                found = worker.request("measure", timeout_s=600, contenders=both, cases=cases, plan=plan)
+                worker.close()
+                if found["outcomes"]:
+                    raise SystemExit(str(found["outcomes"]))
+                columns = [
+                    found["samples"][name] for name in ("case", "mode", "contender", "method", "block", "time_us")
+                ]
+                for case_id, mode, name, method, block, time_us in zip(*columns, strict=True):
+                    if method == "cpu_clock":
+                        samples[case_id, mode, name][process][block].append(time_us)
+    return samples
+
+
 def main() -> int:
     """Measure and print; gives back the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -55,54 +94,16 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=16)
     arguments = parser.parse_args()
     os.chdir(ROOT)
-    settings = config.load()
-    attention = settings.operator("attention")
-    only_mission = dataclasses.replace(attention.bench, shapes=["mission"])
-    cases = enumerate_cases(dataclasses.replace(attention, bench=only_mission), attention.variant(OURS), "bench")
-    operator = operators.load(attention.module, ROOT)
-    samples: Any = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    with tempfile.TemporaryDirectory() as folder:
-        with WorkerHost(device="cpu", needs_torch=True, scratch=Path(folder), threads=arguments.threads) as host:
-            both = contenders(settings)
-            payload = []
-            for case in cases:
-                call = operator.make_call(case, judge.generator(case))
-                spec = images.layout_images(call, Path(folder) / case.bench_id).spec
-                payload.append({"id": case.bench_id, "contenders": [OURS, PEER], "arguments": spec, "outputs": ["o"]})
-            plan = {
-                "action": "time",
-                "device": "cpu",
-                "modes": ["hot", "cold"],
-                "blocks": arguments.blocks,
-                "sample_ms": 1.0,
-            }
-            plan |= {"max_seconds": 4.0, "epoch": time.time(), "scratch": folder, "journal": f"{folder}/journal"}
-            for process in range(arguments.processes):
-                worker = host.spawn()
-                found = worker.request(
-                    "measure", timeout_s=600, contenders=both, cases=payload, plan={**plan, "seed": process}
-                )
-                worker.close()
-                if found["outcomes"]:
-                    raise SystemExit(str(found["outcomes"]))
-                columns = found["samples"]
-                names = ("case", "mode", "contender", "method", "block", "time_us")
-                for case_id, mode, name, method, block, time_us in zip(*(columns[n] for n in names), strict=True):
-                    if method == "cpu_clock":
-                        samples[case_id, mode, name][process][block].append(time_us)
+    samples = measure(config.load(), arguments)
     slower = False
-    print(
-        f"{arguments.threads} threads, {arguments.processes} processes of {arguments.blocks} blocks; torch's is {PEER}"
-    )
+    print(f"{arguments.threads} threads, {arguments.processes} processes of {arguments.blocks} blocks; torch is {PEER}")
     for case_id, mode in dict.fromkeys((case_id, mode) for case_id, mode, _ in samples):
         ours, theirs = samples[case_id, mode, OURS], samples[case_id, mode, PEER]
-        times = [statistics.time_estimate(blocks, statistics.Settings()) for blocks in (ours, theirs)]
+        mine, other = (statistics.time_estimate(blocks, statistics.Settings()) for blocks in (ours, theirs))
         ratio = statistics.ratio_estimate(ours, theirs, statistics.Settings())
-        assert ratio is not None
-        figures = ", ".join(
-            f"{name} {time.value / 1000:.3f} ms" for name, time in zip((OURS, "torch"), times, strict=True) if time
-        )
-        print(f"{case_id} {mode:4}: {figures}; ratio {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]")
+        assert mine and other and ratio  # every process has timed both
+        times = f"{OURS} {mine.value / 1000:.3f} ms, torch {other.value / 1000:.3f} ms"
+        print(f"{case_id} {mode:4}: {times}; ratio {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]")
         slower |= ratio.value > 1
     return int(slower)
 

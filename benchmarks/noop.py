@@ -41,7 +41,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     rounds = parser.parse_args().rounds
-    ours, empty = [], []
+    ours: list[float] = []
+    empty: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "Snakefile").write_text(EMPTY)
         timed(Path(folder))  # the first run of each fills caches
