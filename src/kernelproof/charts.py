@@ -174,7 +174,7 @@ class Column:
 
 @dataclass(frozen=True)
 class ErrorPicture:
-    """|error| / bound of every element, on a logarithmic axis; heights are logarithmic too so that one bad element shows."""
+    """|error| / bound of every element. Both axes are logarithmic: one bad element among millions must show."""
 
     columns: tuple[Column, ...]
     total: int
@@ -191,7 +191,8 @@ def error_picture(histogram: Histogram, on: Axis, height: float) -> ErrorPicture
             continue
         left, right = on.at(low), on.at(high)
         tall = max(2.0, height * math.log10(1 + number) / math.log10(1 + fullest))
-        title = f"{formats.count(number)} elements with |error| of {formats.significant(low, 2)} to {formats.significant(high, 2)} × the bound"
+        share = f"{formats.significant(low, 2)} to {formats.significant(high, 2)}"
+        title = f"{formats.count(number)} elements with |error| of {share} × the bound"
         columns.append(Column(left, _round(max(0.4, right - left)), _round(tall), low >= 0.999999, title))
     return ErrorPicture(tuple(columns), sum(histogram.counts), sum(n for low, _, n in bins if low >= 0.999999))
 
@@ -283,7 +284,9 @@ def roofline(points: Sequence[RoofPoint], ceilings: Sequence[Ceiling], height: f
     low, high = 10 ** math.floor(_log(min(tops)) - 0.2), 10 ** math.ceil(_log(max(tops)) + 0.05)
     vertical = _Vertical(low, high, height)
     lines = [_roof(c, across, vertical, peaks) for c in ceilings if c.value > 0]
-    return Roofline(height, across, vertical.ticks(), tuple(line for line in lines if line), _placed(good, across, vertical))
+    return Roofline(
+        height, across, vertical.ticks(), tuple(line for line in lines if line), _placed(good, across, vertical)
+    )
 
 
 def _placed(points: Sequence[RoofPoint], across: Axis, vertical: _Vertical) -> tuple[PlacedPoint, ...]:
@@ -320,7 +323,9 @@ def _roof(ceiling: Ceiling, across: Axis, vertical: _Vertical, peaks: Sequence[f
     """A bandwidth's slope up to the highest peak, or an arithmetic ceiling's flat line."""
     if not ceiling.is_bandwidth:
         y = vertical.at(ceiling.value)
-        return Line(across.at(across.low), y, across.at(across.high), y, ceiling.name, across.at(across.high), y - 6, "end")
+        return Line(
+            across.at(across.low), y, across.at(across.high), y, ceiling.name, across.at(across.high), y - 6, "end"
+        )
     top = min([vertical.high, *([max(peaks)] if peaks else [])])
     left = max(across.low, vertical.low / ceiling.value)
     right = min(across.high, top / ceiling.value)
@@ -329,5 +334,12 @@ def _roof(ceiling: Ceiling, across: Axis, vertical: _Vertical, peaks: Sequence[f
     y1, y2 = vertical.at(left * ceiling.value), vertical.at(right * ceiling.value)
     middle = math.sqrt(left * right)
     return Line(
-        across.at(left), y1, across.at(right), y2, ceiling.name, across.at(middle) + 1.5, vertical.at(middle * ceiling.value) + 14, "start"
+        across.at(left),
+        y1,
+        across.at(right),
+        y2,
+        ceiling.name,
+        across.at(middle) + 1.5,
+        vertical.at(middle * ceiling.value) + 14,
+        "start",
     )

@@ -116,7 +116,15 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def _ratio_figure(value: float) -> str:
-    return f"{value:.3f}" if value < 2 else f"{value:.2f}" if value < 20 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+    return (
+        f"{value:.3f}"
+        if value < 2
+        else f"{value:.2f}"
+        if value < 20
+        else f"{value:.1f}"
+        if value < 100
+        else f"{value:.0f}"
+    )
 
 
 def percent(share: float | None, decimals: int = 1) -> str:

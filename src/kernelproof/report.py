@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from kernelproof import formats, views
+from kernelproof import formats
 from kernelproof.config import Config
 from kernelproof.errors import RecordError
 from kernelproof.records import (
@@ -28,7 +28,9 @@ from kernelproof.records import (
     atomic_write,
     read,
 )
-from kernelproof.views import LIMITS, Limits, Records, Settings, Unreadable
+from kernelproof.views import bench, build, capture, profile, test, verdict
+from kernelproof.views import run as whole
+from kernelproof.views.common import LIMITS, Limits, Records, Settings, Unreadable, flatten, shown
 
 MAX_HTML_BYTES = 1_000_000
 MAX_SUMMARY_CHARACTERS = 60_000
@@ -139,7 +141,7 @@ def render_html(found: Records, settings: Settings) -> str:
             break
     else:
         raise RecordError(
-            f"the page is {len(page.encode()):,} bytes even with the least detail; at most {MAX_HTML_BYTES:,} are allowed",
+            f"the page is {len(page.encode()):,} bytes even with the least detail; the limit is {MAX_HTML_BYTES:,}",
             subject="report.html",
             hint="measure fewer shapes or variants in one run",
         )
@@ -154,11 +156,11 @@ def render_summary(found: Records, settings: Settings) -> str:
         if len(text) <= MAX_SUMMARY_CHARACTERS:
             return text
     kept = text[: text.rfind("\n", 0, MAX_SUMMARY_CHARACTERS - 200)]
-    return f"{kept}\n\n(cut here: the summary may have at most {MAX_SUMMARY_CHARACTERS} characters; the report has the rest)\n"
+    return f"{kept}\n\n(cut here at {MAX_SUMMARY_CHARACTERS} characters; the report has the rest)\n"
 
 
 def _context(found: Records, settings: Settings, limits: Limits) -> dict[str, Any]:
-    groups = views.verdict_groups(found, settings)
+    groups = verdict.verdict_groups(found, settings)
     return {
         "settings": settings,
         "limits": limits,
@@ -166,20 +168,20 @@ def _context(found: Records, settings: Settings, limits: Limits) -> dict[str, An
         "capture": found.capture,
         "unreadable": found.unreadable,
         "groups": groups,
-        "headline": views.headline(found, groups),
-        "stages": {note.name: note for note in views.stage_notes(found)},
-        "probes": views.probes(found.capture, limits),
-        "machine": views.machine(found.capture),
-        "builds": views.builds(found, limits),
-        "tests": views.tests(found, limits),
-        "rungs": views.RUNGS,
-        "benches": views.benches(found, settings, limits),
-        "methods": views.METHODS,
-        "profiles": views.profiles(found, limits),
-        "not_run": views.not_run(found),
-        "reproduce": views.reproduce(found),
-        "totals": views.class_totals(found.manifest),
-        "histogram_height": views.HISTOGRAM_HEIGHT,
+        "headline": verdict.headline(found, groups),
+        "stages": {note.name: note for note in verdict.stage_notes(found)},
+        "probes": capture.probes(found.capture, limits),
+        "machine": capture.machine(found.capture),
+        "builds": build.builds(found, limits),
+        "tests": test.tests(found, limits),
+        "rungs": test.RUNGS,
+        "benches": bench.benches(found, settings, limits),
+        "methods": bench.METHODS,
+        "profiles": profile.profiles(found, limits),
+        "not_run": whole.not_run(found),
+        "reproduce": whole.reproduce(found),
+        "totals": whole.class_totals(found.manifest),
+        "histogram_height": test.HISTOGRAM_HEIGHT,
     }
 
 
@@ -213,9 +215,9 @@ def _template(name: str) -> jinja2.Template:
             "md": formats.md_text,
             "block": formats.md_block,
             "rate": formats.rate,
-            "shown": views.shown,
-            "flatten": views.flatten,
-            "shortname": views.short_name,
+            "shown": shown,
+            "flatten": flatten,
+            "shortname": build.short_name,
         }
     )
     environment.globals["sign"] = lambda found: {"good": "✅", "bad": "❌", "warn": "⚠️"}.get(found.kind, "➖")

@@ -1,0 +1,400 @@
+"""Benchmarks: a picture a case, methods side by side, the oracle, the roofline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernelproof import charts, formats
+from kernelproof.charts import Axis
+from kernelproof.records import OK, BenchCase, BenchRecord, OracleRow, ProfileRecord, TimeRow
+from kernelproof.views.common import (
+    Badge,
+    Fact,
+    Limits,
+    Records,
+    Settings,
+    badge,
+    case_label,
+    case_rank,
+    dims_text,
+    flatten,
+    shown,
+    words,
+)
+
+PRIMARY_METHODS = ("graph_slope", "cpu_clock")
+
+
+METHODS = {
+    "graph_slope": "graph slope",
+    "cpu_clock": "clock",
+    "event_pair": "event pair",
+    "cupti": "CUPTI",
+    "ncu": "Nsight Compute",
+    "eager": "eager",
+    "floor": "floor",
+}
+
+
+ROOFLINE_CASES = 6
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """One contender in one case."""
+
+    name: str
+    ours: bool
+    badge: Badge | None
+    best: bool
+    whiskers: tuple[charts.Whisker, ...]
+    floors: tuple[float, ...]
+    hot: TimeRow | None
+    cold: TimeRow | None
+    floor_us: float | None
+    ratio: str
+    ratio_interval: str
+    speed: Badge | None
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """One contender's time by every method, in one mode."""
+
+    name: str
+    mode: str
+    cells: tuple[TimeRow | None, ...]
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CaseView:
+    """All contenders of one case."""
+
+    case: BenchCase
+    label: str
+    dims: str
+    cost: str
+    unit: formats.TimeUnit
+    axis: Axis
+    rows: tuple[BenchRow, ...]
+    best_at: float | None
+    methods: tuple[str, ...]
+    method_rows: tuple[MethodRow, ...]
+
+
+@dataclass(frozen=True)
+class RoofView:
+    """A roofline, how its ceilings came about, and the case whose points are named."""
+
+    picture: charts.Roofline
+    note: str
+    labelled: str
+
+
+@dataclass(frozen=True)
+class OracleLine:
+    """One case and mode, with a cell for each variant."""
+
+    case: str
+    mode: str
+    baseline: str
+    cells: tuple[OracleRow | None, ...]
+
+
+@dataclass(frozen=True)
+class OracleView:
+    """The oracle's rows as a table, and why variants did not pass."""
+
+    variants: tuple[str, ...]
+    lines: tuple[OracleLine, ...]
+    reasons: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True)
+class BenchView:
+    """One operator on one device."""
+
+    record: BenchRecord
+    first: CaseView | None
+    others: tuple[CaseView, ...]
+    left_out: int
+    oracle: OracleView
+    absent: tuple[tuple[str, Badge, str], ...]
+    states: tuple[Fact, ...]
+    kernels: tuple[tuple[str, str], ...]
+    discarded: tuple[str, ...]
+    roof: RoofView | None
+
+
+def benches(records: Records, settings: Settings, limits: Limits) -> list[BenchView]:
+    """Benchmarks in the order of the records."""
+    profiled = {(p.operator, p.variant): p for p in records.profiles if p.status == OK}
+    return [_bench(record, profiled, settings, limits) for record in records.benches]
+
+
+def primary(times: Iterable[TimeRow]) -> list[TimeRow]:
+    """The rows by the method that decides: graph slope on a GPU, the clock on a CPU."""
+    rows = list(times)
+    for method in PRIMARY_METHODS:
+        if found := [row for row in rows if row.method == method]:
+            return found
+    return [row for row in rows if row.method not in ("floor", "eager")]
+
+
+def _bench(
+    record: BenchRecord, profiled: Mapping[tuple[str, str], ProfileRecord], settings: Settings, limits: Limits
+) -> BenchView:
+    ordered = sorted(record.cases, key=lambda c: case_rank(record, c, "hot", settings))
+    timed = {row.case for row in record.times}
+    ordered = [case for case in ordered if case.id in timed]
+    views = [_case(record, case, profiled) for case in ordered[: limits.bench_cases]]
+    labels = {case.id: case_label(case) for case in record.cases}
+    absent = [
+        (c.name, badge(c.verdict), c.outcome)
+        for c in record.contenders
+        if not any(t.contender == c.name for t in record.times)
+    ]
+    return BenchView(
+        record,
+        views[0] if views else None,
+        tuple(views[1:]),
+        max(0, len(ordered) - limits.bench_cases),
+        _oracle(record, labels),
+        tuple(absent),
+        tuple(flatten(record.states)),
+        tuple((name, _launches(found)) for name, found in record.kernels_in_interval.items()),
+        tuple(
+            ", ".join(f"{words(k)} {shown(v)}" for k, v in entry.items())
+            for entry in record.discarded[: limits.failing_cases]
+        ),
+        _roof(record, profiled, ordered),
+    )
+
+
+def _oracle(record: BenchRecord, labels: Mapping[str, str]) -> OracleView:
+    variants = tuple(dict.fromkeys(row.variant for row in record.oracle))
+    cells = {(row.case, row.mode, row.variant): row for row in record.oracle}
+    lines = []
+    for case, mode in dict.fromkeys((row.case, row.mode) for row in record.oracle):
+        found = tuple(cells.get((case, mode, name)) for name in variants)
+        baseline = next((row.best_baseline for row in found if row and row.best_baseline), "")
+        lines.append(OracleLine(labels.get(case, case), mode, baseline, found))
+    reasons = [
+        (name, tuple(dict.fromkeys(r.reason for r in record.oracle if r.variant == name and r.reason and not r.passed)))
+        for name in variants
+    ]
+    return OracleView(variants, tuple(lines), tuple((name, why) for name, why in reasons if why))
+
+
+def _launches(found: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{shown(k.get('count', 1))} × {k.get('name', '')}" for k in found)
+
+
+def _case(record: BenchRecord, case: BenchCase, profiled: Mapping[tuple[str, str], ProfileRecord]) -> CaseView:
+    times = [row for row in record.times if row.case == case.id]
+    deciding = primary(times)
+    floors = [row for row in times if row.method == "floor"]
+    unit = formats.time_unit(row.median_us for row in deciding)
+    figures = [x for row in [*deciding, *floors] for x in (row.median_us, row.low_us, row.high_us) if x > 0]
+    on = charts.axis(figures, unit.symbol, unit.scale)
+    best = _best_baseline(record, case.id, deciding)
+    best_row = next((r for r in deciding if r.contender == best and r.mode == _first_mode(record)), None)
+    contenders = [c for c in record.contenders if any(t.contender == c.name for t in deciding)]
+    rows = [_bench_row(record, case, c.name, deciding, floors, on, best) for c in contenders]
+    rows.sort(key=lambda r: (r.hot or r.cold).median_us if (r.hot or r.cold) else math.inf)  # type: ignore[union-attr]
+    methods = [m for m in METHODS if any(t.method == m for t in times)]
+    methods += sorted({t.method for t in times} - set(methods))
+    method_rows = _method_rows(record, case, times, methods, profiled)
+    if any(cell and cell.method == "ncu" for row in method_rows for cell in row.cells[-1:]):
+        methods = [*methods, "ncu"]
+    return CaseView(
+        case,
+        case_label(case),
+        dims_text(case.dims),
+        _cost(case),
+        unit,
+        on,
+        tuple(rows),
+        on.at(best_row.median_us) if best_row else None,
+        tuple(methods),
+        tuple(method_rows),
+    )
+
+
+def _cost(case: BenchCase) -> str:
+    read, written = formats.size(case.bytes_read), formats.size(case.bytes_written)
+    return f"{formats.rate(case.flops, 'FLOP')}, {read} read, {written} written"
+
+
+def _first_mode(record: BenchRecord) -> str:
+    return "hot" if "hot" in record.modes or not record.modes else record.modes[0]
+
+
+def _best_baseline(record: BenchRecord, case: str, deciding: Sequence[TimeRow]) -> str | None:
+    """The oracle's choice, or the fastest correct baseline where no variant was judged."""
+    mode = _first_mode(record)
+    for row in record.oracle:
+        if row.case == case and row.mode == mode and row.best_baseline:
+            return row.best_baseline
+    correct = {c.name for c in record.contenders if c.role != "variant" and c.correct}
+    found = [row for row in deciding if row.contender in correct and row.mode == mode]
+    return min(found, key=lambda r: r.median_us).contender if found else None
+
+
+def _bench_row(
+    record: BenchRecord,
+    case: BenchCase,
+    name: str,
+    deciding: Sequence[TimeRow],
+    floors: Sequence[TimeRow],
+    on: Axis,
+    best: str | None,
+) -> BenchRow:
+    contender = next(c for c in record.contenders if c.name == name)
+    mine = {row.mode: row for row in deciding if row.contender == name}
+    my_floors = [row for row in floors if row.contender == name]
+    hot, cold = mine.get("hot"), mine.get("cold")
+    first = mine.get(_first_mode(record))
+    ratio, interval, speed = "", "", None
+    for row in record.ratios:
+        if (row.variant, row.baseline, row.case, row.mode) == (name, best, case.id, _first_mode(record)):
+            ratio, interval, speed = formats.ratio(row.ratio), formats.interval(row.low, row.high), badge(row.verdict)
+    best_row = next((r for r in deciding if r.contender == best and r.mode == _first_mode(record)), None)
+    if not ratio and first and best_row and best_row.median_us > 0:
+        ratio = "1×" if name == best else f"≈{formats.THIN}{formats.ratio(first.median_us / best_row.median_us)}"
+    flags = [flag for row in record.times if row.contender == name and row.case == case.id for flag in row.flags]
+    return BenchRow(
+        name,
+        contender.role == "variant",
+        None if contender.correct else badge(contender.verdict),
+        name == best,
+        tuple(_time_whisker(on, row) for row in mine.values()),
+        tuple(sorted({on.at(row.median_us) for row in my_floors})),
+        hot,
+        cold,
+        min((row.median_us for row in my_floors), default=None),
+        ratio,
+        interval,
+        speed if contender.correct else None,
+        tuple(dict.fromkeys(flags)),
+    )
+
+
+def _time_whisker(on: Axis, row: TimeRow) -> charts.Whisker:
+    span = f"{formats.time_us(row.low_us)} to {formats.time_us(row.high_us)}"
+    basis = f"{formats.plural(row.samples, 'sample')} in {formats.plural(row.processes, 'process', 'processes')}"
+    title = f"{row.contender}, {row.mode}: {formats.time_us(row.median_us)}, interval {span}, {basis}"
+    return charts.whisker(on, row.median_us, row.low_us, row.high_us, row.mode, title)
+
+
+def _method_rows(
+    record: BenchRecord,
+    case: BenchCase,
+    times: Sequence[TimeRow],
+    methods: Sequence[str],
+    profiled: Mapping[tuple[str, str], ProfileRecord],
+) -> list[MethodRow]:
+    rows: list[MethodRow] = []
+    durations = {c.name: _ncu_time(profiled.get((record.operator, c.name)), case) for c in record.contenders}
+    with_ncu = any(durations.values())
+    for contender in record.contenders:
+        modes = dict.fromkeys(t.mode for t in times if t.contender == contender.name)
+        for number, mode in enumerate(modes):
+            mine = {t.method: t for t in times if t.contender == contender.name and t.mode == mode}
+            cells = [mine.get(method) for method in methods]
+            if with_ncu:
+                # Nsight Compute empties the caches before its one launch, so it stands beside the cold times.
+                here = mode == "cold" or (number == len(modes) - 1 and "cold" not in modes)
+                cells.append(durations[contender.name] if here else None)
+            flags = dict.fromkeys(flag for t in mine.values() for flag in t.flags)
+            rows.append(MethodRow(contender.name, mode, tuple(cells), tuple(flags)))
+    return rows
+
+
+def _ncu_time(profile: ProfileRecord | None, case: BenchCase) -> TimeRow | None:
+    if (
+        profile is None
+        or not profile.kernels
+        or not (profile.case == case.id or profile.case.startswith(f"{case.id}-"))
+    ):
+        return None
+    spent = sum(kernel.duration_us for kernel in profile.kernels)
+    return TimeRow(profile.variant, case.id, "cold", "ncu", spent, spent, spent, 1, 1)
+
+
+def _roof(
+    record: BenchRecord, profiled: Mapping[tuple[str, str], ProfileRecord], cases: Sequence[BenchCase]
+) -> RoofView | None:
+    """The cost model's intensity against the rate achieved hot: variants, and each case's best baseline."""
+    points: list[charts.RoofPoint] = []
+    mode = _first_mode(record)
+    for number, case in enumerate(cases[:ROOFLINE_CASES]):
+        deciding = [r for r in primary(t for t in record.times if t.case == case.id) if r.mode == mode]
+        points += _roof_points(record, case, deciding, everybody=number == 0)
+    ceilings = _ceilings(record, profiled)
+    picture = charts.roofline(points, ceilings)
+    return RoofView(picture, _roof_note(ceilings), case_label(cases[0]) if len(cases) > 1 else "") if picture else None
+
+
+def _roof_points(
+    record: BenchRecord, case: BenchCase, deciding: Sequence[TimeRow], *, everybody: bool
+) -> list[charts.RoofPoint]:
+    """The fastest correct variant and the best baseline of a case; with `everybody`, all variants, and with names."""
+    contenders = {c.name: c for c in record.contenders}
+    moved = case.bytes_read + case.bytes_written
+    ours = [r for r in deciding if contenders[r.contender].role == "variant" and r.median_us > 0]
+    correct = [r for r in ours if contenders[r.contender].correct]
+    chosen = ours if everybody else sorted(correct, key=lambda r: r.median_us)[:1]
+    best = _best_baseline(record, case.id, deciding)
+    points = []
+    for row in [*chosen, *(r for r in deciding if r.contender == best and r.median_us > 0)]:
+        contender = contenders[row.contender]
+        kind = "baseline" if contender.role != "variant" else "variant" if contender.correct else "wrong"
+        if moved > 0:
+            rate = case.flops / (row.median_us * 1e-6)
+            points.append(charts.RoofPoint(row.contender, case.flops / moved, rate, kind, case_label(case), everybody))
+    return points
+
+
+def _ceilings(record: BenchRecord, profiled: Mapping[tuple[str, str], ProfileRecord]) -> list[charts.Ceiling]:
+    """Ceilings that bench measured (`states.ceilings`); where there is none of a kind, those of the GPU's counters."""
+    own = record.states.get("ceilings")
+    counters: dict[str, float] = {}
+    for (operator, _), profile in profiled.items():
+        for kernel in profile.kernels if operator == record.operator else ():
+            for name, value in kernel.roofline.items():
+                if name.startswith("peak_"):
+                    counters[name] = max(value, counters.get(name, 0.0))
+    found = [_ceiling(name, value, True) for name, value in own.items()] if isinstance(own, Mapping) else []
+    measured = {c.is_bandwidth for c in found if c}
+    found += [
+        c for name, value in counters.items() if (c := _ceiling(name, value, False)) and c.is_bandwidth not in measured
+    ]
+    return [c for c in found if c]
+
+
+def _ceiling(name: str, value: Any, measured: bool) -> charts.Ceiling | None:
+    """`…_bytes_per_s` is a bandwidth and `…_flops_per_s` an arithmetic rate; anything else is no ceiling."""
+    if not isinstance(value, int | float) or value <= 0:
+        return None
+    for ending, unit, bandwidth in (("_bytes_per_s", "B/s", True), ("_flops_per_s", "FLOP/s", False)):
+        if name.endswith(ending):
+            source = "" if measured else " by the counters"
+            label = f"{words(name.removesuffix(ending))}{source}, {formats.rate(value, unit)}"
+            return charts.Ceiling(label, float(value), bandwidth, measured)
+    return None
+
+
+def _roof_note(ceilings: Sequence[charts.Ceiling]) -> str:
+    if not ceilings:
+        return "No ceiling was measured on this machine, so none is drawn; datasheet figures are not used."
+    if all(c.measured for c in ceilings):
+        return "The ceilings were measured on this machine."
+    return (
+        "Ceilings ‘by the counters’ are this GPU’s peak as its counters tell it, at the clocks of the profiled launch."
+    )

@@ -1,0 +1,134 @@
+"""Builds: resources against their budget, the instruction mix, messages."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernelproof import charts, formats
+from kernelproof.records import BudgetRow, BuildRecord, Cubin, KernelResources
+from kernelproof.views.common import Badge, Limits, Records, badge
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """A kernel's resources on one architecture; `over` holds the resources above the budget, with their limits."""
+
+    arch: str
+    resources: KernelResources
+    over: Mapping[str, int]
+
+
+def short_name(demangled: str, limit: int = 90) -> str:
+    """A kernel's name without return type and parameters; template arguments stay, since they tell kernels apart."""
+    name = formats.one_line(demangled, 2000).removeprefix("void ")
+    depth = 0
+    for position, letter in enumerate(name):
+        depth += (letter == "<") - (letter == ">")
+        if letter == "(" and depth == 0 and position and not name.startswith("(anonymous", position):
+            name = name[:position]
+            break
+    return name if len(name) <= limit else f"{name[: limit - 1]}…"
+
+
+@dataclass(frozen=True)
+class MixBar:
+    """The instruction mix of a variant on one architecture."""
+
+    arch: str
+    total: int
+    segments: tuple[charts.Segment, ...]
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class BuildView:
+    """One variant's build."""
+
+    record: BuildRecord
+    badge: Badge
+    kernels: tuple[KernelRow, ...]
+    kernels_left_out: int
+    mixes: tuple[MixBar, ...]
+    over_budget: tuple[BudgetRow, ...]
+    within_budget: bool | None
+    message: str
+    macros: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class BuildsView:
+    """All builds and the legend that their instruction mixes share."""
+
+    views: tuple[BuildView, ...]
+    legend: tuple[tuple[int, str], ...]
+    identical: tuple[tuple[str, ...], ...]
+
+
+# In the order in which they are stacked: arithmetic, memory, the rest. A class that is not here counts as other.
+INSTRUCTION_CLASSES = (
+    "tensor",
+    "fp16",
+    "fp32",
+    "fp64",
+    "special function",
+    "conversion",
+    "integer",
+    "matrix load/store",
+    "shared memory",
+    "async copy",
+    "global memory",
+    "local memory",
+    "constant memory",
+    "warp exchange",
+    "barrier",
+    "control",
+    "move",
+    "other",
+)
+
+
+SLOTS = {name: slot for slot, name in enumerate(INSTRUCTION_CLASSES)}
+
+
+def builds(records: Records, limits: Limits) -> BuildsView:
+    """Builds in the order of the records."""
+    views = tuple(_build(record, limits) for record in records.builds)
+    present = {segment.name for view in views for mix in view.mixes for segment in mix.segments}
+    return BuildsView(
+        views,
+        tuple((slot, name) for name, slot in SLOTS.items() if name in present),
+        tuple(tuple(group) for group in records.manifest.identical_machine_code),
+    )
+
+
+def _build(record: BuildRecord, limits: Limits) -> BuildView:
+    over: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+    for row in record.budget:
+        if not row.ok:
+            over[row.arch, row.kernel][row.what] = row.limit
+    kernels = [
+        KernelRow(c.arch, k, over.get((c.arch, k.name)) or over.get((c.arch, k.demangled)) or {})
+        for c in record.cubins
+        for k in c.kernels
+    ]
+    failing = tuple(row for row in record.budget if not row.ok)
+    return BuildView(
+        record,
+        badge(record.status),
+        tuple(kernels[: limits.kernels]),
+        max(0, len(kernels) - limits.kernels),
+        tuple(_mix(c) for c in record.cubins if c.instruction_mix),
+        failing,
+        not failing if record.budget else None,
+        formats.excerpt(record.compiler_message or "", limits.message_characters),
+        tuple(name if value is None else f"{name}={value}" for name, value in record.macros.items()),
+    )
+
+
+def _mix(cubin: Cubin) -> MixBar:
+    counts: Counter[str] = Counter()
+    for name, number in cubin.instruction_mix.items():
+        counts[name if name in SLOTS else "other"] += number
+    return MixBar(cubin.arch, counts.total(), tuple(charts.stacked(counts, SLOTS)), dict(counts))

@@ -1,0 +1,180 @@
+"""Tests: the ladder, the matrix of errors, their distribution, the cases that failed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from kernelproof import charts, formats
+from kernelproof.charts import Axis
+from kernelproof.records import FAILED, CaseResult, Rung, TestRecord
+from kernelproof.views.common import Badge, Limits, Records, badge, dims_text, option_words
+
+RUNGS = ("build", "load", "launch", "sanity", "correctness", "determinism")
+
+
+HISTOGRAM_HEIGHT = 34.0  # pixels
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of the correctness matrix."""
+
+    kind: str  # good, bad, muted, none
+    mark: str
+    figure: str
+    title: str
+
+
+@dataclass(frozen=True)
+class MatrixRow:
+    """A line of the matrix: one shape, option or input family."""
+
+    name: str
+    note: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class MatrixPart:
+    """A block of the matrix."""
+
+    title: str
+    rows: tuple[MatrixRow, ...]
+
+
+@dataclass(frozen=True)
+class TestView:
+    """One variant's test."""
+
+    record: TestRecord
+    badge: Badge
+    rungs: tuple[Rung | None, ...]
+    passed: int
+    failed: int
+    skipped: int
+    worst_bound: float | None
+    worst_rms: float | None
+    worst_bias: float | None
+    picture: charts.ErrorPicture | None
+    failing: tuple[CaseResult, ...]
+    failing_left_out: int
+    message: str
+
+
+@dataclass(frozen=True)
+class TestGroup:
+    """All tests of one operator."""
+
+    operator: str
+    columns: tuple[TestView, ...]
+    with_cases: tuple[TestView, ...]
+    parts: tuple[MatrixPart, ...]
+    fresh_seeds: tuple[int, ...]
+    axis: Axis
+    bound_at: float
+
+
+def tests(records: Records, limits: Limits) -> list[TestGroup]:
+    """Tests by operator; variants before baselines."""
+    by_operator: dict[str, list[TestRecord]] = defaultdict(list)
+    for record in records.tests:
+        by_operator[record.operator].append(record)
+    return [
+        _test_group(operator, sorted(found, key=lambda r: r.role != "variant"), limits)
+        for operator, found in by_operator.items()
+    ]
+
+
+def _test_group(operator: str, found: Sequence[TestRecord], limits: Limits) -> TestGroup:
+    on = charts.error_axis(r.error_histogram for r in found if r.error_histogram)
+    columns = tuple(_test(record, on, limits) for record in found)
+    with_cases = [r for r in found if r.cases]
+    parts = [
+        _part("By shape", with_cases, lambda c: c.shape, _dims_note),
+        _part("By input family", with_cases, lambda c: c.family, lambda c: ""),
+        _part("By option and type", with_cases, _option_key, lambda c: ""),
+    ]
+    seeds = dict.fromkeys(r.fresh_seed for r in found if r.fresh_seed is not None)
+    return TestGroup(
+        operator,
+        columns,
+        tuple(c for c in columns if c.record.cases),
+        tuple(p for p in parts if p.rows),
+        tuple(seeds),
+        on,
+        on.at(1.0),
+    )
+
+
+def _test(record: TestRecord, on: Axis, limits: Limits) -> TestView:
+    status = Counter(case.status for case in record.cases)
+    failing = [case for case in record.cases if case.status == FAILED]
+    rungs = {rung.name: rung for rung in record.rungs}
+    message = next((r.message for r in record.rungs if r.status == FAILED and r.message), record.reason) or ""
+    return TestView(
+        record,
+        badge(record.verdict),
+        tuple(rungs.get(name) for name in RUNGS),
+        status["passed"],
+        status[FAILED],
+        status["skipped"],
+        _worst(c.max_bound_ratio for c in record.cases),
+        _worst(c.rms_ratio for c in record.cases),
+        _worst(c.bias_ratio for c in record.cases),
+        charts.error_picture(record.error_histogram, on, HISTOGRAM_HEIGHT) if record.error_histogram else None,
+        tuple(failing[: limits.failing_cases]),
+        max(0, len(failing) - limits.failing_cases),
+        formats.excerpt(message, min(limits.message_characters, 1200)),
+    )
+
+
+def _worst(values: Iterable[float | None]) -> float | None:
+    return max((abs(v) for v in values if v is not None), default=None)
+
+
+def _part(
+    title: str,
+    found: Sequence[TestRecord],
+    key: Callable[[CaseResult], str],
+    note: Callable[[CaseResult], str],
+) -> MatrixPart:
+    notes: dict[str, str] = {}
+    cells: dict[tuple[str, int], list[CaseResult]] = defaultdict(list)
+    for column, record in enumerate(found):
+        for case in record.cases:
+            notes.setdefault(key(case), note(case))
+            cells[key(case), column].append(case)
+    rows = [
+        MatrixRow(name, text, tuple(_cell(cells.get((name, column), [])) for column in range(len(found))))
+        for name, text in notes.items()
+    ]
+    return MatrixPart(title, tuple(rows))
+
+
+def _cell(cases: Sequence[CaseResult]) -> Cell:
+    ran = [c for c in cases if c.status != "skipped"]
+    if not cases:
+        return Cell("none", "", "", "no case")
+    if not ran:
+        return Cell("muted", formats.ABSENT, "skip", cases[0].reason or f"{formats.plural(len(cases), 'case')} skipped")
+    failed = [c for c in ran if c.status == FAILED]
+    worst = max(failed or ran, key=lambda c: math.inf if c.nonfinite else (c.max_bound_ratio or 0.0))
+    figure = "NaN" if worst.nonfinite else formats.significant(worst.max_bound_ratio, 2)
+    error = formats.significant(worst.max_abs_error, 2)
+    title = f"{formats.plural(len(ran), 'case')}, {len(failed)} failed; worst {worst.id}: largest error {error}"
+    if failed:
+        criteria = sorted({f.criterion for c in failed for f in c.failures})
+        title += f"; criteria not met: {', '.join(criteria)}" if criteria else ""
+        return Cell("bad", "✗", figure, title)
+    return Cell("good", "✓", figure, title)
+
+
+def _dims_note(case: CaseResult) -> str:
+    return dims_text(case.dims)
+
+
+def _option_key(case: CaseResult) -> str:
+    return " · ".join([*option_words(case.options), case.dtype])

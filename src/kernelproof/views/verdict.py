@@ -1,0 +1,270 @@
+"""The verdict: one sentence, a badge a stage, a row a variant."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelproof import charts, formats
+from kernelproof.charts import Axis
+from kernelproof.records import FAILED, NOT_RUN, OK, BenchCase, OracleRow, Record, Verdict
+from kernelproof.views.common import BADGES, Badge, Records, Settings, badge, case_label, case_rank
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A variant against the fastest correct baseline, in one case."""
+
+    ratio: float
+    low: float
+    high: float
+    baseline: str
+    case: str
+    mode: str
+    whisker: charts.Whisker
+    passed: bool
+
+
+@dataclass(frozen=True)
+class VerdictRow:
+    """One variant of the verdict table."""
+
+    name: str
+    idea: str
+    correctness: Badge
+    build: Badge | None
+    speed_word: Badge | None
+    gate: Badge | None
+    gate_note: str
+    speed: Speed | None
+    reason: str
+    bad: bool
+
+
+@dataclass(frozen=True)
+class VerdictGroup:
+    """One operator on one device."""
+
+    operator: str
+    device: str
+    sentence: str
+    rows: tuple[VerdictRow, ...]
+    baselines: tuple[VerdictRow, ...]
+    axis: Axis | None
+    one_at: float
+    gate_at: float
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The verdict in one sentence. kind: good, bad or warn."""
+
+    kind: str
+    word: str
+    sentence: str
+    details: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StageNote:
+    """How a stage went, for the strip under the headline and the heading of its section."""
+
+    name: str
+    badge: Badge
+    note: str
+
+
+def _speeds(records: Records, settings: Settings) -> dict[tuple[str, str], tuple[OracleRow, BenchCase | None]]:
+    """For each (operator, variant) the oracle's row that stands for it: the profiled shape, hot, where there is one."""
+    chosen: dict[tuple[str, str], tuple[OracleRow, BenchCase | None]] = {}
+    for bench in records.benches:
+        cases = {case.id: case for case in bench.cases}
+        for row in bench.oracle:
+            key = (bench.operator, row.variant)
+            rank = case_rank(bench, cases.get(row.case), row.mode, settings)
+            if key not in chosen or rank < case_rank(bench, chosen[key][1], chosen[key][0].mode, settings):
+                chosen[key] = (row, cases.get(row.case))
+    return chosen
+
+
+def verdict_groups(records: Records, settings: Settings) -> list[VerdictGroup]:
+    """The verdict tables, in the order of the configuration."""
+    speeds = _speeds(records, settings)
+    oracle: dict[tuple[str, str], list[OracleRow]] = defaultdict(list)
+    for bench in records.benches:
+        for row in bench.oracle:
+            oracle[bench.operator, row.variant].append(row)
+    groups: dict[tuple[str, str], list[Verdict]] = defaultdict(list)
+    for verdict in records.manifest.verdicts:
+        groups[verdict.operator, verdict.device].append(verdict)
+    return [
+        _verdict_group(operator, device, verdicts, speeds, oracle, settings)
+        for (operator, device), verdicts in groups.items()
+    ]
+
+
+def _verdict_group(
+    operator: str,
+    device: str,
+    verdicts: Sequence[Verdict],
+    speeds: Mapping[tuple[str, str], tuple[OracleRow, BenchCase | None]],
+    oracle: Mapping[tuple[str, str], Sequence[OracleRow]],
+    settings: Settings,
+) -> VerdictGroup:
+    known = [speeds[operator, v.variant][0] for v in verdicts if (operator, v.variant) in speeds]
+    figures = [x for r in known for x in (r.ratio, r.low, r.high) if x is not None and x > 0]
+    on = charts.axis([*figures, 1.0, settings.max_ratio], "×") if figures else None
+
+    def row(verdict: Verdict) -> VerdictRow:
+        chosen = speeds.get((operator, verdict.variant))
+        speed = _speed(chosen, on)
+        rows = oracle.get((operator, verdict.variant), [])
+        gated = f"{operator}/{verdict.variant}" in settings.gated
+        build = badge(verdict.build) if verdict.build not in ("", "none", "not_needed") else None
+        return VerdictRow(
+            verdict.variant,
+            settings.ideas.get(f"{operator}/{verdict.variant}", ""),
+            badge(verdict.correctness),
+            build,
+            badge(verdict.speed) if speed and verdict.speed in BADGES else None,
+            _gate_badge(speed, gated),
+            f"{sum(r.passed for r in rows)} of {formats.plural(len(rows), 'case')}" if speed else "",
+            speed,
+            _why(verdict, chosen),
+            verdict.bad,
+        )
+
+    ours = tuple(row(v) for v in verdicts if v.role == "variant")
+    baselines = tuple(row(v) for v in verdicts if v.role != "variant")
+    sentence = _group_sentence(ours, settings)
+    return VerdictGroup(
+        operator, device, sentence, ours, baselines, on, on.at(1.0) if on else 0, on.at(settings.max_ratio) if on else 0
+    )
+
+
+def _speed(chosen: tuple[OracleRow, BenchCase | None] | None, on: Axis | None) -> Speed | None:
+    if chosen is None or on is None:
+        return None
+    row, case = chosen
+    if row.ratio is None or row.low is None or row.high is None or row.best_baseline is None:
+        return None
+    title = (
+        f"{formats.ratio(row.ratio)} the time of {row.best_baseline}, interval {formats.interval(row.low, row.high)}"
+    )
+    drawn = charts.whisker(on, row.ratio, row.low, row.high, "ratio", title)
+    where = case_label(case) if case else row.case
+    return Speed(row.ratio, row.low, row.high, row.best_baseline, where, row.mode, drawn, row.passed)
+
+
+def _gate_badge(speed: Speed | None, gated: bool) -> Badge | None:
+    if speed is None:
+        return None
+    if speed.passed:
+        return Badge("good", "passes")
+    return Badge("bad", "fails") if gated else Badge("muted", "above", "not held to the gate by the configuration")
+
+
+def _why(verdict: Verdict, chosen: tuple[OracleRow, BenchCase | None] | None) -> str:
+    if verdict.reason:
+        return verdict.reason
+    if chosen and chosen[0].ratio is None:
+        return chosen[0].reason
+    return ""
+
+
+def _group_sentence(rows: Sequence[VerdictRow], settings: Settings) -> str:
+    timed = [r for r in rows if r.speed is not None and r.correctness.word == "correct"]
+    if not rows:
+        return "Only baselines here."
+    if not timed:
+        running = [r for r in rows if r.correctness.word != "not run"]
+        return "No correct variant was timed." if running else "Nothing ran on this device."
+    best = min(timed, key=lambda r: r.speed.ratio if r.speed else math.inf)
+    speed = best.speed
+    assert speed is not None
+    level = f"{100 * settings.confidence:g}{formats.THIN}%"
+    return (
+        f"The fastest correct variant, {best.name}, takes {formats.ratio(speed.ratio)} the time of {speed.baseline} "
+        f"({level} interval {formats.interval(speed.low, speed.high)}; {speed.case}, {speed.mode})."
+    )
+
+
+def headline(records: Records, groups: Sequence[VerdictGroup]) -> Headline:
+    """The one sentence: how many variants are correct, what is wrong with the others, and the gate."""
+    rows = [(g, r) for g in groups for r in g.rows]
+    by_word: dict[str, list[str]] = defaultdict(list)
+    for _, r in rows:
+        by_word[r.correctness.word].append(r.name)
+    correct = len(by_word.get("correct", []))
+    if not rows:
+        return Headline("warn", "nothing to judge", "There is no variant to judge.", ())
+    sentence = f"{_correctwords(correct, len(rows))}{_gatewords([r for _, r in rows], correct)}."
+    details = [
+        f"{formats.listed(names)} {_verb(word, len(names))}."
+        for word, names in by_word.items()
+        if word not in ("correct", "not run")
+    ]
+    if waiting := by_word.get("not run"):
+        reasons = Counter(r.reason for _, r in rows if r.correctness.word == "not run" and r.reason)
+        why = f": {reasons.most_common(1)[0][0].rstrip('.')}" if reasons else ""
+        details.append(f"{formats.listed(waiting)} {'was' if len(waiting) == 1 else 'were'} not run{why}.")
+    details += [f"{r.name}: {r.reason.rstrip('.')}." for _, r in rows if r.bad and r.correctness.word == "correct"]
+    bad = records.manifest.overall == "bad" or any(v.bad for v in records.manifest.verdicts) or bool(records.unreadable)
+    short = records.manifest.overall == "incomplete" or waiting
+    kind, word = ("bad", "Not accepted") if bad else ("warn", "Incomplete") if short else ("good", "Accepted")
+    return Headline(kind, word, sentence, tuple(details))
+
+
+def _correctwords(correct: int, number: int) -> str:
+    if number == 1:
+        return f"The variant is {'correct' if correct else 'not shown to be correct'}"
+    if correct == number:
+        return f"All {number} variants are correct"
+    return f"{correct or 'None'} of {number} variants {'is' if correct < 2 else 'are'} correct"
+
+
+def _gatewords(rows: Sequence[VerdictRow], correct: int) -> str:
+    timed = [row.gate for row in rows if row.gate and row.correctness.word == "correct"]
+    passing = sum(gate.kind == "good" for gate in timed)
+    if not timed:
+        return ", and no speed was measured" if correct else ""
+    if passing:
+        who = "it" if len(rows) == 1 else "all" if passing == len(rows) else str(passing)
+        return f", and {who} {'passes' if passing == 1 else 'pass'} the speed gate"
+    return "; it does not pass the speed gate" if len(rows) == 1 else "; none passes the speed gate"
+
+
+def _verb(word: str, number: int) -> str:
+    if word == "no record":
+        return "has no record of a test" if number == 1 else "have no record of a test"
+    if word == "wrong":
+        return f"{'is' if number == 1 else 'are'} {word}"
+    return word
+
+
+def stage_notes(records: Records) -> list[StageNote]:
+    """How each stage went, in one badge each."""
+    by_stage: dict[str, Sequence[Record]] = {
+        "capture": [records.capture] if records.capture else [],
+        "build": records.builds,
+        "test": records.tests,
+        "bench": records.benches,
+        "profile": records.profiles,
+    }
+    return [_stage_note(name, found) for name, found in by_stage.items()]
+
+
+def _stage_note(name: str, found: Sequence[Record]) -> StageNote:
+    status = Counter(record.status for record in found)
+    spent = formats.seconds(sum(record.duration_s for record in found))
+    if not found:
+        return StageNote(name, Badge("muted", "no record"), "no record of this stage")
+    number = formats.plural(len(found), "record")
+    if status[OK] == len(found):
+        return StageNote(name, Badge("good", "ran"), f"{number}, {spent}")
+    if status[NOT_RUN] == len(found):
+        return StageNote(name, Badge("muted", "not run"), number)
+    parts = [f"{status[s]} {w}" for s, w in ((OK, "ran"), (FAILED, "failed"), (NOT_RUN, "not run")) if status[s]]
+    return StageNote(name, Badge("bad" if status[FAILED] else "info", ", ".join(parts)), f"{number}, {spent}")

@@ -1,0 +1,432 @@
+"""The report as a whole: gold files, and what must hold of any page whatever the records say."""
+
+import dataclasses
+import html.parser
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import report_records
+
+from kernelproof import report
+from kernelproof.errors import RecordError
+from kernelproof.records import CaseResult, Failure, ManifestRecord, Metric, Record, RuleAdvice
+from kernelproof.views.common import LIMITS
+
+GOLD = Path(__file__).parent / "gold" / "report"
+RUNS = {"cpu": report_records.cpu_run, "gpu": report_records.gpu_run}
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+Run = tuple[ManifestRecord, dict[str, Record]]
+
+
+def render(root: Path, run: Run) -> tuple[str, str]:
+    found = report.read_all(report_records.write_run(root, run), root)
+    return report.render_html(found, report_records.SETTINGS), report.render_summary(found, report_records.SETTINGS)
+
+
+class Page(html.parser.HTMLParser):
+    """What a test asks of a page: its elements, that they nest, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.faults: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = [name for name, _ in attrs]
+        self.faults += [f"<{tag}> has {name} twice" for name in names if names.count(name) > 1]
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.faults.append(f"</{tag}> at {self.getpos()} closes nothing")
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text += data
+
+    def of(self, *tags: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.elements if tag in tags]
+
+
+def checked(text: str) -> Page:
+    """A page that is well-formed, asks nothing of anybody and runs nothing."""
+    page = Page(text)
+    assert page.faults == []
+    assert page.open == []
+    assert not page.of("script", "iframe", "object", "embed", "img", "form", "base")
+    for tag, attributes in page.elements:
+        assert not [name for name in attributes if name.startswith("on")], tag
+        for name in ("src", "href", "xlink:href", "action", "srcset", "data"):
+            assert re.match(r"#|data:,", attributes.get(name) or "#"), (tag, attributes)
+    assert not re.search(r"url\(|@import|expression\(", text)
+    identities = [a["id"] for _, a in page.elements if "id" in a]
+    assert len(identities) == len(set(identities))
+    targets = {(a["href"] or "")[1:] for a in page.of("a")}
+    assert targets <= set(identities)
+    return page
+
+
+# --- gold files -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_page_and_summary_are_as_agreed(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    page, summary = render(tmp_path, RUNS[name]())
+    for path, text in ((GOLD / f"{name}.html", page), (GOLD / f"{name}.md", summary)):
+        if request.config.getoption("--update-gold"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.read_text(encoding="utf-8") == text, f"{path} differs; look at it, then: pytest --update-gold"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_page_stands_alone(name: str, tmp_path: Path) -> None:
+    text, _ = render(tmp_path, RUNS[name]())
+    page = checked(text)
+    assert text.startswith("<!doctype html>")
+    assert page.of("html") == [{"lang": "en"}]
+    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in page.of("meta")
+    assert len(page.of("h1")) == len(page.of("title")) == len(page.of("main")) == 1
+    policy = next(a["content"] for a in page.of("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert len(text.encode()) <= 1_000_000
+    for attributes in page.of("svg"):
+        inside_row = not attributes.get("width") and not (attributes.get("class") or "").startswith("fill")
+        assert inside_row or attributes.get("aria-hidden") == "true" or attributes.get("role") == "img", attributes
+
+
+def test_the_same_records_give_the_same_bytes_anywhere(tmp_path: Path) -> None:
+    page, summary = render(tmp_path, report_records.gpu_run())
+    script = (
+        "import sys; from pathlib import Path; sys.path[:0] = sys.argv[1:3]; import report_records as r; from kernelproof import report\n"
+        "found = report.read_all(Path(sys.argv[3]), Path(sys.argv[4]))\n"
+        "out = report.render_html(found, r.SETTINGS) + report.render_summary(found, r.SETTINGS)\n"
+        "sys.stdout.buffer.write(out.encode())"
+    )
+    source, here = Path(report.__file__).parents[1], Path(__file__).parent
+    facts = tmp_path / "results" / "manifest" / "4f1c9a6be2d0.json"
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "TZ": "Asia/Kolkata", "LC_ALL": "C"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, source, here, facts, tmp_path],
+        cwd="/",
+        env=environment,
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.decode() == page + summary
+
+
+def test_torch_is_not_needed() -> None:
+    script = "import sys; import kernelproof.report; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(report.__file__).parents[1])}
+    assert subprocess.run([sys.executable, "-c", script], env=environment, check=False).returncode == 0
+
+
+# --- what the page says -----------------------------------------------------------------------------------------------
+
+
+def test_the_verdict_of_a_gpu_run(tmp_path: Path) -> None:
+    text, summary = render(tmp_path, report_records.gpu_run())
+    page = checked(text)
+    for sentence in (
+        "3 of 6 variants are correct, and 1 passes the speed gate.",
+        "fp16_wmma is wrong.",
+        "fp16_async crashed.",
+        "fp16_tiled failed to build.",
+        "The fastest correct variant, fp16_fused, takes 0.911× the time of sdpa_cudnn",
+        "every case whose length is not a multiple of 64",
+        "rows 40 to 63 of each 64",
+        "The grid of 64 blocks is smaller than the 132 multiprocessors",
+        "ERR_NVGPUCTRPERM",
+        "Identical machine code:",
+        "undecided",
+    ):
+        assert sentence in page.text, sentence
+    assert summary.startswith("## ❌ Not accepted: 3 of 6 variants are correct")
+
+
+def test_the_verdict_of_a_run_without_a_gpu(tmp_path: Path) -> None:
+    text, summary = render(tmp_path, report_records.cpu_run())
+    page = checked(text)
+    for sentence in (
+        "2 of 4 variants are correct, and 1 passes the speed gate.",
+        "fp16_scalar and fp16_fused were not run: no NVIDIA GPU",
+        "Would have run: attention/fp16_scalar, attention/fp16_fused",
+        "run on a machine with an NVIDIA GPU and its driver",
+        "Measured and bundled apart:",
+        report_records.EARLIER,
+    ):
+        assert sentence in page.text, sentence
+    assert summary.startswith("## ⚠️ Incomplete")
+    assert report_records.EARLIER in summary
+
+
+def test_advice_is_ordered_by_its_estimate(tmp_path: Path) -> None:
+    text, _ = render(tmp_path, report_records.gpu_run())
+    first = text.index('id="profile"')
+    places = [text.index(name, first) for name in ("LaunchConfiguration", "SharedMemoryConflicts", "SOLBottleneck")]
+    assert places == sorted(places)
+
+
+def test_a_wrong_contender_is_drawn_and_not_ranked(tmp_path: Path) -> None:
+    manifest, records = report_records.gpu_run()
+    for record in records.values():
+        if isinstance(record, report_records.BenchRecord):
+            for row in record.times:
+                if row.contender == "fp16_wmma":
+                    row.median_us = row.low_us = row.high_us = 1.5
+    page = checked(render(tmp_path, (manifest, records))[0])
+    assert "The fastest correct variant, fp16_fused" in page.text
+
+
+# --- records that are missing, failed, not run or unreadable ----------------------------------------------------------
+
+
+def stages_of(run: Run) -> list[str]:
+    return sorted({Path(path).parts[1] for path in run[1]})
+
+
+def without(stage: str) -> Callable[[Run], Run]:
+    def change(run: Run) -> Run:
+        kept = {path: record for path, record in run[1].items() if Path(path).parts[1] != stage}
+        return dataclasses.replace(run[0], records=list(kept)), kept
+
+    return change
+
+
+def with_status(stage: str, status: str) -> Callable[[Run], Run]:
+    """Every record of a stage bare but for its status, as a stage leaves it that could not do its work."""
+
+    def change(run: Run) -> Run:
+        found = {}
+        for path, record in run[1].items():
+            names = {f: getattr(record, f) for f in ("operator", "variant", "role", "device") if hasattr(record, f)}
+            bare = type(record)(status=status, reason="the reason is this", remedy="the remedy is that", **names)
+            found[path] = bare if Path(path).parts[1] == stage else record
+        return run[0], found
+
+    return change
+
+
+@pytest.mark.parametrize("stage", stages_of(report_records.gpu_run()))
+@pytest.mark.parametrize("state", ["missing", "failed", "not_run"])
+def test_a_stage_in_any_state_renders(stage: str, state: str, tmp_path: Path) -> None:
+    change = without(stage) if state == "missing" else with_status(stage, state)
+    text, summary = render(tmp_path, change(report_records.gpu_run()))
+    page = checked(text)
+    if state != "missing":
+        assert "the reason is this" in page.text
+        assert "the remedy is that" in page.text
+        assert "the reason is this" in summary
+
+
+def test_no_record_at_all(tmp_path: Path) -> None:
+    text, summary = render(tmp_path, (ManifestRecord(folder="no-git-12345678"), {}))
+    page = checked(text)
+    assert "There is no variant to judge." in page.text
+    assert "no git repository" in page.text
+    assert "no variant to judge" in summary
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "the record does not exist"),
+        ("{", "the record cannot be read"),
+        ('{"schema": "kernelproof.test/99"}', "kernelproof.test/99"),
+        ('{"schema": "kernelproof.banana/1"}', "is not one that the report knows"),
+        ('{"schema": "kernelproof.test/1", "colour": 1}', "unknown field"),
+        ("[]", "is not one that the report knows"),
+    ],
+)
+def test_an_unreadable_record_is_told(content: str | None, words: str, tmp_path: Path) -> None:
+    facts = report_records.write_run(tmp_path, report_records.gpu_run())
+    victim = tmp_path / "results/test/attention/fp16_fused.json"
+    victim.unlink()
+    if content is not None:
+        victim.write_text(content)
+    found = report.read_all(facts, tmp_path)
+    page = checked(report.render_html(found, report_records.SETTINGS))
+    assert words in page.text
+    assert "results/test/attention/fp16_fused.json" in page.text
+    assert "Not accepted" in page.text
+
+
+def test_facts_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="does not exist"):
+        report.read_all(tmp_path / "nothing.json", tmp_path)
+
+
+# --- hostile text -----------------------------------------------------------------------------------------------------
+
+HOSTILE = (
+    '<script>alert(1)</script>" onmouseover="x\' \x1b[31mred\x1b[0m \0 \u202e |]]> --> {{ 7*7 }} {% raw %} `x` @octocat #1 '
+    "https://example.org ![i](http://e.org/i.png)"
+)
+
+
+def poison(value: object) -> object:
+    """Every text in a record followed by something that no template may let through."""
+    if isinstance(value, str):
+        return value + HOSTILE
+    if isinstance(value, list):
+        return [poison(item) for item in value]
+    if isinstance(value, dict):
+        return {poison(key): poison(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.replace(value, **{f.name: poison(getattr(value, f.name)) for f in dataclasses.fields(value)})
+    return value
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    manifest, records = report_records.gpu_run()
+    paths = list(records)
+    hostile = {path: poison(record) for path, record in records.items()}
+    changed = poison(manifest)
+    assert isinstance(changed, ManifestRecord)
+    changed.records, changed.folder = paths, "folder"
+    text, summary = render(tmp_path, (changed, hostile))  # type: ignore[arg-type]
+    page = checked(text)
+    assert "<script>alert(1)</script>" in page.text
+    assert "{{ 7*7 }}" in page.text
+    assert "\x1b" not in text + summary
+    assert "\0" not in text + summary
+    assert "\u202e" not in text + summary
+    outside_code = re.sub(r"(?s)(`+)(?!`).*?(?<!`)\1(?!`)", "", summary)
+    assert not re.search(r"<(?!/?(details|summary)>|!-- -->)", outside_code.replace("\\<", ""))
+    assert not re.search(r"(?<!\\)!\[|@octocat", outside_code)
+
+
+def test_statuses_that_only_tests_have_poisoned_do_not_break_the_page(tmp_path: Path) -> None:
+    manifest, records = report_records.gpu_run()
+    only_names = {
+        path: dataclasses.replace(record, variant=HOSTILE) if hasattr(record, "variant") else record  # type: ignore[call-arg]
+        for path, record in records.items()
+    }
+    for verdict in manifest.verdicts:
+        verdict.variant += HOSTILE
+        verdict.reason = HOSTILE
+    page = checked(render(tmp_path, (manifest, only_names))[0])
+    assert "<script>alert(1)</script>" in page.text
+
+
+def test_every_table_of_the_summary_is_rectangular(tmp_path: Path) -> None:
+    manifest, records = report_records.gpu_run()
+    for verdict in manifest.verdicts:
+        verdict.reason = "a | b `c` \n d"
+    _, summary = render(tmp_path, (manifest, records))
+    blocks = re.findall(r"(?m)(?:^\|.*\n)+", summary)
+    assert len(blocks) >= 4
+    for block in blocks:
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+        assert len(widths) == 1, block
+        assert re.match(r"\|( -+:? \|)+$", block.splitlines()[1])
+
+
+# --- size -------------------------------------------------------------------------------------------------------------
+
+
+def large_run() -> Run:
+    """Far more of everything than fits one megabyte."""
+    manifest, records = report_records.gpu_run()
+    for record in records.values():
+        match record:
+            case report_records.TestRecord(variant="fp16_wmma"):
+                failure = Failure("bound", "the largest error is far above its bound " * 6)
+                record.cases = [
+                    CaseResult(
+                        f"mission-causal-float16-normal-s{n}", f"shape{n % 40}", {"seq": n}, {"causal": True}, "float16", "normal", n, "failed", [failure]
+                    )
+                    for n in range(4000)
+                ]  # fmt: skip
+            case report_records.BuildRecord():
+                record.compiler_message = "error: expected an expression; this goes on and on\n" * 20_000
+                record.cubins = [dataclasses.replace(c, kernels=c.kernels * 300) for c in record.cubins]
+            case report_records.ProfileRecord():
+                for kernel in record.kernels:
+                    kernel.metrics |= {f"metric_{n}": Metric(1.0, "") for n in range(50)}
+                    kernel.rules += [RuleAdvice(f"Rule{n}", "info", "advice " * 20) for n in range(20)]
+                record.kernels *= 40
+    return manifest, records
+
+
+def test_a_page_that_would_be_too_large_is_shortened_and_says_so(tmp_path: Path) -> None:
+    text, summary = render(tmp_path, large_run())
+    page = checked(text)
+    assert len(text.encode()) <= report.MAX_HTML_BYTES
+    assert len(summary) <= report.MAX_SUMMARY_CHARACTERS
+    assert "Parts were shortened" in page.text
+    assert "more failing cases" in page.text
+    assert "more characters in the log" in page.text
+
+
+def test_least_detail_comes_last() -> None:
+    figures = [dataclasses.astuple(limits) for limits in LIMITS]
+    assert all(
+        all(a >= b for a, b in zip(more, less, strict=True)) for more, less in zip(figures, figures[1:], strict=False)
+    )
+
+
+def test_a_page_that_cannot_be_made_small_enough_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "MAX_HTML_BYTES", 1000)
+    with pytest.raises(RecordError, match="least detail"):
+        render(tmp_path, report_records.cpu_run())
+
+
+# --- colours ----------------------------------------------------------------------------------------------------------
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance, WCAG 2.2."""
+    channels = (
+        [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        if len(colour) == 7
+        else [int(c * 2, 16) / 255 for c in colour[1:]]
+    )
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_readable_in_both_schemes(scheme: str) -> None:
+    style = (report.TEMPLATES / "style.css.j2").read_text(encoding="utf-8")
+    light, dark = style.split("@media (prefers-color-scheme: dark)", 1)
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", light))
+    if scheme == "dark":
+        colours |= dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", dark.split("* {", 1)[0]))
+    pairs = [
+        (text, ground)
+        for text in ("ink", "muted", "ours", "good", "bad", "warn", "info")
+        for ground in ("paper", "card")
+    ]
+    pairs += [(kind, f"{kind}-soft") for kind in ("good", "bad", "warn", "info")] + [
+        ("muted", "quiet-soft"),
+        ("ink", "quiet-soft"),
+    ]
+    low = {
+        pair: round(contrast(*(colours[name] for name in pair)), 2)
+        for pair in pairs
+        if contrast(*(colours[n] for n in pair)) < 4.5
+    }
+    assert not low
