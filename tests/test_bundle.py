@@ -76,6 +76,7 @@ def test_a_bundle_holds_the_run_and_verifies(run: Run) -> None:
         "report.html",
         "summary.md",
         "config.json",
+        "machine-code.json",
         "records/bench/op-cpu.json",
         "records/manifest.json",
         "samples/op-cpu.csv.gz",
@@ -103,6 +104,8 @@ def test_the_manifest_lists_every_member_and_is_json_and_yaml(run: Run) -> None:
     classes = {row["path"]: row["class"] for row in document["members"]}
     assert classes["source/csrc/op/plain.cc"] == classes["config.json"] == "identity"
     assert classes["samples/op-cpu.csv.gz"] == classes["records/test/op/plain.json"] == "measurement"
+    assert classes["machine-code.json"] == "identity"
+    assert json.loads(members["machine-code.json"]) == {"op/tiled": {"sm_89": "22"}}
     assert classes["records/capture/capture.json"] == classes["logs/build/op/plain.log"] == "context"
 
 
@@ -162,6 +165,19 @@ def test_packing_again_changes_nothing_and_an_older_tarball_goes(run: Run) -> No
     assert sorted(path.name for path in run.folder.iterdir()) == sorted(
         ["bundle.json", tarball.name, "manifest.yaml", "report.html", "summary.md"]
     )
+
+
+def test_nothing_private_is_packed(run: Run) -> None:
+    home = os.path.expanduser("~")
+    page = f"<!doctype html><pre>{home}/kernels/tiled.cu(3): error</pre>"
+    (run.folder / "report.html").write_text(page)
+    (run.root / "results/logs/build/op/plain.log").write_text(f"g++ {home}/plain.cc\n")
+    run.gather()
+    members = unpacked(run.pack())
+    assert not [path for path, data in members.items() if f"{home}/".encode() in data]
+    assert members["report.html"] == b"<!doctype html><pre>&lt;home&gt;/kernels/tiled.cu(3): error</pre>"
+    assert members["report.html"] == (run.folder / "report.html").read_bytes()
+    assert members["logs/build/op/plain.log"] == b"g++ <home>/plain.cc\n"
 
 
 # --- size -------------------------------------------------------------------------------------------------------------

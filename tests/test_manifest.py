@@ -130,6 +130,17 @@ def test_measured_commits_are_stated_apart(config: Config) -> None:
     assert facts.provenance.utc == "2025-04-01T00:00:00Z"  # the run's time is its newest record's
 
 
+def test_variants_that_are_one_binary_are_named(config: Config) -> None:
+    tiled = records.read(config.root / "results/build/op/tiled.json", records.BuildRecord)
+    for name in ("plain", "tiled"):
+        twin = replace(tiled, variant=name, macros={"USE_CP_ASYNC": name == "tiled"})
+        records.write(config.record("build", "op", name), twin)
+    facts = gathered(config)
+    assert facts.identical_machine_code == [["op/plain", "op/tiled"]]
+    assert verdict(facts, "plain").reason == "the same machine code as op/tiled"
+    assert verdict(facts, "tiled").reason == "the same machine code as op/plain"
+
+
 # --- members ----------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,9 @@
 Packing the same records gives the same bytes, from whatever folder, under whatever umask, time zone or locale: members
 are sorted, owned by nobody, as old as the commit, and compressed by one fixed setting. Everything is written under a
 temporary name first and renamed when it is whole, so a full disk leaves the previous bundle as it was.
+
+Another release of zlib may compress to other bytes. The bundle's identity is therefore the SHA-256 of its manifest,
+which holds the hash of every member, and not that of the tarball.
 """
 
 from __future__ import annotations
@@ -29,10 +32,11 @@ from typing import Any, ClassVar
 from kernelproof import members
 from kernelproof.config import Config
 from kernelproof.errors import BundleError
-from kernelproof.records import ManifestRecord, Member, Record, read, write
+from kernelproof.records import ManifestRecord, Member, Record, atomic_write, read, write
 
 SCHEMA = "kernelproof.bundle/1"
 MANIFEST, SUMS, REPLAY, RECEIPT = "manifest.yaml", "SHA256SUMS", "REPLAY.md", "bundle.json"
+MACHINE_CODE = "machine-code.json"
 PAGES = ("report.html", "summary.md")
 HARD_MAX_BYTES = 25_000_000  # what GitHub takes as an attachment
 LEVEL = 9
@@ -124,21 +128,42 @@ def _collect(config: Config, facts: ManifestRecord, folder: Path, name: str) -> 
         if hashlib.sha256(data).hexdigest() != member.sha256:
             raise BundleError("changed since the manifest was made", subject=member.source, hint="run again")
         packed.append(Packed(member, data))
-    for page in PAGES:
-        try:
-            data = (folder / page).read_bytes()
-        except FileNotFoundError:
-            raise BundleError(
-                "the page is not there", subject=str(folder / page), hint="run the report stage"
-            ) from None
-        packed.append(_made(page, data, members.CONTEXT))
+    packed += [_made(page, _page(folder / page), members.CONTEXT) for page in PAGES]
     packed.append(_made(REPLAY, replay_text(facts, name).encode(), members.CONTEXT))
     packed.append(_made("records/manifest.json", _record_bytes(facts), members.CONTEXT))
+    packed.append(_made(MACHINE_CODE, machine_code_text(packed), members.IDENTITY))
     return sorted(packed, key=lambda item: item.member.path)
+
+
+def _page(path: Path) -> bytes:
+    """A page's bytes; what is private goes out of the page itself too, so that the folder and the bundle agree."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise BundleError("the page is not there", subject=str(path), hint="run the report stage") from None
+    cleaned = members.cleaned_page(data)
+    if cleaned != data:
+        atomic_write(path, cleaned)
+    return cleaned
 
 
 def _made(path: str, data: bytes, member_class: str) -> Packed:
     return Packed(Member(path, hashlib.sha256(data).hexdigest(), len(data), member_class), data)
+
+
+def machine_code_text(packed: list[Packed]) -> bytes:
+    """The normalised machine code's hash by variant and architecture, from the builds' records: equal on every replay.
+
+    The cubins themselves also hold what may differ, such as paths and the order of symbols.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for item in packed:
+        if item.member.path.startswith("records/build/"):
+            build = json.loads(item.data)
+            hashes = {cubin["arch"]: cubin["sass_sha256"] for cubin in build["cubins"]}
+            if hashes:
+                found[f"{build['operator']}/{build['variant']}"] = hashes
+    return (json.dumps(found, indent=1, sort_keys=True) + "\n").encode()
 
 
 def _record_bytes(facts: ManifestRecord) -> bytes:

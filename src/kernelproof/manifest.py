@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kernelproof import config as configuration
 from kernelproof import members, repository, sass
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import RecordError
@@ -55,16 +56,18 @@ class Gathered:
 
 def run(config: Config, folder: str, output: Path) -> ManifestRecord:
     """Gather all records and write the facts of the run whose report goes to `reports/<folder>`."""
+    configuration.save(config, config.results / "config.json")  # a member; the workflow has written the same already
     gathered = gather(config)
     state = repository.provenance(config.root)
     times = [record.provenance.utc for record in gathered.records.values() if record.provenance.utc]
     state.utc = max(times, default=state.utc)  # the run's own time: this stage, run again, changes nothing
     facts = ManifestRecord(project=config.project, folder=folder, provenance=state)
+    facts.identical_machine_code = sass.identical_machine_code(_all(gathered, BuildRecord))
     facts.verdicts = verdicts(config, gathered)
+    _say_which_are_identical(facts)
     facts.missing = gathered.missing
     facts.overall = overall(facts)
     facts.measured = measured(gathered)
-    facts.identical_machine_code = sass.identical_machine_code(_all(gathered, BuildRecord))
     facts.tools = tools(gathered)
     facts.records = sorted(gathered.records)
     facts.members = members.gather(config, gathered.records)
@@ -140,6 +143,17 @@ def _verdict(config: Config, operator: OperatorConfig, variant: VariantConfig, g
         bad=bool(faults) and variant.role == "variant",
         reason="; ".join(faults) or _why_not_run(test),
     )
+
+
+def _say_which_are_identical(facts: ManifestRecord) -> None:
+    """Two variants that are one binary, whatever their macros say, are named in each other's line."""
+    for group in facts.identical_machine_code:
+        for verdict in facts.verdicts:
+            key = f"{verdict.operator}/{verdict.variant}"
+            if key in group:
+                others = ", ".join(name for name in group if name != key)
+                same = f"the same machine code as {others}"
+                verdict.reason = f"{verdict.reason}; {same}" if verdict.reason else same
 
 
 def _faults(

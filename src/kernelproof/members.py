@@ -71,7 +71,7 @@ def content(root: Path, source: str, name: str) -> bytes:
     """A member's bytes as they are packed. Raises BundleError for a credential where nothing may be replaced."""
     data = (root / source).read_bytes()
     if Path(name).suffix in _TEXT and not name.startswith("source/"):
-        return _cleaned(data, xml=name.endswith(".xml"))
+        return _cleaned(data, markup=name.endswith(".xml"))
     if found := _secret(data):
         raise BundleError(
             f"it holds what looks like a credential ({found})",
@@ -158,12 +158,17 @@ def _files(root: Path, names: Iterable[str]) -> list[str]:
     return found
 
 
+def cleaned_page(data: bytes) -> bytes:
+    """A page of the report without anything private: the page shows compiler messages and the like as they came."""
+    return _cleaned(data, markup=True)
+
+
 # --- nothing private --------------------------------------------------------------------------------------------------
 
 
-def _cleaned(data: bytes, *, xml: bool) -> bytes:
+def _cleaned(data: bytes, *, markup: bool) -> bytes:
     text = processes.scrubbed(data.decode("utf-8", "surrogateescape"))
-    if xml:  # pytest writes the machine's name; and a placeholder must not read as a tag
+    if markup:  # pytest writes the machine's name; and a placeholder must not read as a tag
         text = re.sub(r'(?<= hostname=")[^"]*(?=")', "host", text)
         text = re.sub(r"<(repo|home|user|host)>", r"&lt;\1&gt;", text)
     cleaned = text.encode("utf-8", "surrogateescape")

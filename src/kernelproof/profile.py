@@ -153,6 +153,8 @@ def _profile(
     sections = config.profile.sections or list(nsight.SECTIONS)
     metrics = config.profile.metrics or list(nsight.METRICS)
     output.parent.mkdir(parents=True, exist_ok=True)
+    for stale in output.parent.glob(f".{variant.name}.*"):  # of a profile that was killed
+        shutil.rmtree(stale, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{variant.name}.", dir=output.parent))
     try:
         report = scratch / "report.ncu-rep"
