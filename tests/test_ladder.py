@@ -39,7 +39,8 @@ def test_a_right_kernel_is_correct(tmp_path: Path) -> None:
     assert set(status(record).values()) == {"passed"}
     assert {case.status for case in record.cases} == {"passed"}
     assert record.fresh_seed in {case.seed for case in record.cases}
-    assert record.error_histogram is not None and sum(record.error_histogram.counts) > 1000
+    assert record.error_histogram is not None
+    assert sum(record.error_histogram.counts) > 1000
     tree = ElementTree.parse(tmp_path / (record.junit or ""))
     names = [element.get("name", "") for element in tree.iter("testcase")]
     assert "test_correctness[rmsnorm/good-odd-float32-normal-s0]" in names
@@ -83,7 +84,8 @@ def test_a_crash_in_one_case_leaves_the_others(tmp_path: Path) -> None:
     assert {case.shape for case in record.cases if case.status == "failed"} == {"odd"}
     assert {case.shape for case in record.cases if case.status == "passed"} == {"tiny", "even"}
     (crashed,) = (case for case in record.cases if case.status == "failed")
-    assert crashed.failures[0].criterion == "crash" and "SIGSEGV" in crashed.failures[0].message
+    assert crashed.failures[0].criterion == "crash"
+    assert "SIGSEGV" in crashed.failures[0].message
 
 
 def test_after_a_few_crashes_the_rest_is_not_run(tmp_path: Path) -> None:
@@ -91,7 +93,8 @@ def test_after_a_few_crashes_the_rest_is_not_run(tmp_path: Path) -> None:
     assert record.verdict == "crashed"
     assert sum(case.status == "failed" for case in record.cases) == 3
     left = [case for case in record.cases if case.status == "skipped"]
-    assert left and all(case.reason and "the variant crashed 3 times" in case.reason for case in left)
+    assert left
+    assert all(case.reason and "the variant crashed 3 times" in case.reason for case in left)
     assert {case.status for case in record.cases if case.shape == "tiny"} <= {"passed", "skipped"}
 
 
@@ -130,8 +133,11 @@ def test_without_a_gpu_a_cuda_variant_is_not_run_and_says_why(tmp_path: Path, mo
     object.__setattr__(variant, "device", "cuda")
     record = climbed(config, "good")
     assert (record.verdict, record.status) == ("not_run", "not_run")
-    assert record.reason == "not run: no GPU here (NVML sees no GPU)" and record.remedy
-    assert status(record) == {"build": "passed"} | dict.fromkeys(("load", "launch", "sanity", "correctness", "determinism"), "skipped")
+    assert record.reason == "not run: no GPU here (NVML sees no GPU)"
+    assert record.remedy
+    assert status(record) == {"build": "passed"} | dict.fromkeys(
+        ("load", "launch", "sanity", "correctness", "determinism"), "skipped"
+    )
 
 
 def test_a_record_is_written_when_pytest_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,13 +174,17 @@ def test_by_hand_on_one_variant(tmp_path: Path) -> None:
     done = subprocess.run(
         [*command, "-k", "nan or (good and sanity)"], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
-    assert done.returncode == 1 and "nonfinite: 1 NaN" in done.stdout, done.stdout
+    assert done.returncode == 1
+    assert "nonfinite: 1 NaN" in done.stdout, done.stdout
     assert re.search(r"\d+ failed, \d+ passed, \d+ skipped, \d+ deselected", done.stdout)
-    assert "FAILED" in done.stdout and "rmsnorm/good" not in done.stdout.split("short test summary")[1]
+    assert "FAILED" in done.stdout
+    assert "rmsnorm/good" not in done.stdout.split("short test summary")[1]
     assert not list((tmp_path / "results").rglob("test/*"))
 
 
 def test_the_record_is_plain_json(tmp_path: Path) -> None:
     config = project(tmp_path, "nan")
     climbed(config, "nan")
-    json.loads(config.record("test", "rmsnorm", "nan").read_text(), parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+    json.loads(
+        config.record("test", "rmsnorm", "nan").read_text(), parse_constant=lambda name: pytest.fail(f"{name} in JSON")
+    )

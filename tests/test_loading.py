@@ -79,7 +79,7 @@ def test_torch_extension_whatever_its_module_is_called(tmp_path: Path) -> None:
     subprocess.run([*command, tmp_path / "extension.cc", "-o", target], check=True)
     twice = loading.load(of("torch", "twice"), target, tmp_path)
     assert torch.equal(twice(torch.tensor([1.0, 2.0])), torch.tensor([2.0, 4.0]))
-    with pytest.raises(WorkerReplyError, match="no function 'run' in it .it has: twice"):
+    with pytest.raises(WorkerReplyError, match=r"no function 'run' in it .it has: twice"):
         loading.load(of("torch"), target, tmp_path)
 
 

@@ -36,6 +36,14 @@ def loaded(host: WorkerHost, name: str, log: Path | None = None) -> Worker:
     return worker
 
 
+def test_torch_stays_out_of_a_worker_that_does_not_need_it(host: WorkerHost) -> None:
+    worker = loaded(host, "good")
+    mapped = Path(f"/proc/{worker.pid}/maps").read_text()
+    worker.close()
+    assert "libtvm_ffi" in mapped
+    assert "libtorch" not in mapped
+
+
 def test_a_good_kernel_gives_its_result(host: WorkerHost, call: CallFiles) -> None:
     worker = loaded(host, "good")
     reply = worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"], repeats=5)
@@ -58,7 +66,8 @@ def test_a_crash_is_named(host: WorkerHost, call: CallFiles, name: str, code: in
 def test_a_truncated_library_takes_only_its_worker_down(host: WorkerHost, tmp_path: Path) -> None:
     (tmp_path / "short.so").write_bytes(library("good").read_bytes()[:1000])
     worker = host.spawn()
-    with pytest.raises((WorkerCrashed, WorkerReplyError)):  # the dynamic loader reads behind the end of the file: SIGBUS
+    # The dynamic loader reads behind the end of the file: SIGBUS.
+    with pytest.raises((WorkerCrashed, WorkerReplyError)):
         worker.request("load", timeout_s=20, candidate=candidate("good") | {"library": str(tmp_path / "short.so")})
     worker.close()
     loaded(host, "good").close()
@@ -151,7 +160,8 @@ time.sleep(60)
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     pids = [int(pid) for pid in process.stdout.readline().split()]
-    assert len(pids) == 2 and all(alive(pid) for pid in pids)
+    assert len(pids) == 2
+    assert all(alive(pid) for pid in pids)
     process.kill()
     process.wait()
     process.stdout.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from kernelproof.errors import WorkerReplyError
 from kernelproof.loading import Candidate
 from kernelproof.supervisor import WorkerHost
 
-CANDIDATES = '''
+CANDIDATES = """
 import torch
 
 def good(x, weight, eps):
@@ -54,7 +53,7 @@ def signed_zero(x, weight, eps):
 def says_so(x, weight, eps):
     print("hello from the candidate")
     return good(x, weight, eps)
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,9 @@ def call(tmp_path: Path) -> CallFiles:
     return rmsnorm_call(tmp_path)
 
 
-def run_python(host: WorkerHost, folder: Path, name: str, call: CallFiles, repeats: int = 1, log: Path | None = None) -> Any:
+def run_python(
+    host: WorkerHost, folder: Path, name: str, call: CallFiles, repeats: int = 1, log: Path | None = None
+) -> Any:
     process = host.spawn(log)
     entry = Candidate("python", "cpu", "return", f"candidates.py:{name}", None, str(folder))
     try:
@@ -130,7 +131,9 @@ def test_repeats_that_differ_are_counted_and_the_first_is_located(torch_host: Wo
     assert reply["first_difference"] == [6, 9]
 
 
-def test_the_first_call_is_what_is_handed_over_and_inputs_as_the_last_left_them(torch_host: WorkerHost, call: CallFiles) -> None:
+def test_the_first_call_is_what_is_handed_over_and_inputs_as_the_last_left_them(
+    torch_host: WorkerHost, call: CallFiles
+) -> None:
     process = torch_host.spawn()
     process.request("load", timeout_s=60, candidate=candidate("changes_an_input"))
     process.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"], repeats=2)
@@ -151,9 +154,3 @@ def test_bits_tell_nan_and_minus_zero_apart() -> None:
     same, other = values.copy(), np.array([-0.0, np.nan, 1.0], np.float32)
     assert worker._first_difference(worker._bits(values), worker._bits(same)) is None
     assert worker._first_difference(worker._bits(values), worker._bits(other)) == 0
-
-
-def test_without_torch_none_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    worker.preload(needs_torch=False)
-    assert sys.modules["torch"] is None

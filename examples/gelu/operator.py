@@ -53,7 +53,7 @@ class Gelu:
         return Call({"x": x, "y": torch.empty_like(x)}, outputs=("y",), axes=self.axes)
 
     def reference(self, call: Call, precision: Precision, device: str | torch.device = "cpu") -> Reference:
-        """y in float64 on the very values of the call, and how far from it a correct kernel may be.
+        """Y in float64 on the very values of the call, and how far from it a correct kernel may be.
 
         The usual formula ½x(1 + erf(x/√2)) cancels for negative x, so its error is relative to x rather than to y.
         """
@@ -67,7 +67,7 @@ class Gelu:
         return Reference(output, bound, unit.coarse, rms_floor, bias_floor=unit.accumulate / 8)
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
-        """y = x exactly where x is large, and another x in every place: a wrong index shows. y = 0 where x is 0."""
+        """Y = x exactly where x is large, and another x in every place: a wrong index shows. y = 0 where x is 0."""
         rows, cols = 7, 33
         place = torch.arange(rows * cols).reshape(rows, cols)
         one_hot = torch.where(place == 5 * cols + 17, 64.0, 0.0)

@@ -69,7 +69,9 @@ def load(variant: Loadable, library: Path | None, root: Path) -> Callable[..., A
     except WorkerReplyError:
         raise
     except Exception as error:
-        raise WorkerReplyError(f"it cannot be loaded: {type(error).__name__}: {error}", subject=_name(variant, library)) from error
+        raise WorkerReplyError(
+            f"it cannot be loaded: {type(error).__name__}: {error}", subject=_name(variant, library)
+        ) from error
 
 
 def _name(variant: Loadable, library: Path | None) -> str:
@@ -128,7 +130,8 @@ def _load_python(entry: str, library: Path | None, root: Path) -> Callable[..., 
         if not path.is_file():
             raise WorkerReplyError("the file does not exist", subject=where)
         spec = importlib.util.spec_from_file_location(f"kernelproof_candidate_{path.stem}", path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # Triton and dataclasses look a function's module up by name
         spec.loader.exec_module(module)
@@ -186,14 +189,15 @@ def _read_aligned(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
     start = -space.ctypes.data % ALIGNMENT
     raw = space[start : start + size]
     with path.open("rb") as stream:
-        if stream.readinto(memoryview(raw)) != size:
+        if stream.readinto(raw.data) != size:
             raise WorkerReplyError("the image was cut short while it was read", subject=path.name)
     return raw
 
 
 def to_bytes(raw: Any) -> memoryview:
     """An image's bytes, copied from the device if need be (which waits for the device's work)."""
-    return memoryview(raw if isinstance(raw, np.ndarray) else raw.cpu().numpy())
+    whole: np.ndarray[Any, Any] = raw if isinstance(raw, np.ndarray) else raw.cpu().numpy()
+    return whole.data
 
 
 def synchronise(device: str) -> None:

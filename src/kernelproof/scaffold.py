@@ -32,9 +32,13 @@ def run(operator_name: str, into: Path) -> list[Path]:
         )
     folder = Path(os.path.relpath(into))
     if ".." in folder.parts:
-        raise KernelproofError("the folder lies outside the current one", subject=str(into), hint="change to the repository first")
+        raise KernelproofError(
+            "the folder lies outside the current one", subject=str(into), hint="change to the repository first"
+        )
     if taken := [folder / name for name in FILES if (folder / name).exists()]:
-        raise KernelproofError("the file exists and is left as it is", subject=str(taken[0]), hint="choose another folder with --into")
+        raise KernelproofError(
+            "the file exists and is left as it is", subject=str(taken[0]), hint="choose another folder with --into"
+        )
     written = []
     for name in FILES:
         text = Template((SKELETON / name).read_text(encoding="utf-8"))

@@ -28,9 +28,9 @@ REPLY_LIMIT_BYTES = 512 << 20
 
 # What a candidate's process may know of our environment. HOME and the temporary folder are the scratch folder.
 ENVIRONMENT = (
-    "PATH LANG LC_ALL LD_LIBRARY_PATH PYTHONPATH CUDA_HOME CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER "
-    "NVIDIA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES OMP_PROC_BIND OMP_PLACES"
-).split()
+    *("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_PROC_BIND", "OMP_PLACES"),
+    *("CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
+)
 
 
 class WorkerHost:
@@ -49,7 +49,12 @@ class WorkerHost:
         self._spawned = 0
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         count = threads or len(os.sched_getaffinity(0))
-        settings = {"control_fd": theirs.fileno(), "needs_torch": needs_torch, "scratch": str(self.scratch), "threads": count}
+        settings = {
+            "control_fd": theirs.fileno(),
+            "needs_torch": needs_torch,
+            "scratch": str(self.scratch),
+            "threads": count,
+        }
         self._log = self.scratch / "host.log"
         with theirs, self._log.open("ab") as log:
             self._process = spawn(
@@ -140,7 +145,9 @@ class WorkerHost:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -210,7 +217,9 @@ class Worker:
             forged = True
         if forged:
             self._kill()
-            raise WorkerError("the answer was not written by the worker: something else used its connection", log=self.log)
+            raise WorkerError(
+                "the answer was not written by the worker: something else used its connection", log=self.log
+            )
         if "error" in reply:
             error = reply["error"]
             raise WorkerReplyError(f"{error['type']}: {error['message']}", log=self.log)

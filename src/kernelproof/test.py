@@ -6,7 +6,9 @@ happens to pytest: first one that says the run was cut short, and at the end the
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import io
 import os
 import re
@@ -18,12 +20,12 @@ from typing import TYPE_CHECKING
 
 from kernelproof import records
 from kernelproof.processes import scrubbed
-from kernelproof.records import TestRecord
+from kernelproof.records import Provenance, TestRecord
 from kernelproof.repository import provenance
 
 if TYPE_CHECKING:
-    from kernelproof.config import Config
-    from kernelproof.ladder.climb import Session
+    from kernelproof.config import Config, VariantConfig
+    from kernelproof.ladder.climb import Resources, Session
 
 LADDER = Path(__file__).resolve().parent / "ladder"
 LOG_LIMIT_BYTES = 64 << 10  # of what a candidate printed: its beginning and its end
@@ -32,32 +34,53 @@ LOG_LIMIT_BYTES = 64 << 10  # of what a candidate printed: its beginning and its
 def run(config: Config, operator: str, names: list[str], output_dir: Path) -> list[TestRecord]:
     """Test variants of one operator one after the other; writes `<name>.json`, `.xml` and `.log` into `output_dir`.
 
-    Raises ConfigError for an unknown name.
+    Calls in one process share a warm worker host, references and the fresh seed. Raises ConfigError for an unknown
+    name.
     """
-    from kernelproof.ladder.climb import Session
-
     variants = [config.operator(operator).variant(name) for name in names]
     output_dir.mkdir(parents=True, exist_ok=True)
     state = provenance(config.root)
-    found = []
-    with tempfile.TemporaryDirectory(prefix="kernelproof-test-") as scratch:
-        for variant in variants:
-            started = time.monotonic()
-            cut_short = TestRecord(
-                status=records.FAILED, reason="the test run was cut short", operator=operator, variant=variant.name,
-                role=variant.role, device=variant.device, trust=variant.trust, provenance=state,
-            )  # fmt: skip
-            path = output_dir / f"{variant.name}.json"
-            records.write(path, cut_short)
-            session = Session(config, [variant], Path(scratch))
-            with contextlib.closing(session):
-                record = _climb(session, path)
-            record.provenance = state
-            record.junit, record.log = (_relative(path.with_suffix(end), config.root) for end in (".xml", ".log"))
-            record.duration_s = time.monotonic() - started
-            records.write(path, record)
-            found.append(record)
-    return found
+    return [_test(config, variant, output_dir / f"{variant.name}.json", state) for variant in variants]
+
+
+def _test(config: Config, variant: VariantConfig, path: Path, state: Provenance) -> TestRecord:
+    from kernelproof.ladder.climb import Session
+
+    started = time.monotonic()
+    cut_short = TestRecord(
+        status=records.FAILED,
+        reason="the test run was cut short",
+        provenance=state,
+        operator=variant.operator,
+        variant=variant.name,
+        role=variant.role,
+        device=variant.device,
+        trust=variant.trust,
+    )
+    records.write(path, cut_short)
+    with contextlib.closing(Session(config, [variant], _resources())) as session:
+        record = _climb(session, path)
+    record.provenance = state
+    record.junit, record.log = (os.path.relpath(path.with_suffix(end), config.root) for end in (".xml", ".log"))
+    record.duration_s = time.monotonic() - started
+    records.write(path, record)
+    return record
+
+
+@functools.cache
+def _resources() -> Resources:
+    """This process's, ended with it."""
+    from kernelproof.ladder.climb import Resources
+
+    folder = tempfile.TemporaryDirectory(prefix="kernelproof-test-")
+    resources = Resources(Path(folder.name))
+
+    def end() -> None:
+        resources.close()
+        folder.cleanup()
+
+    atexit.register(end)
+    return resources
 
 
 class StagePlugin:
@@ -88,7 +111,17 @@ def _climb(session: Session, path: Path) -> TestRecord:
 
 def _pytest(junit: Path, written: io.StringIO, plugin: StagePlugin) -> str | None:
     """Run the ladder; gives back what went wrong with pytest itself, if anything did."""
-    arguments = ["-c", LADDER / "pytest.ini", "--rootdir", LADDER, "--junitxml", junit, "--color=no", "--capture=no", "-rs"]
+    arguments = [
+        "-c",
+        LADDER / "pytest.ini",
+        "--rootdir",
+        LADDER,
+        "--junitxml",
+        junit,
+        "--color=no",
+        "--capture=no",
+        "-rs",
+    ]
     for unneeded in ("cacheprovider", "faulthandler", "doctest", "pastebin", "stepwise"):
         arguments += ["-p", f"no:{unneeded}"]
     try:
@@ -135,7 +168,3 @@ def _candidate_output(path: Path) -> str:
 def _scrub_junit(path: Path) -> None:
     text = re.sub(r'hostname="[^"]*"', 'hostname=""', path.read_text(encoding="utf-8"))
     records.atomic_write(path, scrubbed(text))
-
-
-def _relative(path: Path, root: Path) -> str:
-    return os.path.relpath(path, root)

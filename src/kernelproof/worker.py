@@ -191,7 +191,7 @@ class Worker:
 
     def serve(self) -> None:
         """Answer requests until the supervisor hangs up."""
-        commands = {"load": self.load, "run": self.run, "measure": self.measure}
+        commands: dict[str, Callable[..., Any]] = {"load": self.load, "run": self.run, "measure": self.measure}
         if self.with_torch and self.settings["threads"]:
             import torch
 
@@ -234,7 +234,9 @@ class Worker:
             raise RuntimeError("nothing is loaded")
         device = self.candidate.device
         images = {
-            name: load_image(value, device, self.with_torch) for name, value in arguments.items() if isinstance(value, dict)
+            name: load_image(value, device, self.with_torch)
+            for name, value in arguments.items()
+            if isinstance(value, dict)
         }
         values = {name: images[name].view if name in images else value for name, value in arguments.items()}
         poison = {name: _copy(images[name].raw) for name in outputs}
@@ -261,11 +263,17 @@ class Worker:
         with _handing_over():
             for name, image in images.items():
                 Path(arguments[name]["image"] + ".out").write_bytes(to_bytes(first.get(name, image.raw)))
-        return {"repeats": repeats, "differing": differing, "first_difference": first_difference, "duration_s": duration_s}
+        return {
+            "repeats": repeats,
+            "differing": differing,
+            "first_difference": first_difference,
+            "duration_s": duration_s,
+        }
 
     def call(self, values: dict[str, Any], images: dict[str, Image], outputs: list[str]) -> None:
         """One call: with all arguments, or without the outputs when the candidate returns them."""
-        assert self.candidate is not None and self.function is not None
+        assert self.candidate is not None
+        assert self.function is not None
         if self.candidate.passing == "destination":
             self.function(*values.values())
             return

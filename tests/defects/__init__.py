@@ -36,7 +36,8 @@ def _folder() -> Path:
 @functools.cache
 def _tvm_ffi() -> Path:
     spec = importlib.util.find_spec("tvm_ffi")
-    assert spec is not None and spec.submodule_search_locations
+    assert spec is not None
+    assert spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0])
 
 
@@ -57,7 +58,9 @@ def library(name: str) -> Path:
     """The shared library of `<name>.cc`."""
     target = _folder() / f"{name}.so"
     runtime = _tvm_ffi() / "lib"
-    _compile("-shared", HERE / f"{name}.cc", _binding(), "-o", target, f"-L{runtime}", "-ltvm_ffi", f"-Wl,-rpath,{runtime}")
+    _compile(
+        "-shared", HERE / f"{name}.cc", _binding(), "-o", target, f"-L{runtime}", "-ltvm_ffi", f"-Wl,-rpath,{runtime}"
+    )
     return target
 
 
@@ -89,7 +92,12 @@ def rmsnorm_call(folder: Path, rows: int = 6, cols: int = 10) -> CallFiles:
     x, weight = random.standard_normal((rows, cols), np.float32), random.standard_normal(cols, np.float32)
     expected = x / np.sqrt((x.astype(float) ** 2).mean(1, keepdims=True) + 1e-5) * weight
     poison = random.standard_normal((rows, cols), np.float32)
-    arguments = {"x": image(folder, "x", x), "weight": image(folder, "weight", weight), "y": image(folder, "y", poison), "eps": 1e-5}
+    arguments = {
+        "x": image(folder, "x", x),
+        "weight": image(folder, "weight", weight),
+        "y": image(folder, "y", poison),
+        "eps": 1e-5,
+    }
     return CallFiles(arguments, expected)
 
 
@@ -98,13 +106,20 @@ def image(folder: Path, name: str, array: np.ndarray[Any, Any]) -> dict[str, Any
     path = folder / f"{name}.img"
     path.write_bytes(os.urandom(BAND_BYTES) + array.tobytes() + os.urandom(BAND_BYTES))
     strides = [stride // array.itemsize for stride in array.strides]
-    return {"image": str(path), "offset": BAND_BYTES, "dtype": str(array.dtype), "shape": list(array.shape), "strides": strides}
+    return {
+        "image": str(path),
+        "offset": BAND_BYTES,
+        "dtype": str(array.dtype),
+        "shape": list(array.shape),
+        "strides": strides,
+    }
 
 
 def project(folder: Path, *names: str, **settings: Any) -> Config:
     """A project whose variants are these kernels, already built. `settings` replace fields of its `test` section."""
     variants = "".join(
-        f"      {name}: {{device: cpu, sources: [config.yaml], dtypes: [float32], precision: {{output: float32}}}}\n" for name in names
+        f"      {name}: {{device: cpu, sources: [config.yaml], dtypes: [float32], precision: {{output: float32}}}}\n"
+        for name in names
     )
     text = f"""schema: kernelproof.config/1
 project: defects

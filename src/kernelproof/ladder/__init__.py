@@ -1,5 +1,6 @@
 """The staged ladder as a pytest package: build → load → launch → sanity → correctness → determinism, for each variant.
 
-By hand, in a folder with a `config.yaml` and built variants: `python -m pytest --pyargs kernelproof.ladder -k cpu_flash`.
+By hand, in a folder with a `config.yaml` and built variants:
+`python -m pytest --pyargs kernelproof.ladder -k cpu_flash`.
 The test stage runs the same tests, one variant at a time, and keeps what they found.
 """

@@ -54,64 +54,39 @@ class Outcome:
     message: str = ""
 
 
-class Session:
-    """What the variants of one run share: the configuration, the worker hosts, the fresh seed, the references."""
+class Resources:
+    """What every variant that one process tests can share: worker hosts, operators, references, the fresh seed."""
 
-    def __init__(self, config: Config, variants: list[VariantConfig], scratch: Path) -> None:
-        self.config = config
+    def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
-        self.root = config.root.resolve()
         # Drawn after the build, so that no kernel can have been made for it.
         self.fresh_seed = int.from_bytes(os.urandom(4), "little") >> 1
-        self.climbs = [Climb(self, variant) for variant in variants]
-        self._hosts: dict[bool, WorkerHost] = {}
-        self._current: Climb | None = None
-        self._operators: dict[str, Operator] = {}
-        self._gpu: tuple[bool, str | None] | None = None
+        self._hosts: dict[tuple[bool, int], WorkerHost] = {}
+        self._operators: dict[tuple[str, Path], Operator] = {}
         self._prepared: dict[str, tuple[Call, Reference, int]] = {}
 
-    def gpu(self) -> tuple[bool, str | None]:
-        """Whether a CUDA variant can run here, and if not, why."""
-        if self._gpu is None:
-            from kernelproof import gpu
-
-            self._gpu = gpu.available()
-        return self._gpu
-
-    def host(self, variant: VariantConfig) -> WorkerHost:
+    def host(self, variant: VariantConfig, threads: int) -> WorkerHost:
         """A warm worker host with what the variant needs; the first call starts it, and does not wait."""
         from kernelproof.loading import needs_torch
         from kernelproof.supervisor import WorkerHost
 
-        key = needs_torch(variant.abi, variant.device, variant.dtypes)
-        if key not in self._hosts:
-            scratch = self.scratch / ("host-torch" if key else "host")
+        with_torch = needs_torch(variant.abi, variant.device, variant.dtypes)
+        if (with_torch, threads) not in self._hosts:
+            scratch = self.scratch / f"host-{len(self._hosts)}"
             scratch.mkdir(parents=True, exist_ok=True)
-            threads = self.config.bench.cpu_threads
-            self._hosts[key] = WorkerHost(device=variant.device, needs_torch=key, scratch=scratch, threads=threads)
-        return self._hosts[key]
+            host = WorkerHost(device=variant.device, needs_torch=with_torch, scratch=scratch, threads=threads)
+            self._hosts[with_torch, threads] = host
+        return self._hosts[with_torch, threads]
 
-    def start(self) -> None:
-        """Start the hosts that will be needed, so that their imports run beside ours."""
-        for climb in self.climbs:
-            if climb.variant.device == "cpu" or self.gpu()[0]:
-                self.host(climb.variant)
-
-    def enter(self, climb: Climb) -> None:
-        """Tests of `climb` begin: the worker of the variant before it ends."""
-        if self._current is not None and self._current is not climb:
-            self._current.leave()
-        self._current = climb
-
-    def operator(self, name: str) -> Operator:
-        """The operator's module (imports torch)."""
-        if name not in self._operators:
+    def operator(self, module: str, root: Path) -> Operator:
+        """An operator's module (imports torch)."""
+        if (module, root) not in self._operators:
             from kernelproof import operators
 
-            self._operators[name] = operators.load(self.config.operator(name).module, self.root)
-        return self._operators[name]
+            self._operators[module, root] = operators.load(module, root)
+        return self._operators[module, root]
 
-    def prepare(self, variant: VariantConfig, case: Case) -> tuple[Call, Reference]:
+    def prepare(self, operator: Operator, variant: VariantConfig, case: Case) -> tuple[Call, Reference]:
         """Inputs and reference of a case; kept, since the variants and baselines of an operator share them.
 
         The reference of a CUDA variant is computed on the GPU, in float64 there as well.
@@ -119,9 +94,8 @@ class Session:
         from kernelproof import judge
 
         precision = judge.resolved(variant.precision, case.dtype)
-        key = repr((case, dataclasses.astuple(precision), variant.device))
+        key = repr((id(operator), case, dataclasses.astuple(precision), variant.device))
         if key not in self._prepared:
-            operator = self.operator(variant.operator)
             call = operator.make_call(case, judge.generator(case))
             reference = operator.reference(call, precision, variant.device)
             size = sum(tensor.nbytes for tensor in (*call.tensors.values(), reference.output, reference.bound))
@@ -132,12 +106,57 @@ class Session:
         return call, reference
 
     def close(self) -> None:
-        """End every worker and host."""
-        if self._current is not None:
-            self._current.leave()
+        """End every host, and with them every worker."""
         for host in self._hosts.values():
             host.close()
         self._hosts.clear()
+
+
+class Session:
+    """One run of the ladder: the configuration and the variants that climb."""
+
+    def __init__(self, config: Config, variants: list[VariantConfig], resources: Resources) -> None:
+        self.config = config
+        self.resources = resources
+        self.root = config.root.resolve()
+        self.climbs = [Climb(self, variant) for variant in variants]
+        self._current: Climb | None = None
+
+    @functools.cached_property
+    def gpu(self) -> tuple[bool, str | None]:
+        """Whether a CUDA variant can run here, and if not, why."""
+        from kernelproof import gpu
+
+        return gpu.available()
+
+    def host(self, variant: VariantConfig) -> WorkerHost:
+        """The worker host for a variant, started if it is not."""
+        return self.resources.host(variant, self.config.bench.cpu_threads)
+
+    def operator(self, variant: VariantConfig) -> Operator:
+        """The variant's operator (imports torch)."""
+        return self.resources.operator(self.config.operator(variant.operator).module, self.root)
+
+    def prepare(self, variant: VariantConfig, case: Case) -> tuple[Call, Reference]:
+        """Inputs and reference of a case."""
+        return self.resources.prepare(self.operator(variant), variant, case)
+
+    def start(self) -> None:
+        """Start the hosts that will be needed, so that their imports run beside ours."""
+        for climb in self.climbs:
+            if climb.variant.device == "cpu" or self.gpu[0]:
+                self.host(climb.variant)
+
+    def enter(self, climb: Climb) -> None:
+        """Tests of `climb` begin: the worker of the variant before it ends."""
+        if self._current is not None and self._current is not climb:
+            self._current.leave()
+        self._current = climb
+
+    def close(self) -> None:
+        """End the worker that still runs."""
+        if self._current is not None:
+            self._current.leave()
 
 
 class Climb:
@@ -148,7 +167,7 @@ class Climb:
         self.variant = variant
         self.settings: OperatorConfig = session.config.operator(variant.operator)
         self.limits = session.config.test.time_limit_s
-        self.log = session.scratch / f"{variant.operator}-{variant.name}.log"
+        self.log = session.resources.scratch / f"{variant.operator}-{variant.name}.log"
         self.rungs: dict[str, Rung] = {}
         self.results: list[CaseResult] = []
         self.histogram: ErrorHistogram | None = None
@@ -158,7 +177,7 @@ class Climb:
         self.not_run = False  # barred through no fault of the variant
         self.crashes = 0
         self._worker: Worker | None = None
-        self._images = session.scratch / f"{variant.operator}-{variant.name}"
+        self._images = session.resources.scratch / f"{variant.operator}-{variant.name}"
 
     @functools.cached_property
     def cases(self) -> list[Case]:
@@ -166,10 +185,10 @@ class Climb:
         if self._bar_of_device():
             return []
         session = self.session
-        seeds = [*session.config.test.seeds, session.fresh_seed]
+        seeds = [*session.config.test.seeds, session.resources.fresh_seed]
         selection = select_cases(self.settings, self.variant, seeds=seeds, root=session.root)
         self.results += [_skipped(left_out.case, left_out.reason) for left_out in selection.skipped]
-        return _with_fresh_seed(selection.cases, self.settings.profile.shape, session.fresh_seed)
+        return _with_fresh_seed(selection.cases, self.settings.profile.shape, session.resources.fresh_seed)
 
     @functools.cached_property
     def repeated_cases(self) -> list[Case]:
@@ -241,7 +260,7 @@ class Climb:
 
     def _load(self) -> str | None:
         self.session.host(self.variant)
-        self.session.operator(self.variant.operator)  # imports torch, while the host's process does its own imports
+        self.session.operator(self.variant)  # imports torch, while the host's process does its own imports
         self._ready_worker()
         return None
 
@@ -254,13 +273,18 @@ class Climb:
     def _sanity(self) -> str | None:
         from kernelproof import judge
 
-        operator, wrong, count = self.session.operator(self.variant.operator), [], 0
+        operator, wrong, count = self.session.operator(self.variant), [], 0
         for case in _distinct(self.cases):
             for exact in operator.sanity_calls(case, judge.generator(case)):
                 count += 1
                 returned, _ = self._run(exact.call, self.limits.sanity)
                 result = judge.judge(
-                    exact.case, exact.call, exact.reference, returned, self.session.config.test.tolerance, operator=operator
+                    exact.case,
+                    exact.call,
+                    exact.reference,
+                    returned,
+                    self.session.config.test.tolerance,
+                    operator=operator,
                 )
                 if result.status == "failed":
                     wrong.append(result)
@@ -287,7 +311,7 @@ class Climb:
             reference,
             returned,
             self.session.config.test.tolerance,
-            operator=self.session.operator(self.variant.operator),
+            operator=self.session.operator(self.variant),
             histogram=self.histogram,
         )
         result.duration_s = time.monotonic() - started
@@ -309,9 +333,9 @@ class Climb:
         repeat, place = reply["first_difference"]
         shape = tuple(call.output.shape)
         return (
-            f"{reply['differing']} of {trials - 1} repeats gave other bits than the first call, the first of them repeat "
-            f"{repeat} at element {_unravel(place, shape)} of {list(shape)}: a race, a missing barrier, or memory that is read "
-            "before it is written"
+            f"{reply['differing']} of {trials - 1} repeats gave other bits than the first call, the first of them "
+            f"repeat {repeat} at element {_unravel(place, shape)} of {list(shape)}: a race, a missing barrier, or "
+            "memory that is read before it is written"
         )
 
     # --- running
@@ -381,7 +405,7 @@ class Climb:
         if reason := self.barred or (self._bar_of_device() if rung != "build" else None):
             return reason
         for lower in RUNGS[: RUNGS.index(rung)]:
-            # Determinism after wrong results is worth knowing: results that are wrong in another way each time are a race.
+            # After wrong results determinism is worth knowing: wrong in another way each time is a race.
             if (lower, rung) == ("correctness", "determinism"):
                 continue
             if lower in self.rungs and self.rungs[lower].status == "failed":
@@ -390,7 +414,7 @@ class Climb:
 
     def _bar_of_device(self) -> str | None:
         if self.variant.device == "cuda":
-            present, why = self.session.gpu()
+            present, why = self.session.gpu
             if not present:
                 self.not_run = True
                 return f"not run: no GPU here ({why})"
@@ -438,16 +462,21 @@ class Climb:
             rungs=rungs,
             cases=self.results,
             trials=self.session.config.test.trials,
-            fresh_seed=self.session.fresh_seed,
+            fresh_seed=self.session.resources.fresh_seed,
             build_signature=self.built.signature if self.built else None,
         )
         if self.histogram is not None:
             from kernelproof import judge
 
             record.error_histogram = self.histogram.record()
-            record.bias_suite, record.bias_suite_ratio = judge.suite_bias(self.results, self.session.config.test.tolerance)
+            record.bias_suite, record.bias_suite_ratio = judge.suite_bias(
+                self.results, self.session.config.test.tolerance
+            )
         if verdict == "not_run":
-            record.status, record.reason = records.NOT_RUN, self._bar("determinism") or "the ladder was not climbed to its end"
+            record.status, record.reason = (
+                records.NOT_RUN,
+                self._bar("determinism") or "the ladder was not climbed to its end",
+            )
             record.remedy = "run on a machine with an NVIDIA GPU and its driver" if self.not_run else None
         elif verdict != "correct":
             failed = next(rung for rung in rungs if rung.status == "failed")
@@ -473,12 +502,14 @@ class Climb:
 def _with_fresh_seed(cases: list[Case], main_shape: str, seed: int) -> list[Case]:
     """The cases, and the main shape's first once more with the seed that nobody could know before the build."""
     main = [case for case in cases if case.shape == main_shape] or cases
-    repeated = [dataclasses.replace(c, seed=seed) for c in main if (c.family, c.dtype) == (main[0].family, main[0].dtype)]
+    repeated = [
+        dataclasses.replace(c, seed=seed) for c in main if (c.family, c.dtype) == (main[0].family, main[0].dtype)
+    ]
     return list({case.id: case for case in [*cases, *repeated]}.values())
 
 
 def _repeated(cases: list[Case], settings: OperatorConfig, device: str) -> list[Case]:
-    """The cases that are repeated: the profiled shape on a GPU, then the largest others; on a CPU not the large ones."""
+    """The cases that are repeated: on a GPU the profiled shape, then the largest; on a CPU the largest small ones."""
     limit = CPU_REPEATED_ELEMENTS if device == "cpu" else float("inf")
     found = sorted((c for c in cases if _elements(c) <= limit), key=_elements, reverse=True)
     found.sort(key=lambda c: device == "cpu" or c.shape != settings.profile.shape)
@@ -500,7 +531,15 @@ def _distinct(cases: list[Case]) -> list[Case]:
 
 def _skipped(case: Case, reason: str) -> CaseResult:
     return CaseResult(
-        case.id, case.shape, dict(case.dims), dict(case.options), case.dtype, case.family, case.seed, "skipped", reason=reason
+        case.id,
+        case.shape,
+        dict(case.dims),
+        dict(case.options),
+        case.dtype,
+        case.family,
+        case.seed,
+        "skipped",
+        reason=reason,
     )
 
 

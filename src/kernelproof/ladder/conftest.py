@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kernelproof.errors import KernelproofError
-from kernelproof.ladder.climb import Climb, Session
+from kernelproof.ladder.climb import Climb, Resources, Session
 
 SESSION = pytest.StashKey[Session]()
 FOLDER = pytest.StashKey["tempfile.TemporaryDirectory[str]"]()
@@ -34,7 +33,8 @@ def session_of(config: pytest.Config) -> Session:
         except KernelproofError as error:
             raise pytest.UsageError(str(error)) from None
         config.stash[FOLDER] = tempfile.TemporaryDirectory(prefix="kernelproof-")
-        config.stash[SESSION] = Session(settings, list(settings.variants()), Path(config.stash[FOLDER].name))
+        resources = Resources(Path(config.stash[FOLDER].name))
+        config.stash[SESSION] = Session(settings, list(settings.variants()), resources)
     return config.stash[SESSION]
 
 
@@ -42,6 +42,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """End a session that was made here."""
     if SESSION in config.stash:
         config.stash[SESSION].close()
+        config.stash[SESSION].resources.close()
         config.stash[FOLDER].cleanup()
 
 
@@ -65,7 +66,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture
-def climb(request: pytest.FixtureRequest) -> Iterator[Climb]:
+def climb(request: pytest.FixtureRequest) -> Climb:
     """A variant on its way up; its worker ends when the tests go on to another variant."""
-    session_of(request.config).enter(request.param)
-    yield request.param
+    entered: Climb = request.param
+    session_of(request.config).enter(entered)
+    return entered
