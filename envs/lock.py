@@ -1,7 +1,7 @@
 """Remake the locks of this folder from their .in files: `python envs/lock.py [--upgrade] [UV]` (see README.md).
 
-Each lock names every package, direct or not, with the SHA-256 of each of its files, for Python 3.11 and newer. The locks
-agree with one another, since one environment is made from several: each is resolved under the constraints of those above.
+Each lock names every package, direct or not, with the SHA-256 of each of its files, for Python 3.11 and newer. One
+environment is made from several locks, so each is resolved under the constraints of those before it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ def main(arguments: list[str]) -> int:
     options = [argument for argument in arguments if argument.startswith("--")]
     uv = next((argument for argument in arguments if not argument.startswith("--")), "uv")
     for name, constraints in LOCKS.items():
-        command = [uv, "pip", "compile", f"{name}.in", "--output-file", f"{name}.txt", "--generate-hashes", "--universal"]
-        command += ["--python-version", "3.11", "--no-header", "--no-emit-index-url", "--no-emit-find-links", "--quiet"]
+        command = [uv, "pip", "compile", f"{name}.in", "--output-file", f"{name}.txt", "--generate-hashes", "--quiet"]
+        command += ["--universal", "--python-version", "3.11"]
+        command += ["--no-header", "--no-emit-index-url", "--no-emit-find-links"]
         command += [part for constraint in constraints for part in ("--constraint", f"{constraint}.txt")]
         subprocess.run([*command, *options], cwd=FOLDER, env=os.environ | {"UV_NO_CONFIG": "1"}, check=True)
     pin_cpu_torch(FOLDER / "torch.txt", FOLDER / "torch-cpu.sha256")
@@ -41,7 +42,7 @@ def main(arguments: list[str]) -> int:
 
 def pin_cpu_torch(lock: Path, digests: Path) -> None:
     """Put the published digests of torch's CPU build in place of those of the one file that this machine has."""
-    listed = dict(reversed(line.split()) for line in digests.read_text().splitlines())
+    listed = {name: digest for digest, name in (line.split() for line in digests.read_text().splitlines())}
 
     def with_all(match: re.Match[str]) -> str:
         hashes = [f"    --hash=sha256:{digest}" for name, digest in listed.items() if f"-{match[2]}-" in name]

@@ -22,9 +22,12 @@ from kernelproof.errors import KernelproofError, ToolError
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ("installer", "build", "tool", "cuda", "torch", "torch-cuda", "dev")
 # A stand-in for every package that the environment is tried out with.
-MODULES = ("torch", "snakemake/cli", "pandas", "scipy/stats", "jinja2", "jsonschema", "yaml", "pytest", "tvm_ffi/libinfo")
-MODULES += ("pynvml",)
-RUN_STUB = "import os, sys\nprint('RUN', sys.prefix, *sys.argv[1:])\nprint('CUDA', os.environ.get('KERNELPROOF_CUDA_HOME'))\n"
+MODULES = "torch snakemake/cli pandas scipy/stats jinja2 jsonschema yaml pytest tvm_ffi/libinfo pynvml".split()
+RUN_STUB = """\
+import os, sys
+print("RUN", sys.prefix, *sys.argv[1:])
+print("CUDA", os.environ.get("KERNELPROOF_CUDA_HOME"))
+"""
 
 
 @pytest.fixture
@@ -67,7 +70,8 @@ def wheelhouse(clone: Path, tmp_path: Path) -> Path:
 
 
 def repro(clone: Path, *arguments: str, path: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(_command(clone, *arguments), capture_output=True, text=True, env=_variables(path, variables), check=False)
+    variables = _variables(path, variables)
+    return subprocess.run(_command(clone, *arguments), capture_output=True, text=True, env=variables, check=False)
 
 
 def _command(clone: Path, *arguments: str) -> list[str]:
@@ -97,8 +101,8 @@ def tools(folder: Path, *names: str) -> str:
 def test_help_lists_every_option_and_exit_code(clone: Path) -> None:
     done = repro(clone, "--help")
     assert done.returncode == 0
-    documented = ["--python", "--no-install", "--wheelhouse", "--cuda-home", "--fresh", "--cores", "--profile", "--config"]
-    for word in [*documented, "wheelhouse DIR", "selftest", "exit codes"]:
+    documented = "--python --no-install --torch --wheelhouse --cuda-home --fresh --cores --profile --config selftest"
+    for word in [*documented.split(), "wheelhouse DIR", "exit codes"]:
         assert word in done.stdout
 
 

@@ -11,6 +11,7 @@ import argparse
 import ast
 import contextlib
 import difflib
+import errno
 import fcntl
 import hashlib
 import json
@@ -22,7 +23,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -36,14 +37,19 @@ ENVIRONMENT_LOCK, RUN_LOCK = Path(".venv.lock"), Path("results/.lock")
 # Free disk space that making an environment needs, and what is said of the download, by the build of torch.
 DISK_BYTES = {"cpu": 3e9, "cuda": 10e9, "host": 2e9}
 DOWNLOAD = {"cpu": "0.5 GB", "cuda": "2.9 GB", "host": "0.3 GB"}
+TORCH_LOCKS = {"cpu": ["torch"], "cuda": ["torch-cuda"], "host": []}
 NO_CPU_TORCH = re.compile(r"torch==[\d.]+\+cpu")
 # Imported once after installation: proves that the environment works, and leaves the byte code of what every run needs
 # (half of the time of the first import of torch; byte code for everything would cost more than it saves).
-WARM = {"cpu": "import torch", "cuda": "import torch", "host": "import torch"}
-WARM_TOOL = "import snakemake.cli, pandas, scipy.stats, jinja2, jsonschema, yaml, pytest, tvm_ffi.libinfo, pynvml"
-NEEDED_MODULES = ["torch", "snakemake", "tvm_ffi", "ninja", "pandas", "jinja2", "jsonschema", "yaml", "pynvml", "pytest"]
+WARM = (
+    "import torch",
+    "import snakemake.cli, pandas, scipy.stats, jinja2, jsonschema, yaml, pytest, tvm_ffi.libinfo, pynvml",
+)
+NEEDED_MODULES = "torch snakemake tvm_ffi ninja numpy pandas scipy jinja2 jsonschema yaml pynvml pytest".split()
 
 COMPILER_HINT = "install one (Debian, Ubuntu: apt install g++), or name one in CXX"
+NO_CPU_BUILD = "torch's CPU build is not in this machine's package indexes: taking the default build"
+CPU_BUILD_HINT = "to avoid that, name torch's CPU index in PIP_EXTRA_INDEX_URL"
 VENV_HINT = "install them (Debian, Ubuntu: apt install python3-venv), or give --python PATH, or use --no-install"
 
 EPILOG = """\
@@ -74,7 +80,7 @@ class Stamp:
 
     def covers(self, wanted: Stamp) -> bool:
         """Is everything that `wanted` names in here, of the same content?"""
-        same = (self.root, self.python, self.base, self.torch) == (wanted.root, wanted.python, wanted.base, wanted.torch)
+        same = replace(self, locks={}, installer="") == replace(wanted, locks={}, installer="")
         return same and wanted.locks.items() <= self.locks.items()
 
 
@@ -94,7 +100,8 @@ def main(argv: Sequence[str]) -> int:
         print(f"repro.sh: {error}", file=sys.stderr)
         return ExitCode.COULD_NOT_RUN
     except OSError as error:
-        hint = "free some space and run the same command again" if error.errno == 28 else "check the path and its permissions"
+        full = error.errno == errno.ENOSPC
+        hint = "free some space and run the same command again" if full else "check the path and its permissions"
         print(f"repro.sh: {error.filename or 'system'}: {error.strerror}\n  next: {hint}", file=sys.stderr)
         return ExitCode.COULD_NOT_RUN
     except KeyboardInterrupt:
@@ -103,6 +110,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _main(caller: Path, python_path: str, arguments: list[str]) -> int:
+    """Carry out the command. What runs the workflow or the tests takes this process's place and never comes back."""
     options, rest = parse(arguments)
     base = _base_python()
     if options.command == "wheelhouse":
@@ -115,6 +123,10 @@ def _main(caller: Path, python_path: str, arguments: list[str]) -> int:
     if options.no_install:
         check_modules(python, environment)
     command = pytest_command(python, rest) if options.command == "selftest" else run_command(python, options, rest)
+    _become(command, environment)
+
+
+def _become(command: list[str], environment: dict[str, str]) -> NoReturn:
     sys.stdout.flush()
     os.execve(command[0], command, environment)
 
@@ -132,7 +144,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("command", nargs="?", default="run", help=argparse.SUPPRESS)
     parser.add_argument("directory", nargs="?", help=argparse.SUPPRESS)
     add = parser.add_argument
-    add("--python", metavar="PY", help="the Python to make the environment with (default: the first that is 3.11 or newer)")
+    add("--python", metavar="PY", help="the Python to use (default: the first that is 3.11 or newer)")
     add("--no-install", action="store_true", help="install nothing: use PY as it is, e.g. on a GPU host that has torch")
     add("--torch", choices=["auto", "cpu", "cuda", "host"], default="auto", metavar="BUILD", help=_TORCH_HELP)
     add("--wheelhouse", metavar="DIR", help="install from DIR and use no network (./repro.sh wheelhouse DIR fills it)")
@@ -148,8 +160,10 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         parser.error(f"unknown option {unknown[0]}" + _nearest(unknown[0].partition("=")[0], known))
     if options.command not in ("run", "wheelhouse", "selftest"):
         parser.error(f"unknown command {options.command}" + _nearest(options.command, ["wheelhouse", "selftest"]))
-    if (options.command == "wheelhouse") != (options.directory is not None):
-        parser.error("wheelhouse needs a folder to fill" if options.directory is None else f"what is {options.directory}?")
+    if options.command == "wheelhouse" and not options.directory:
+        parser.error("wheelhouse needs a folder to fill")
+    if options.command != "wheelhouse" and options.directory:
+        parser.error(f"what is {options.directory}?")
     for entry in options.config:
         if not re.fullmatch(r"[a-zA-Z_][\w-]*\w(\.[\w-]+)*=.*", entry, re.DOTALL):
             parser.error(f"--config {entry}: not of the form key=value, e.g. bench.processes=3")
@@ -262,7 +276,7 @@ def read_stamp() -> Stamp | None:
 
 def wanted_stamp(base: Path, torch: str, *, dev: bool) -> Stamp:
     """The stamp of an environment made now from `envs/` with this Python and this build of torch."""
-    names = ["build", "tool", "cuda", *{"cpu": ["torch"], "cuda": ["torch-cuda"], "host": []}[torch], *(["dev"] if dev else [])]
+    names = ["build", "tool", "cuda", *TORCH_LOCKS[torch], *(["dev"] if dev else [])]
     locks = {name: hashlib.sha256(_lock(name).read_bytes()).hexdigest() for name in names}
     return Stamp(str(ROOT), sys.version.split()[0], str(base), torch, locks)
 
@@ -276,7 +290,7 @@ def _python() -> Path:
 
 
 def _base_python() -> Path:
-    """The interpreter to make an environment with: this one, or the one behind it when this is the environment's own."""
+    """The interpreter to make an environment with: this one, or the one behind it if this is the environment's own."""
     if Path(sys.prefix).resolve() == (ROOT / VENV).resolve():
         return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     # Another virtual environment's interpreter is a link that must not be followed: it is known by its folder.
@@ -300,15 +314,12 @@ def _make(base: Path, wanted: Stamp, wheelhouse: Path | None) -> None:
     except ToolError as error:
         if wanted.torch != "cpu" or not NO_CPU_TORCH.search(error.output):
             raise
-        _say(
-            "torch's CPU build is not in this machine's package indexes: taking the default build "
-            f"({DOWNLOAD['cuda']} to download, 7 GB on disk; PIP_EXTRA_INDEX_URL can name torch's CPU index)"
-        )
+        _say(f"{NO_CPU_BUILD} ({DOWNLOAD['cuda']} to download, 7 GB on disk; {CPU_BUILD_HINT})")
         _make(base, wanted_stamp(base, "cuda", dev="dev" in wanted.locks), wheelhouse)
         return
     _link_project()
-    _warm(wanted.torch)
-    _write_stamp(Stamp(**asdict(wanted) | {"installer": installer.name}))
+    _warm()
+    _write_stamp(replace(wanted, installer=installer.name))
     _say(f"environment ready in {time.monotonic() - started:.1f} s ({installer.name})")
 
 
@@ -316,7 +327,7 @@ def _add(base: Path, present: Stamp, locks: dict[str, str], wheelhouse: Path | N
     """Install further locks into a finished environment. It stays finished: packages are added, none is changed."""
     _say(f"adding {', '.join(locks)} to .venv")
     _Installer(base, wheelhouse).install(list(locks))
-    _write_stamp(Stamp(**asdict(present) | {"locks": present.locks | locks}))
+    _write_stamp(replace(present, locks=present.locks | locks))
 
 
 def _write_stamp(stamp: Stamp) -> None:
@@ -353,15 +364,13 @@ def _link_project() -> None:
     script.chmod(0o755)
 
 
-def _warm(torch: str) -> None:
-    log = INSTALL_LOG.open("a")
+def _warm() -> None:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    imports = [WARM[torch], WARM_TOOL]
-    started = [
-        processes.spawn([_python(), "-c", code], env=environment, stdout=log, stderr=log) for code in imports
-    ]
-    for code, process in zip(imports, started, strict=True):
-        if process.wait() != 0:
+    with INSTALL_LOG.open("a") as log:
+        commands: list[list[str | Path]] = [[_python(), "-c", code] for code in WARM]
+        trials = [processes.spawn(command, env=environment, stdout=log, stderr=log) for command in commands]
+    for code, trial in zip(WARM, trials, strict=True):
+        if trial.wait() != 0:
             raise ToolError(
                 f"`{code}` fails in the new environment:\n{_tail(INSTALL_LOG)}",
                 log=INSTALL_LOG,
@@ -386,7 +395,14 @@ class _Installer:
         groups = [["build"], [name for name in names if name != "build"]] if "build" in names else [names]
         if self._uv:
             offline, environment = self._uv_sources()
-            command = [self._uv, "pip", "install", "--python", _python(), *(["--no-index"] if offline else [])]
+            command: list[str | Path] = [
+                self._uv,
+                "pip",
+                "install",
+                "--python",
+                _python(),
+                *(["--no-index"] if offline else []),
+            ]
             try:
                 for group in groups:
                     _follow([*command, *_requirements(group)], environment)
@@ -419,17 +435,20 @@ class _Installer:
     def _uv_sources(self) -> tuple[bool, dict[str, str]]:
         """Whether uv must ask no index, and its environment variables.
 
-        uv does not read pip's configuration, so what pip would use is handed to it; credentials stay off the command line.
+        uv does not read pip's configuration, so what pip would use is handed to it, and not on the command line, which
+        is logged: an index's address may hold a password.
         """
         kept = ("UV_CACHE_DIR", "UV_LINK_MODE", "UV_HTTP_TIMEOUT")
         environment = {key: value for key, value in os.environ.items() if not key.startswith("UV_") or key in kept}
-        environment |= {"UV_NO_CONFIG": "1", "UV_NO_BUILD_ISOLATION": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
+        environment |= {"UV_NO_CONFIG": "1", "UV_NO_PROGRESS": "1"}
+        environment |= {"UV_NO_BUILD_ISOLATION": "1", "UV_PYTHON_DOWNLOADS": "never"}
         if self._wheelhouse:
             return True, environment | {"UV_FIND_LINKS": str(self._wheelhouse)}
         # Any index may hold a locked file, as with pip; the hashes say which files are the right ones.
         environment["UV_INDEX_STRATEGY"] = "unsafe-best-match"
         pip = pip_settings(processes.run([*self._pip, "config", "list"], check=False).stdout)
-        return pip.get("no-index", "").lower() in ("1", "true", "yes", "on"), environment | uv_settings(pip, environment)
+        offline = pip.get("no-index", "").lower() in ("1", "true", "yes", "on")
+        return offline, environment | uv_settings(pip, environment)
 
 
 def pip_settings(listing: str) -> dict[str, str]:
@@ -469,7 +488,7 @@ def _requirements(names: Sequence[str]) -> list[str | Path]:
 
 
 def _pip_command(base: Path) -> list[str | Path]:
-    """A pip that installs into the environment: the base Python's own if it can do that, else one put into the environment."""
+    """A pip that installs into the environment: the base Python's own if it can, else one put into the environment."""
     probe = processes.run([base, "-c", "import pip; print(pip.__version__)"], check=False)
     version = [int(part) for part in re.findall(r"\d+", probe.stdout)[:2]]
     if version >= [22, 3]:
@@ -562,12 +581,13 @@ def fill_wheelhouse(base: Path, folder: Path, torch: str) -> int:
         except ToolError as error:
             if torch != "cpu" or not NO_CPU_TORCH.search(error.output):
                 raise
-            _say(f"torch's CPU build is not in this machine's package indexes: taking the default build ({DOWNLOAD['cuda']})")
+            _say(f"{NO_CPU_BUILD} ({DOWNLOAD['cuda']})")
             _download(pip, folder, ["torch-cuda"])
         shutil.rmtree(VENV)
     files = [path for path in folder.iterdir() if path.suffix in (".whl", ".gz", ".zip")]
     size = sum(path.stat().st_size for path in files) / 1e9
-    _say(f"{len(files)} files, {size:.2f} GB in {time.monotonic() - started:.0f} s; install with ./repro.sh --wheelhouse {folder}")
+    _say(f"{len(files)} files, {size:.2f} GB in {time.monotonic() - started:.0f} s")
+    _say(f"next: ./repro.sh --wheelhouse {folder}")
     return ExitCode.WELL
 
 

@@ -36,13 +36,15 @@ PATIENCE_S = 10.0
 POLL_S = 0.25
 
 # With these, Snakemake prints something for the user and runs nothing: it gets the terminal to itself.
-_SHOWS_ONLY = {"-n", "--dry-run", "--dryrun", "-h", "--help", "-l", "--list", "--list-rules", "--lint", "--summary", "-D"}
-_SHOWS_ONLY |= {"--detailed-summary", "--dag", "--rulegraph", "--filegraph", "--version", "--unlock", "--list-target-rules"}
+_SHOWS_ONLY = set(
+    "-n --dry-run --dryrun -h --help -l --list --list-rules --list-target-rules --lint --summary -D --detailed-summary "
+    "--dag --rulegraph --filegraph --version --unlock".split()
+)
 _GOOD = {"ok", "correct", "passed"}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the workflow; gives back 0 when all is well, 1 when a verdict is bad. Raises ToolError when it could not run."""
+    """Run the workflow; gives back 0 when all is well, 1 when a verdict is bad. Raises ToolError if it cannot run."""
     options, rest = _parse(arguments)
     command = snakemake_command(options, rest)
     if _SHOWS_ONLY & set(rest):
@@ -87,7 +89,7 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         allow_abbrev=False,
     )
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="default: all")
-    parser.add_argument("--profile", metavar="NAME", help="a Snakemake profile: a name in workflow/profiles, or a folder")
+    parser.add_argument("--profile", metavar="NAME", help="a folder, or a name in workflow/profiles")
     parser.add_argument("--config", action="append", default=[], metavar="KEY=VALUE", help="e.g. bench.processes=3")
     before, separator, after = _split(list(arguments))
     options, rest = parser.parse_known_args(before)
@@ -177,6 +179,8 @@ def _run(command: Sequence[str]) -> tuple[int, Display]:
         raise
     finally:
         display.erase()
+        events.close()
+        output.close()
         os.close(ended)
 
 
@@ -194,7 +198,12 @@ class _Tail:
         self._stream = path.open("rb")
         self._rest = b""
 
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
     def lines(self) -> list[str]:
+        """What was appended since the last call; a line without its end waits."""
         *lines, self._rest = (self._rest + self._stream.read()).split(b"\n")
         return [line.decode(errors="replace") for line in lines]
 
@@ -288,7 +297,7 @@ class Display:
 
 
 def failure(status: int, display: Display) -> KernelproofError:
-    """Why the workflow did not reach its end: what a stage said, else what the Snakefile said, else Snakemake's last lines."""
+    """Why the workflow did not reach its end, by what a stage said, else the Snakefile, else Snakemake's last lines."""
     text = LOG.read_text(encoding="utf-8", errors="replace") if LOG.exists() else ""
     if display.errors:
         said = "\n".join(_grouped(display.errors))
@@ -307,8 +316,11 @@ def _grouped(errors: Sequence[Mapping[str, Any]]) -> list[str]:
     stages: dict[str, list[str]] = {}
     for event in errors:
         stages.setdefault(str(event["message"]), []).append(f"{event['stage']} {event['subject']}")
-    shown = {message: names[:3] + ([f"{len(names) - 3} more"] if len(names) > 3 else []) for message, names in stages.items()}
-    return [f"{', '.join(names)}: {message}" for message, names in shown.items()]
+    return [f"{', '.join(_first(names, 3))}: {message}" for message, names in stages.items()]
+
+
+def _first(names: list[str], count: int) -> list[str]:
+    return names if len(names) <= count else [*names[:count], f"{len(names) - count} more"]
 
 
 def _stage_log(text: str) -> str | None:

@@ -1,0 +1,52 @@
+"""kernelproof doctor: findings, remedies, and what follows from them."""
+
+import json
+
+import pytest
+
+from kernelproof import doctor, toolchain
+from kernelproof.doctor import LIMITED, MISSING, OK, Check
+from kernelproof.errors import ToolError
+
+
+def test_every_need_is_a_check() -> None:
+    assert {need for needed in doctor.NEEDS.values() for need in needed} <= set(doctor.CHECKS)
+    assert set(doctor.ESSENTIAL) <= set(doctor.NEEDS)
+
+
+def test_this_machine_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    status = doctor.main(as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert [check["name"] for check in found["checks"]] == list(doctor.CHECKS)
+    assert all(check["remedy"] for check in found["checks"] if check["status"] != OK)
+    possible = {ability["name"]: ability["possible"] for ability in found["abilities"]}
+    assert status == (0 if all(possible[name] for name in doctor.ESSENTIAL) else 2)
+
+
+def test_what_is_missing_stands_in_the_way() -> None:
+    found = [Check(name, OK, "") for name in doctor.CHECKS if name not in ("GPU", "git")]
+    found += [Check("GPU", MISSING, "none", "buy one"), Check("git", LIMITED, "", "install it")]
+    abilities = {ability.name: ability for ability in doctor.judge(found)}
+    assert abilities["build and measure CPU variants"].possible
+    assert abilities["profile CUDA variants"].lacking == ["GPU"]
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    assert doctor.main(as_json=False) == 2
+    said = capsys.readouterr().out
+    assert "missing  C++ compiler" in said
+    assert "cannot   build and measure CPU variants (missing: C++ compiler)" in said
+
+
+def test_a_probe_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise ToolError("is broken", hint="mend it")
+
+    monkeypatch.setattr(toolchain, "find_host_compiler", broken)
+    assert doctor._looked("C++ compiler", doctor.host_compiler) == Check(
+        "C++ compiler", MISSING, "is broken", "mend it"
+    )
+    monkeypatch.setattr(toolchain, "find_host_compiler", lambda: 1 / 0)
+    found = doctor._looked("C++ compiler", doctor.host_compiler)
+    assert (found.status, "ZeroDivisionError" in found.detail) == (MISSING, True)

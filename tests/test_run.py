@@ -1,0 +1,319 @@
+"""kernelproof run: the display, the verdicts, and how a run ends."""
+
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kernelproof import run
+from kernelproof.errors import ConfigError, RecordError
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+
+# As a run wrote them.
+EVENTS = """\
+{"t": 1795211677.10, "stage": "build", "subject": "attention/cpu_flash", "event": "start", "status": "", "message": "", "pid": 21828}
+{"t": 1795211677.20, "stage": "build", "subject": "attention/fp16_wmma", "event": "start", "status": "", "message": "", "pid": 21829}
+{"t": 1795211683.11, "stage": "build", "subject": "attention/cpu_flash", "event": "end", "status": "ok", "message": "", "pid": 21828}
+{"t": 1795211684.00, "stage": "test", "subject": "attention/cpu_flash", "event": "start", "status": "", "message": "", "pid": 21901}
+{"t": 1795211684.62, "stage": "test", "subject": "attention/cpu_flash", "event": "end", "status": "wrong", "message": "5 of 9 cases\\nmore", "pid": 21901}
+{"t": 1795211685.00, "stage": "test", "subject": "attention/fp16_wmma", "event": "start", "status": "", "message": "", "pid": 21902}
+{"t": 1795211685.30, "stage": "test", "subject": "attention/fp16_wmma", "event": "end", "status": "not_run", "message": "no GPU", "pid": 21902}
+{"t": 1795211685.40, "stage": "report", "subject": "0123456789ab", "event": "start", "status": "", "message": "", "pid": 21903}
+{"t": 1795211685.41, "stage": "report", "sub"""  # noqa: E501
+
+VERDICTS: list[dict[str, Any]] = [
+    {"operator": "attention", "variant": "cpu_flash", "role": "variant", "device": "cpu", "build": "ok"}
+    | {
+        "correctness": "correct",
+        "speed": "passed",
+        "ratio": 0.8125,
+        "profile": "not_run",
+        "bad": False,
+        "reason": None,
+    },
+    {"operator": "attention", "variant": "cpu_naive", "role": "variant", "device": "cpu", "build": "ok"}
+    | {
+        "correctness": "correct",
+        "speed": "failed",
+        "ratio": 12.5,
+        "profile": "not_run",
+        "bad": True,
+        "reason": "too slow",
+    },
+    {"operator": "attention", "variant": "sdpa_math", "role": "baseline", "device": "cuda", "build": "ok"}
+    | {"correctness": "not_run", "speed": "not_run", "ratio": None, "profile": "not_run", "bad": False, "reason": None},
+    {"operator": "attention", "variant": "sdpa_cpu", "role": "baseline", "device": "cpu", "build": "ok"}
+    | {"correctness": "correct", "speed": "–", "ratio": None, "profile": "not_run", "bad": False, "reason": None},
+]
+
+
+# --- the display ------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_for_each_finished_piece_of_work() -> None:
+    stream = io.StringIO()
+    display = run.Display(stream)
+    for line in ("total       7", "2 of 7 steps (29%) done", "something else"):
+        display.log_line(line)
+    for line in EVENTS.splitlines():
+        display.event_line(line)
+    assert stream.getvalue().splitlines() == [
+        "    2/7  build     attention/cpu_flash                6.0 s  ok",
+        "    2/7  test      attention/cpu_flash                0.6 s  WRONG     5 of 9 cases",
+        "    2/7  test      attention/fp16_wmma                0.3 s  not run   no GPU",
+    ]
+    assert {subject for _, _, subject in display.running} == {"attention/fp16_wmma", "0123456789ab"}
+    assert display.folder == "0123456789ab"
+
+
+def test_a_terminal_shows_what_is_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    controller, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as stream:
+        display = run.Display(stream)
+        display.log_line("total 7")
+        start = {"t": 100.0, "stage": "build", "subject": "attention/cpu_flash", "event": "start", "pid": os.getpid()}
+        display.event_line(json.dumps(start))
+        display.refresh(112.0)
+        display.event_line(json.dumps(start | {"t": 112.5, "event": "end", "status": "ok", "message": "x" * 200}))
+        display.refresh(113.0)
+        display.erase()
+        shown = os.read(controller, 65536).decode()
+    os.close(controller)
+    assert "\r\x1b[K0/7  build attention/cpu_flash 12 s" in shown
+    assert shown.endswith("\r\x1b[K")
+    assert all(len(line) < 60 for line in re.sub(r"\x1b\[K", "", shown).replace("\r", "\n").split("\n"))
+
+
+def test_work_of_a_dead_process_is_no_longer_shown() -> None:
+    finished = subprocess.Popen(["true"])
+    finished.wait()
+    display = run.Display(io.StringIO())
+    event = {"t": 1.0, "stage": "test", "subject": "a/b", "event": "start", "pid": finished.pid}
+    display.event_line(json.dumps(event))
+    display._terminal = True
+    display.refresh(2.0)
+    assert not display.running
+
+
+# --- the verdicts -----------------------------------------------------------------------------------------------------
+
+
+def test_table() -> None:
+    assert run.table(VERDICTS) == [
+        "   variant              device  build  correctness  speed   time / best baseline  profile",
+        "   attention/cpu_flash  cpu     ok     correct      passed  0.812                 not run",
+        "!  attention/cpu_naive  cpu     ok     correct      failed  12.500                not run",
+        "   and 2 baselines: 1 correct, 1 not run here",
+    ]
+
+
+@pytest.mark.parametrize(("shown", "status"), [(VERDICTS, 1), (VERDICTS[:1], 0)])
+def test_the_end_of_a_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    shown: list[dict[str, Any]],
+    status: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reports = Path("reports/0123456789ab")
+    reports.mkdir(parents=True)
+    (reports / "manifest.yaml").write_text(yaml.safe_dump({"verdicts": shown}))
+    (reports / "bundle.json").write_text(json.dumps({"tarball": "kernelproof-0123456789ab-20260101T000000Z.tar.gz"}))
+    assert run.conclude("0123456789ab", 12.34) == status
+    said = capsys.readouterr().out
+    assert "report   reports/0123456789ab/report.html\n" in said
+    assert "tarball  reports/0123456789ab/kernelproof-0123456789ab-20260101T000000Z.tar.gz\n" in said
+    assert ("! attention/cpu_naive: too slow\n1 bad verdict in 12.3 s" in said) == (status == 1)
+
+
+def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "manifest.yaml").write_text("verdicts: [")
+    with pytest.raises(RecordError, match="cannot be read"):
+        run.read_verdicts(tmp_path)
+    with pytest.raises(RecordError, match="cannot be read"):
+        run.read_receipt(tmp_path)
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_dotted_overrides_become_nested() -> None:
+    entries = ["bench.processes=3", "bench.modes=[hot]", "project=a b", "gate.max_ratio=0.9"]
+    expected = {"bench": {"processes": 3, "modes": ["hot"]}, "project": "a b", "gate": {"max_ratio": 0.9}}
+    assert run.nested(entries) == expected
+
+
+@pytest.mark.parametrize("entries", [["bench"], ["b.x=1"], ["bench=1", "bench.processes=3"], ["bench.modes=[hot"]])
+def test_bad_overrides(entries: list[str]) -> None:
+    with pytest.raises(ConfigError, match="--config"):
+        run.nested(entries)
+
+
+def test_snakemake_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "workflow" / "profiles" / "slurm").mkdir(parents=True)
+    arguments = "--cores 3 --profile slurm --config bench.processes=3 -- --until build"
+    options, rest = run._parse(arguments.split())
+    command = run.snakemake_command(options, rest)
+    assert command[1:5] == ["-m", "snakemake", "--cores", "3"]
+    assert command[6:] == [
+        *["--workflow-profile", "workflow/profiles/slurm", "--until", "build"],
+        *["--config", 'bench={"processes": 3}'],
+    ]
+    with pytest.raises(ConfigError, match="did you mean slurm"):
+        run.snakemake_command(run._parse(["--profile", "slrum"])[0], [])
+
+
+# --- whole runs of a small workflow -----------------------------------------------------------------------------------
+
+SNAKEFILE = """\
+import os
+from pathlib import Path
+Path("results").mkdir(exist_ok=True)
+rule report:
+    input: "reports/0123456789ab/bundle.json"
+rule stage:
+    output: "reports/0123456789ab/bundle.json"
+    log: "results/stage.log"
+    shell: "{sys.executable} stage.py 2> {{log}}"
+"""
+STAGE = """\
+import json, os, sys, time
+from pathlib import Path
+def event(kind, status="", message=""):
+    line = {"t": time.time(), "stage": "bundle", "subject": "0123456789ab", "event": kind, "status": status}
+    with open(os.environ["KERNELPROOF_EVENTS"], "a") as stream:
+        stream.write(json.dumps(line | {"message": message, "pid": os.getpid()}) + "\\n")
+event("start")
+Path("stage.pid").write_text(str(os.getpid()))
+how = Path("how").read_text()
+if how == "hang":
+    time.sleep(60)
+if how == "error":
+    event("end", "error", "the packing failed")
+    sys.exit(2)
+if how == "crash":
+    os.abort()
+folder = Path("reports/0123456789ab")
+folder.mkdir(parents=True, exist_ok=True)
+(folder / "manifest.yaml").write_text(Path("manifest.yaml").read_text())
+(folder / "bundle.json").write_text('{"tarball": "a.tar.gz"}')
+event("end", "ok")
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A workflow of one job that does what the file `how` says."""
+    (tmp_path / "Snakefile").write_text("import sys\n" + SNAKEFILE)
+    (tmp_path / "stage.py").write_text(STAGE)
+    (tmp_path / "manifest.yaml").write_text(yaml.safe_dump({"verdicts": VERDICTS}))
+    (tmp_path / "how").write_text("work")
+    return tmp_path
+
+
+def start(project: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "kernelproof", "run", "--cores", "1", *arguments]
+    variables = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    return subprocess.Popen(
+        command, cwd=project, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+    )
+
+
+def wait_for_stage(project: Path, process: subprocess.Popen[str]) -> int:
+    while not (project / "stage.pid").exists() or not (project / "stage.pid").read_text():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    return int((project / "stage.pid").read_text())
+
+
+def gone(pid: int) -> bool:
+    """Has a process ended (a zombie that nobody has reaped yet has)?"""
+    for _ in range(250):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_run_with_a_bad_verdict(project: Path) -> None:
+    output, errors = (process := start(project)).communicate()
+    assert process.returncode == 1, errors
+    assert re.search(r"bundle +0123456789ab +\d+\.\d s  ok", output)
+    assert "! attention/cpu_naive: too slow" in output
+    assert "tarball  reports/0123456789ab/a.tar.gz" in output
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("error", "some stages could not run\nbundle 0123456789ab: the packing failed"),
+        ("crash", "the workflow ended with exit code 1"),
+    ],
+)
+def test_a_run_that_fails(project: Path, how: str, said: str) -> None:
+    (project / "how").write_text(how)
+    _, errors = (process := start(project)).communicate()
+    assert process.returncode == 2
+    assert said in errors
+    assert "log:  results/stage.log" in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_ends_cleanly_and_continues(project: Path, number: signal.Signals, status: int) -> None:
+    (project / "how").write_text("hang")
+    process = start(project)
+    stage = wait_for_stage(project, process)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert errors == "interrupted; nothing is lost: the same command continues from here\n"
+    assert gone(stage)
+
+    (project / "how").write_text("work")
+    again = start(project, "--", "--nolock", "--rerun-incomplete")
+    _, errors = again.communicate()
+    assert again.returncode == 1, errors
+
+
+def test_a_killed_run_takes_snakemake_with_it(project: Path) -> None:
+    (project / "how").write_text("hang")
+    process = start(project)
+    stage = wait_for_stage(project, process)
+    shell = int(Path(f"/proc/{stage}/stat").read_text().rpartition(")")[2].split()[1])
+    snakemake = int(Path(f"/proc/{shell}/stat").read_text().rpartition(")")[2].split()[1])
+    process.kill()
+    process.communicate()
+    assert gone(snakemake)
+    os.kill(stage, signal.SIGKILL)  # a real stage watches for this itself: processes.end_with
+
+
+@pytest.mark.parametrize("held", ["results/.lock", "results/run/.lock"])
+def test_two_runs_at_once(project: Path, held: str) -> None:
+    lock = project / held
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.write("process 4711")
+        stream.flush()
+        _, errors = (process := start(project)).communicate()
+    assert process.returncode == 2
+    assert "another run is at work in this clone (process 4711)" in errors
