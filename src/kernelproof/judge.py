@@ -39,6 +39,9 @@ UNWRITTEN, NONFINITE, GUARD_BANDS, INPUTS = "unwritten", "nonfinite", "guard_ban
 # errors of P move a whole row of O together by up to about u/3, and n equal rows average them to u/(3√n).
 SAMPLING = 1.0
 
+# Dimensions along which kernels go tile by tile.
+LENGTHS = ("seq", "seq_k", "cols")
+
 # Edges of the histogram of |error|/bound: a quarter of a decade a bin. What is smaller or larger goes to the ends.
 HISTOGRAM_EDGES = [0.0, *(10 ** (exponent / 4) for exponent in range(-24, 13))]
 
@@ -123,8 +126,8 @@ def suite_bias(results: Iterable[CaseResult], tolerance: Tolerance) -> tuple[flo
     return mean, abs(mean) / limit
 
 
-def suite_findings(results: Sequence[CaseResult], tolerance: Tolerance, length: str = "seq") -> list[Failure]:
-    """What only shows over all cases: a bias too small for one case, and faults that begin at some length."""
+def suite_findings(results: Sequence[CaseResult], tolerance: Tolerance) -> list[Failure]:
+    """What only shows over all cases: a bias too small for one case, and faults that begin at some size."""
     found = []
     mean, ratio = suite_bias(results, tolerance)
     if mean is not None and ratio is not None and ratio > 1:
@@ -136,29 +139,29 @@ def suite_findings(results: Sequence[CaseResult], tolerance: Tolerance, length: 
                 "little (a scale that is slightly off, or truncation instead of rounding)",
             )
         )
-    for criterion, what in ((NONFINITE, "NaN or infinity"), (UNWRITTEN, "unwritten elements"), (BOUND, "wrong elements")):
-        threshold = _onset(results, criterion, length)
-        if threshold is not None:
-            found.append(
-                Failure(
-                    criterion,
-                    f"{what} only from {length} = {threshold} on; shorter cases are right: look at what happens with more "
-                    "than one tile (a missing barrier between storing and using a tile, a maximum that is not carried on)",
-                )
+    for criterion, what in ((NONFINITE, "NaN or infinity"), (UNWRITTEN, "unwritten elements"), (BOUND, "errors")):
+        onset = _onset(results, criterion)
+        if onset is not None:
+            hint = (
+                "look at what happens with more than one tile: a missing barrier between storing a tile and using it, a "
+                "maximum that is not carried on, a buffer that is too small"
             )
+            found.append(Failure(criterion, f"{what} only from {onset} on, smaller cases are right; {hint}"))
     return found
 
 
-def _onset(results: Sequence[CaseResult], criterion: str, length: str) -> int | None:
-    """The length from which every case fails a criterion and below which none does, if there is one."""
-    by_length: dict[int, set[bool]] = {}
-    for r in results:
-        if length in r.dims and r.status != "skipped":
-            by_length.setdefault(r.dims[length], set()).add(any(f.criterion == criterion for f in r.failures))
-    failing = sorted(n for n, outcomes in by_length.items() if True in outcomes)
-    passing = [n for n, outcomes in by_length.items() if outcomes == {False}]
-    if failing and passing and max(passing) < failing[0]:
-        return failing[0]
+def _onset(results: Sequence[CaseResult], criterion: str) -> str | None:
+    """`seq = 512` if cases fail a criterion from that size on and never below; the lengths are tried first."""
+    names = dict.fromkeys(name for r in results for name in r.dims)
+    for name in sorted(names, key=lambda n: n not in LENGTHS):
+        by_size: dict[int, set[bool]] = {}
+        for r in results:
+            if name in r.dims and r.status != "skipped":
+                by_size.setdefault(r.dims[name], set()).add(any(f.criterion == criterion for f in r.failures))
+        failing = [size for size, outcomes in by_size.items() if True in outcomes]
+        passing = [size for size, outcomes in by_size.items() if outcomes == {False}]
+        if failing and passing and max(passing) < min(failing):
+            return f"{name} = {min(failing)}"
     return None
 
 
@@ -195,9 +198,9 @@ class _Findings:
         return describe_indices(mask, self.call.axes)
 
     def share(self, count: int) -> str:
-        """`24 of 96 elements (25 %)`."""
+        """How many elements: `24 of 96 elements (25 %)`."""
         total = self.error.numel()
-        return f"{count} of {total} elements ({100 * count / total:.2g} %)"
+        return f"{count} of {total} elements ({100 * count / total:.3g} %)"
 
 
 def _result(case: Case) -> CaseResult:
@@ -445,7 +448,7 @@ def describe_indices(mask: torch.Tensor, axes: Sequence[str]) -> str:
         everywhere = " and ".join([", ".join(whole[:-1]), whole[-1]]) if len(whole) > 1 else whole[0]
         text += f", in all {everywhere}" if text else f"in all {everywhere}"
     count, product = int(mask.sum()), math.prod(len(places) for places in hit)
-    return text if count == product else f"scattered over {text} ({100 * count / product:.2g} % of these)"
+    return text if count == product else f"scattered over {text} ({100 * count / product:.3g} % of these)"
 
 
 def _places(name: str, places: list[int], size: int) -> str:

@@ -109,7 +109,7 @@ class Attention:
             output[place], condition[place], sensitivity[place] = _attend(rows, keys, values, call.scalar("scale"), mask)
         accumulation = unit.accumulate * (8 * condition.double() + math.sqrt(q.shape[-1]) * sensitivity.double())
         bound = forward_bound(output, condition.double(), accumulation, unit)
-        rms_floor, bias_floor = accumulation_floors(output, accumulation)
+        rms_floor, bias_floor = accumulation_floors(output, accumulation, unit)
         return Reference(output, bound, unit.coarse, rms_floor, bias_floor)
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
@@ -285,7 +285,8 @@ def _sink(draw: Draw, key: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     """One key that every query prefers, with a value of its own: it takes about nine tenths of the weight."""
     q, k, v = draw.three()
     w = draw.direction()
-    height = math.log(9 * max(2, draw.seq_k)) + 0.5
+    # The other scores have variance 5, so that their exponentials add up to seq_k·e^2.5.
+    height = math.log(9 * draw.seq_k) + 2.5
     k[:, :, key] = w * height / (2 * math.sqrt(draw.head_dim))
     v[:, :, key] += 4
     return q + w * 2, k, v
@@ -307,15 +308,16 @@ def _integers(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def _denormal(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """V around 2⁻¹⁶, subnormal in float16, and every other query and key too.
+    """V around 2⁻¹⁶ and half of Q's features around 2⁻¹⁵, subnormal in float16; K makes up for Q, so that both matter.
 
-    Wider exponents get 2⁻¹⁰⁰ instead: GPU code that flushes float32 subnormals to zero is not wrong for it.
+    Wider exponents get 2⁻¹⁰⁰ instead: GPU code that flushes float32 subnormals to zero is not wrong for it. The scores
+    stay of order 1: if they were all tiny, P would be rounded to 1 throughout while its sum is not, a bias of correct code.
     """
     q, k, v = draw.three()
-    tiny = 2.0**-16 if draw.dtype == torch.float16 else 2.0**-100
-    q[:, :, ::2] *= tiny
-    k[:, :, ::2] *= tiny
-    return q, k, v * tiny
+    half = draw.dtype == torch.float16
+    q[..., ::2] *= 2.0**-15 if half else 2.0**-100
+    k[..., ::2] *= 2.0**12 if half else 2.0**97
+    return q, k, v * (2.0**-16 if half else 2.0**-100)
 
 
 def _per_head_scale(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

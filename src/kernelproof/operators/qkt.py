@@ -84,7 +84,7 @@ class Scores:
         condition = (abs(factor) * (q.float().abs() @ k.float().abs().mT)).double()
         accumulation = ACCUMULATION * unit.accumulate * condition
         bound = forward_bound(output, 2 * condition, accumulation, unit)
-        return Reference(output, bound, unit.coarse, *accumulation_floors(output, accumulation))
+        return Reference(output, bound, unit.coarse, *accumulation_floors(output, accumulation, unit))
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
         """Queries that select one feature of the keys, where rows, features and heads all differ; and codes of zero."""

@@ -69,7 +69,7 @@ class RmsNorm:
         output = x * (x.square().mean(-1, keepdim=True) + call.scalar("eps")).rsqrt() * weight
         accumulation = ACCUMULATION * unit.accumulate * output.abs()
         bound = forward_bound(output, output.abs(), accumulation, unit)
-        return Reference(output, bound, unit.coarse, *accumulation_floors(output, accumulation))
+        return Reference(output, bound, unit.coarse, *accumulation_floors(output, accumulation, unit))
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
         """Rows of ±c, which give ±weight; and rows with a single entry, which give ±√cols·weight there. eps is 0."""

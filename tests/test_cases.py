@@ -1,0 +1,151 @@
+"""Which cases are chosen, and what is said of those that a variant cannot take."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kernelproof.cases import enumerate_cases, select_cases, unsupported
+from kernelproof.config import Budget, CaseSelection, OperatorConfig, Precision, ProfileSelection, VariantConfig
+from kernelproof.records import Case
+
+SHAPES = {
+    "main": {"batch": 1, "heads": 8, "seq": 512, "head_dim": 64},
+    **{f"s{n}": {"batch": 1, "heads": 2, "seq": n, "head_dim": 64} for n in (1, 63, 65, 127, 500, 513)},
+    "d128": {"batch": 1, "heads": 2, "seq": 200, "head_dim": 128},
+}
+OPTIONS: dict[str, list[Any]] = {"causal": [False, True], "layout": ["bhsd", "bshd"]}
+
+
+def variant(**changes: Any) -> VariantConfig:
+    made = VariantConfig(
+        operator="attention",
+        name="v",
+        role="variant",
+        device="cpu",
+        dtypes=["float16", "bfloat16"],
+        precision=Precision("input"),
+        passing="destination",
+        budget=Budget(120, 65536, 0),
+    )
+    return replace(made, **changes)
+
+
+def operator(**changes: Any) -> OperatorConfig:
+    made = OperatorConfig(
+        name="attention",
+        module="kernelproof.operators.attention",
+        shapes=SHAPES,
+        test=CaseSelection(list(SHAPES), OPTIONS, ["normal", "peaky", "sink_last"], [0, 1, 2]),
+        bench=CaseSelection(["main"], {"causal": [False, True]}, [], [0]),
+        profile=ProfileSelection("main"),
+        variants={},
+        baselines={},
+    )
+    return replace(made, **changes)
+
+
+def test_ids_are_unique_and_the_order_is_the_same_every_time() -> None:
+    first, second = (enumerate_cases(operator(), variant()) for _ in range(2))
+    assert first == second
+    assert len({case.id for case in first}) == len(first)
+
+
+def test_the_profiled_shape_gets_every_option_and_data_type() -> None:
+    cases = [c for c in enumerate_cases(operator(), variant()) if c.shape == "main" and c.family == "normal"]
+    seen = {(c.options["causal"], c.options["layout"], c.dtype) for c in cases}
+    assert len(seen) == 2 * 2 * 2
+
+
+def test_every_shape_gets_every_value_of_every_option() -> None:
+    cases = enumerate_cases(operator(), variant())
+    for shape in SHAPES:
+        for name, values in OPTIONS.items():
+            assert {c.options[name] for c in cases if c.shape == shape} == set(values)
+
+
+def test_shapes_between_them_get_every_pair_of_option_and_data_type() -> None:
+    cases = [c for c in enumerate_cases(operator(), variant()) if c.shape != "main"]
+    assert len({(c.options["causal"], c.options["layout"], c.dtype) for c in cases}) == 8
+
+
+def test_every_family_meets_the_profiled_shape_with_and_without_each_option() -> None:
+    cases = enumerate_cases(operator(), variant())
+    for family in ("peaky", "sink_last"):
+        chosen = [c for c in cases if c.family == family]
+        assert {c.shape for c in chosen} == {"main"}
+        assert {c.options["causal"] for c in chosen} == {False, True}
+        assert {c.dtype for c in chosen} == {"float16", "bfloat16"}
+
+
+def test_every_seed_is_used() -> None:
+    assert {c.seed for c in enumerate_cases(operator(), variant())} == {0, 1, 2}
+
+
+def test_seeds_can_be_given_where_the_configuration_has_none() -> None:
+    chosen = replace(operator().test, seeds=[])
+    assert {c.seed for c in enumerate_cases(operator(test=chosen), variant(), seeds=[7])} == {7}
+
+
+def test_without_families_all_that_the_operator_has_are_used() -> None:
+    from kernelproof.operators.attention import OPERATOR
+
+    chosen = replace(operator().test, families=[])
+    assert {c.family for c in enumerate_cases(operator(test=chosen), variant())} == set(OPERATOR.families)
+
+
+def test_the_count_stays_modest() -> None:
+    chosen = replace(operator().test, families=[])
+    assert len(enumerate_cases(operator(test=chosen), variant())) <= 60
+
+
+def test_benchmark_has_one_case_for_each_shape_option_and_data_type() -> None:
+    cases = enumerate_cases(operator(), variant(), "bench")
+    assert [c.bench_id for c in cases] == [
+        "main-float16",
+        "main-bfloat16",
+        "main-causal-float16",
+        "main-causal-bfloat16",
+    ]
+
+
+def test_what_a_variant_cannot_take_is_listed_with_the_reason() -> None:
+    selection = select_cases(operator(), variant(limits={"head_dim": [64]}, options={"causal": [False]}))
+    assert {c.dims["head_dim"] for c in selection.cases} == {64}
+    assert {c.options["causal"] for c in selection.cases} == {False}
+    reasons = {s.case.shape: s.reason for s in selection.skipped if s.case.options["causal"] is False}
+    assert reasons == {"d128": "takes head_dim 64, not 128"}
+    assert {s.reason for s in selection.skipped} == {"takes head_dim 64, not 128", "takes causal false, not true"}
+    everything = select_cases(operator(), variant())
+    assert len(selection.cases) + len(selection.skipped) == len(everything.cases)
+
+
+def test_a_data_type_that_is_not_taken_is_a_reason() -> None:
+    case = Case("attention", "main", SHAPES["main"], {}, "float64")
+    assert unsupported(variant(), case) == "takes float16 or bfloat16, not float64"
+
+
+def test_an_operator_without_options_has_cases() -> None:
+    plain = operator(test=CaseSelection(["main", "s63"], {}, ["normal"], [0]))
+    assert [c.id for c in enumerate_cases(plain, variant(dtypes=["float32"]))] == [
+        "main-float32-normal-s0",
+        "s63-float32-normal-s0",
+    ]
+
+
+def test_cases_are_chosen_without_torch() -> None:
+    script = "import sys, kernelproof.cases; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False, env={"PYTHONPATH": "src"}).returncode == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": [False, True]}, {"a": [1, 2, 3], "b": ["x", "y"]}])
+def test_any_number_of_options_and_values_is_covered(options: dict[str, list[Any]]) -> None:
+    shapes = list(SHAPES)
+    cases = enumerate_cases(operator(test=CaseSelection(shapes, options, ["normal"], [0])), variant())
+    for shape in shapes:
+        for name, values in options.items():
+            assert {c.options[name] for c in cases if c.shape == shape} == set(values)

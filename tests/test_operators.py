@@ -1,0 +1,379 @@
+"""The shipped operators: references against independent arithmetic, bounds, families, exact cases, known faults."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernelproof import baselines, judge, operators, simfp8
+from kernelproof.config import Precision, Tolerance
+from kernelproof.errors import ConfigError
+from kernelproof.images import Returned
+from kernelproof.operators import attention, qkt, rmsnorm
+from kernelproof.records import Case
+
+TOLERANCE = Tolerance(1.0, 1.5, 1 / 16, 1 / 64)
+INPUT = Precision("input", "input")
+ALL = [attention.OPERATOR, qkt.OPERATOR, rmsnorm.OPERATOR]
+SMALL: dict[str, dict[str, int]] = {
+    "attention": {"batch": 2, "heads": 4, "kv_heads": 2, "seq": 37, "head_dim": 32},
+    "qkt": {"batch": 2, "heads": 3, "seq": 21, "seq_k": 34, "head_dim": 32},
+    "rmsnorm": {"rows": 40, "cols": 77},
+}
+
+
+def case_of(operator: str, dims: dict[str, int] | None = None, **changes: Any) -> Case:
+    dtype = "uint8" if operator == "qkt" else "float16"
+    return Case(operator, "t", dims or SMALL[operator], changes.pop("options", {}), **{"dtype": dtype, **changes})
+
+
+def call_of(case: Case) -> operators.Call:
+    operator = next(o for o in ALL if o.name == case.operator)
+    return operator.make_call(case, judge.generator(case))
+
+
+def naive_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
+    """By the definition, one query at a time, in float64."""
+    out = torch.zeros(q.shape, dtype=torch.float64)
+    group = q.shape[1] // k.shape[1]
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            for i in range(q.shape[2]):
+                seen = min(k.shape[2], max(0, i + 1 + k.shape[2] - q.shape[2])) if causal else k.shape[2]
+                scores = [float(q[b, h, i].double() @ k[b, h // group, j].double()) * scale for j in range(seen)]
+                weights = [math.exp(s - max(scores)) for s in scores]
+                for j, weight in enumerate(weights):
+                    out[b, h, i] += weight / math.fsum(weights) * v[b, h // group, j].double()
+    return out
+
+
+# --- the interface ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operator", ALL, ids=lambda o: o.name)
+def test_every_operator_keeps_the_interface(operator: operators.Operator) -> None:
+    assert isinstance(operator, operators.Operator)
+    assert operator.families[0] == "normal"
+    assert operators.load(f"kernelproof.operators.{operator.name}", Path()) is operator
+
+
+def test_load_takes_a_path(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from kernelproof.operators.rmsnorm import OPERATOR\n")
+    assert operators.load("mine.py", tmp_path) is rmsnorm.OPERATOR
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import nothing_of_that_name\n", "cannot be imported"),
+        ("X = 1\n", "defines no OPERATOR"),
+        ("class O:\n    name = 'x'\nOPERATOR = O()\n", "lacks dims, options, families"),
+    ],
+)
+def test_load_says_what_is_wrong_with_a_module(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        operators.load("broken.py", tmp_path)
+
+
+def test_load_of_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        operators.load("absent.py", tmp_path)
+
+
+def test_dimensions_have_defaults_and_unknown_ones_are_refused() -> None:
+    dims = operators.dims_of(attention.OPERATOR, case_of("attention", {"heads": 6, "seq": 9, "head_dim": 8}))
+    assert dims == {"batch": 1, "heads": 6, "kv_heads": 6, "seq": 9, "seq_k": 9, "head_dim": 8}
+    with pytest.raises(ConfigError, match="does not give head_dim"):
+        operators.dims_of(attention.OPERATOR, case_of("attention", {"heads": 6, "seq": 9}))
+    with pytest.raises(ConfigError, match="unknown dimension headdim"):
+        operators.dims_of(attention.OPERATOR, case_of("attention", {"heads": 6, "seq": 9, "headdim": 8}))
+
+
+def test_units_of_a_precision() -> None:
+    half = operators.units(INPUT, torch.float16)
+    assert (half.output, half.intermediate, half.accumulate, half.smallest) == (2**-11, 2**-11, 2**-21, 2**-24)
+    mixed = operators.units(Precision("float32", "bfloat16"), torch.float16)
+    assert (mixed.output, mixed.intermediate, mixed.coarse) == (2**-24, 2**-8, 2**-8)
+    with pytest.raises(ConfigError, match="no unit roundoff"):
+        operators.units(Precision("float15"), torch.float16)
+
+
+@pytest.mark.parametrize("operator", ALL, ids=lambda o: o.name)
+def test_cases_are_reproducible_and_seeds_differ(operator: operators.Operator) -> None:
+    first, again, other = (call_of(case_of(operator.name, seed=seed)) for seed in (1, 1, 2))
+    for name, tensor in first.inputs.items():
+        assert torch.equal(tensor, again.tensor(name))
+    name = next(iter(first.inputs))
+    assert not torch.equal(first.tensor(name), other.tensor(name))
+
+
+@pytest.mark.parametrize(("operator", "family", "dtype"), [(o, f, d) for o in ALL for f in o.families for d in o.dtypes])
+def test_every_family_has_finite_inputs_and_a_finite_reference(
+    operator: operators.Operator, family: str, dtype: str
+) -> None:
+    call = call_of(case_of(operator.name, family=family, dtype=dtype))
+    precision = Precision("float32") if dtype == "uint8" else INPUT
+    reference = operator.reference(call, precision)
+    for tensor in call.inputs.values():
+        assert bool(torch.isfinite(tensor.float()).all())
+    assert bool(torch.isfinite(reference.output).all())
+    assert bool((reference.bound > 0).all())
+    assert reference.output.shape == reference.bound.shape == call.output.shape
+    # Rounding the exact result is well inside the bound.
+    rounded = reference.output.to(call.output.dtype).double()
+    assert bool(((rounded - reference.output).abs() <= reference.bound).all())
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("seq_k", [5, 9, 13])
+def test_attention_reference_is_the_definition(causal: bool, seq_k: int) -> None:
+    dims = {"batch": 2, "heads": 4, "kv_heads": 2, "seq": 9, "seq_k": seq_k, "head_dim": 8}
+    call = call_of(case_of("attention", dims, options={"causal": causal, "layout": "bshd"}))
+    reference = attention.OPERATOR.reference(call, INPUT)
+    q, k, v = (call.tensor(name) for name in "qkv")
+    expected = naive_attention(q, k, v, call.scalar("scale"), causal)
+    assert torch.allclose(reference.output, expected, rtol=1e-13, atol=1e-15)
+
+
+def test_queries_that_see_no_key_give_zero() -> None:
+    dims = {"heads": 2, "seq": 9, "seq_k": 5, "head_dim": 8}
+    call = call_of(case_of("attention", dims, options={"causal": True}))
+    reference = attention.OPERATOR.reference(call, INPUT)
+    assert reference.output[:, :, :4].abs().max() == 0
+    assert reference.output[:, :, 4:].abs().amin() > 0
+    assert reference.bound[:, :, :4].unique().tolist() == [2**-24]
+
+
+def test_attention_bound_is_the_formula_of_criterion_a() -> None:
+    call = call_of(case_of("attention", {"heads": 2, "seq": 19, "head_dim": 16}, family="peaky"))
+    reference = attention.OPERATOR.reference(call, INPUT)
+    q, k, v = (call.tensor(name).double() for name in "qkv")
+    scale, u, u_a = call.scalar("scale"), 2**-11, 2**-21
+    p = torch.softmax(scale * (q @ k.mT), -1)
+    t = scale * (q.abs() @ k.abs().mT)
+    o, a = p @ v, p @ v.abs()
+    d = (p * t) @ v.abs() + (p * t).sum(-1, keepdim=True) * o.abs()
+    bound = u * o.abs() + u * (1 + u) * a + u_a * (8 * a + math.sqrt(16) * d) + 2**-24
+    assert torch.allclose(reference.bound, bound, rtol=1e-5)
+
+
+def test_the_reference_does_not_depend_on_how_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = case_of("attention", {"batch": 2, "heads": 6, "kv_heads": 3, "seq": 150, "head_dim": 8}, options={"causal": True})
+    call = call_of(case)
+    whole = attention.Attention().reference(call, INPUT)
+    largest = 0
+
+    def attend(q: torch.Tensor, k: torch.Tensor, *rest: Any) -> Any:
+        nonlocal largest
+        largest = max(largest, q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2])
+        return original(q, k, *rest)
+
+    original = attention._attend
+    monkeypatch.setattr(attention, "_attend", attend)
+    monkeypatch.setitem(attention.CHUNK_ELEMENTS, "cpu", 3000)
+    parts = attention.Attention().reference(call, INPUT)
+    assert largest <= 3000
+    assert torch.allclose(whole.output, parts.output, rtol=1e-13, atol=1e-15)
+    assert torch.allclose(whole.bound, parts.bound, rtol=1e-5)
+
+
+def test_layouts_share_values_and_a_reference() -> None:
+    plain, strided = (call_of(case_of("attention", options={"layout": layout})) for layout in ("bhsd", "bshd"))
+    assert strided.tensor("q").stride() == (37 * 4 * 32, 32, 4 * 32, 1)
+    assert strided.output.stride() == strided.tensor("q").stride()
+    assert torch.equal(plain.tensor("v"), strided.tensor("v"))
+    first = attention.OPERATOR.reference(plain, INPUT)
+    assert attention.OPERATOR.reference(strided, INPUT) is first
+    assert attention.OPERATOR.reference(plain, Precision("input", "float32")) is not first
+
+
+def test_the_staircase_raises_the_maximum_in_every_block() -> None:
+    call = call_of(case_of("attention", {"heads": 2, "seq": 128, "head_dim": 64}, family="staircase"))
+    scores = call.tensor("q").double() @ call.tensor("k").double().mT * call.scalar("scale")
+    maxima = scores.mean((0, 1, 2)).reshape(-1, 16).mean(-1)
+    assert bool((maxima.diff() > 0.5).all())
+
+
+@pytest.mark.parametrize(("family", "key"), [("sink_first", 0), ("sink_last", -1)])
+def test_a_sink_takes_most_of_the_weight(family: str, key: int) -> None:
+    call = call_of(case_of("attention", {"heads": 2, "seq": 128, "head_dim": 64}, family=family))
+    scores = call.tensor("q").double() @ call.tensor("k").double().mT * call.scalar("scale")
+    assert float(torch.softmax(scores, -1)[..., key].median()) > 0.7
+
+
+def test_denormal_inputs_are_subnormal_and_matter() -> None:
+    call = call_of(case_of("attention", {"heads": 2, "seq": 64, "head_dim": 64}, family="denormal"))
+    smallest = torch.finfo(torch.float16).tiny
+    q = call.tensor("q")
+    assert float((call.tensor("v").abs() < smallest).float().mean()) > 0.95
+    assert float((q[..., ::2].abs() < smallest).float().mean()) > 0.9
+    reference = attention.OPERATOR.reference(call, INPUT)
+    call.arguments["q"] = q.where(q.abs() >= smallest, torch.zeros_like(q))
+    flushed = attention.OPERATOR.reference(call, INPUT)
+    assert bool(((flushed.output - reference.output).abs() > reference.bound).any())
+
+
+def test_attention_cost() -> None:
+    dims = {"batch": 1, "heads": 8, "seq": 512, "head_dim": 64}
+    full = attention.OPERATOR.cost(case_of("attention", dims))
+    assert full.flops == 4 * 8 * 512 * 512 * 64
+    assert full.exponentials == 8 * 512 * 512
+    assert (full.bytes_read, full.bytes_written) == (3 * 8 * 512 * 64 * 2, 8 * 512 * 64 * 2)
+    causal = attention.OPERATOR.cost(case_of("attention", dims, options={"causal": True}))
+    assert causal.exponentials == 8 * 512 * 513 / 2
+
+
+# --- exact cases ------------------------------------------------------------------------------------------------------
+
+LIBRARY = {"attention": baselines.sdpa_math, "qkt": baselines.qkt_torch, "rmsnorm": baselines.rmsnorm_torch}
+
+
+def run_library(call: operators.Call, operator: str) -> torch.Tensor:
+    return LIBRARY[operator](*(value for name, value in call.arguments.items() if name not in call.outputs))
+
+
+@pytest.mark.parametrize("operator", ALL, ids=lambda o: o.name)
+def test_exact_cases_are_right_and_the_library_gives_them(operator: operators.Operator) -> None:
+    for dtype in operator.dtypes:
+        for options in [{name: values[i] for name, values in operator.options.items()} for i in (0, 1)]:
+            case = case_of(operator.name, dtype=dtype, options=options)
+            made = operator.sanity_calls(case, judge.generator(case))
+            assert len(made) == 2
+            for exact in made:
+                assert exact.reference.exact
+                precision = Precision("float32") if dtype == "uint8" else INPUT
+                reference = operator.reference(exact.call, precision)
+                use = torch.isfinite(exact.reference.bound)
+                assert float(use.double().mean()) > 0.05
+                assert bool(((exact.reference.output - reference.output).abs() <= reference.bound)[use].all())
+                returned = Returned(run_library(exact.call, operator.name))
+                result = judge.judge(exact.case, exact.call, exact.reference, returned, TOLERANCE, operator=operator)
+                assert result.failures == []
+
+
+@pytest.mark.parametrize("head_dim", [16, 32, 40, 64, 80, 128])
+@pytest.mark.parametrize("seq", [1, 7, 128, 600])
+def test_one_hot_scores_are_zero_for_one_key_and_far_below_for_the_rest(head_dim: int, seq: int) -> None:
+    case = case_of("attention", {"heads": 2, "seq": seq, "head_dim": head_dim}, options={"causal": True})
+    q, k, v, expected = attention._one_hot_exact(attention.Draw(case, judge.generator(case)))
+    scores = q @ k.mT / math.sqrt(head_dim)
+    best = scores.topk(min(2, seq), -1).values
+    assert best[..., 0].abs().max() == 0
+    if 2 ** 2 ** int(math.log2(head_dim // 2)) < seq:
+        return  # there are not that many codewords, and some keys are the same
+    if seq > 1:
+        assert best[..., 1].max() <= -200
+    chosen = scores.argmax(-1)
+    assert bool((chosen <= torch.arange(seq)).all())
+    assert torch.equal(expected, v.gather(2, chosen[..., None].expand(v.shape)))
+
+
+def test_a_row_that_is_off_by_one_in_the_last_place_is_no_exact_result() -> None:
+    case = case_of("attention")
+    exact = attention.OPERATOR.sanity_calls(case, judge.generator(case))[0]
+    output = exact.reference.output.to(torch.float16)
+    output[1, 2, 3, 4] = torch.nextafter(output[1, 2, 3, 4], torch.tensor(1e4, dtype=torch.float16))
+    result = judge.judge(exact.case, exact.call, exact.reference, Returned(output), TOLERANCE)
+    assert [f.criterion for f in result.failures] == ["exact"]
+    assert result.first_bad_index == [1, 2, 3, 4]
+
+
+# --- scores of codes --------------------------------------------------------------------------------------------------
+
+
+def test_scores_reference_is_the_definition() -> None:
+    case = case_of("qkt", options={"scaled": True})
+    call = call_of(case)
+    reference = qkt.OPERATOR.reference(call, Precision("float32"))
+    b, h, i, j = 1, 2, 20, 33
+    total = 0.0
+    for f in range(32):
+        x = (int(call.tensor("q_codes")[b, h, i, f]) - 128) / 127 * 448 * float(call.tensor("q_scale")[b, h])
+        y = (int(call.tensor("k_codes")[b, h, j, f]) - 128) / 127 * 448 * float(call.tensor("k_scale")[b, h])
+        total += x * y
+    assert float(reference.output[b, h, i, j]) == pytest.approx(total / math.sqrt(32), rel=1e-12)
+
+
+@pytest.mark.parametrize("family", qkt.OPERATOR.families)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_library_scores_pass(family: str, scaled: bool) -> None:
+    case = case_of("qkt", family=family, options={"scaled": scaled})
+    call = call_of(case)
+    reference = qkt.OPERATOR.reference(call, Precision("float32"))
+    result = judge.judge(case, call, reference, Returned(run_library(call, "qkt")), TOLERANCE)
+    assert result.failures == []
+
+
+@pytest.mark.parametrize("name", ["Q and K", "Q only", "K only"])
+def test_a_wrong_zero_point_is_named(name: str) -> None:
+    case = case_of("qkt")
+    call = call_of(case)
+    zero = {"q": 128.0 if name == "K only" else 127.5, "k": 128.0 if name == "Q only" else 127.5}
+    q, k = (simfp8.decode(call.tensor(f"{n}_codes"), call.tensor(f"{n}_scale"), zero[n]) for n in "qk")
+    output = (q @ k.mT).float()
+    reference = qkt.OPERATOR.reference(call, Precision("float32"))
+    result = judge.judge(case, call, reference, Returned(output), TOLERANCE, operator=qkt.OPERATOR)
+    assert result.status == "failed"
+    assert f"codes are decoded with zero point 127.5; the encoder's is 128 ({name})" in result.failures[0].message
+
+
+# --- RMSNorm ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", rmsnorm.OPERATOR.dtypes)
+@pytest.mark.parametrize("family", rmsnorm.OPERATOR.families)
+def test_library_rmsnorm_passes(family: str, dtype: str) -> None:
+    case = case_of("rmsnorm", family=family, dtype=dtype)
+    call = call_of(case)
+    reference = rmsnorm.OPERATOR.reference(call, Precision("input"))
+    result = judge.judge(case, call, reference, Returned(run_library(call, "rmsnorm")), TOLERANCE)
+    assert result.failures == []
+
+
+def faulty_rmsnorm(fault: str, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    x, w = x.float(), weight.float()
+    square = x.square().mean(-1, keepdim=True)
+    if fault == "eps is left out":
+        return x * square.rsqrt() * w
+    if fault == "the weight is not applied":
+        return x * (square + eps).rsqrt()
+    if fault == "the mean is subtracted":
+        centred = x - x.mean(-1, keepdim=True)
+        return centred * (centred.square().mean(-1, keepdim=True) + eps).rsqrt() * w
+    if fault == "only the first 64 columns":
+        return x * (x[:, :64].square().sum(-1, keepdim=True) / x.shape[1] + eps).rsqrt() * w
+    return x * (square * x.shape[1] + eps).rsqrt() * w
+
+
+@pytest.mark.parametrize(
+    ("fault", "family"),
+    [
+        ("eps is left out", "small"),
+        ("the weight is not applied", "normal"),
+        ("the mean is subtracted", "offset"),
+        ("only the first 64 columns", "normal"),
+        ("the sum of squares is not divided", "normal"),
+    ],
+)
+def test_faults_of_rmsnorm_are_named(fault: str, family: str) -> None:
+    case = case_of("rmsnorm", {"rows": 20, "cols": 140}, family=family)
+    call = call_of(case)
+    output = faulty_rmsnorm(fault, call.tensor("x"), call.tensor("weight"), call.scalar("eps")).half()
+    reference = rmsnorm.OPERATOR.reference(call, Precision("input"))
+    result = judge.judge(case, call, reference, Returned(output), TOLERANCE, operator=rmsnorm.OPERATOR)
+    assert fault in result.failures[0].message
+
+
+def test_costs_of_the_small_operators() -> None:
+    scores = qkt.OPERATOR.cost(case_of("qkt", {"heads": 2, "seq": 8, "head_dim": 64}))
+    assert scores == operators.Cost(2 * 2 * 8 * 8 * 64, 2 * 2 * 8 * 64 + 16, 2 * 8 * 8 * 4)
+    norm = rmsnorm.OPERATOR.cost(case_of("rmsnorm", {"rows": 3, "cols": 8}))
+    assert norm == operators.Cost(96, (24 + 8) * 2, 48)
