@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -12,12 +13,9 @@ from kernelproof.ladder.climb import Climb, Resources, Session
 
 SESSION = pytest.StashKey[Session]()
 FOLDER = pytest.StashKey["tempfile.TemporaryDirectory[str]"]()
+# pytest reads no command-line options from a conftest that is found through --pyargs.
+CONFIG_VARIABLE = "KERNELPROOF_CONFIG"
 CASES = {"test_correctness": "cases", "test_determinism": "repeated_cases"}
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--kernelproof-config`: which configuration, when run by hand."""
-    parser.addoption("--kernelproof-config", default="config.yaml", metavar="FILE", help="default: config.yaml")
 
 
 def session_of(config: pytest.Config) -> Session:
@@ -29,7 +27,7 @@ def session_of(config: pytest.Config) -> Session:
         from kernelproof.config import load
 
         try:
-            settings = load(Path(config.getoption("--kernelproof-config")))
+            settings = load(Path(os.environ.get(CONFIG_VARIABLE, "config.yaml")))
         except KernelproofError as error:
             raise pytest.UsageError(str(error)) from None
         config.stash[FOLDER] = tempfile.TemporaryDirectory(prefix="kernelproof-")

@@ -1,0 +1,86 @@
+"""`kernelproof init`: the folder is what examples/ holds, and the tutorial works to the letter."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from defects import REPOSITORY
+
+from kernelproof import config, scaffold
+from kernelproof.errors import KernelproofError
+
+TUTORIAL = REPOSITORY / "docs" / "how-to" / "add-a-kernel.md"
+
+
+def test_the_example_is_what_init_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = scaffold.run("gelu", Path("examples/gelu"))
+    example = REPOSITORY / "examples" / "gelu"
+    assert {path.name for path in made} == {p.name for p in example.iterdir() if p.name != "__pycache__"}
+    for path in made:
+        same = path.read_text() == (example / path.name).read_text()
+        assert same, f"{path.name} differs: remove examples/gelu and run `kernelproof init gelu`"
+
+
+def test_the_folder_is_a_valid_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    scaffold.run("swish2", Path("a/b"))
+    found = config.load(Path("a/b/config.yaml"))
+    assert list(found.operators) == ["swish2"]
+    assert found.operators["swish2"].variants["cpu"].sources == ["a/b/kernel.cc"]
+
+
+@pytest.mark.parametrize(
+    ("name", "into", "words"),
+    [
+        ("My-Op", "x", "for example my_op"),
+        ("3d", "x", "for example my_3d"),
+        ("op", "../x", "outside the current one"),
+        ("op", ".", "exists and is left as it is"),
+    ],
+)
+def test_what_init_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, into: str, words: str) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("kernel.cu").write_text("mine")
+    with pytest.raises(KernelproofError, match=words):
+        scaffold.run(name, Path(into))
+    assert Path("kernel.cu").read_text() == "mine"
+    assert [path.name for path in tmp_path.rglob("*.yaml")] == []
+
+
+def test_the_tutorial_to_the_letter(tmp_path: Path) -> None:
+    """Every shell block of the tutorial, in order, in an empty folder."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, module in (("kernelproof", "-m kernelproof"), ("python", "")):
+        (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+        (commands / name).chmod(0o755)
+    folder = tmp_path / "project"
+    folder.mkdir()
+    environment = {
+        **os.environ,
+        "PATH": f"{commands}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(REPOSITORY / "src"),
+    }
+    blocks = re.findall(r"^```sh\n(.*?)^```$", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 6
+    output = []
+    for block in blocks:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block], cwd=folder, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+        output.append(done.stdout)
+    assert re.search(r"\d+ passed", output[3])
+    broken = json.loads(output[4][output[4].index("{") :])
+    assert broken["verdict"] == "wrong"
+    assert broken["reason"].startswith("sanity: ")
+    assert re.search("unwritten: .*row 6, column 32", broken["reason"]), broken["reason"]
+    assert json.loads((folder / "results/test/squash/cpu.json").read_text())["verdict"] == "correct"
