@@ -1,5 +1,6 @@
 """kernelproof run: the display, the verdicts, and how a run ends."""
 
+import contextlib
 import fcntl
 import io
 import json
@@ -78,6 +79,16 @@ def test_a_line_for_each_finished_piece_of_work() -> None:
     assert display.folder == "0123456789ab"
 
 
+def read_all(controller: int) -> str:
+    """What a terminal was shown, once nobody writes to it any more."""
+    shown = b""
+    with contextlib.suppress(OSError):  # a pty's way to say that it has ended
+        while part := os.read(controller, 65536):
+            shown += part
+    os.close(controller)
+    return shown.decode()
+
+
 def test_a_terminal_shows_what_is_running(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     controller, terminal = pty.openpty()
@@ -90,8 +101,7 @@ def test_a_terminal_shows_what_is_running(monkeypatch: pytest.MonkeyPatch) -> No
         display.event_line(json.dumps(start | {"t": 112.5, "event": "end", "status": "ok", "message": "x" * 200}))
         display.refresh(113.0)
         display.erase()
-        shown = os.read(controller, 65536).decode()
-    os.close(controller)
+    shown = read_all(controller)
     assert "\r\x1b[K0/7  build attention/cpu_flash 12 s" in shown
     assert shown.endswith("\r\x1b[K")
     assert all(len(line) < 60 for line in re.sub(r"\x1b\[K", "", shown).replace("\r", "\n").split("\n"))

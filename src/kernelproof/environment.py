@@ -123,12 +123,8 @@ def _main(caller: Path, python_path: str, arguments: list[str]) -> int:
     if options.no_install:
         check_modules(python, environment)
     command = pytest_command(python, rest) if options.command == "selftest" else run_command(python, options, rest)
-    _become(command, environment)
-
-
-def _become(command: list[str], environment: dict[str, str]) -> NoReturn:
     sys.stdout.flush()
-    os.execve(command[0], command, environment)
+    return os.execve(command[0], command, environment)
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
