@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -21,7 +22,7 @@ def test_an_axis_keeps_everything_inside_and_its_labels_apart(values: list[float
     assert places == sorted(places) if values == sorted(values) else True
     at = [t.at for t in axis.ticks]
     assert 2 <= len(at) <= 10
-    assert all(b - a >= 9 for a, b in zip(at, at[1:], strict=False))
+    assert all(b - a >= 9 for a, b in itertools.pairwise(at))
 
 
 def test_an_axis_is_monotonic_and_logarithmic_steps_are_equal() -> None:

@@ -39,22 +39,48 @@ def test_ratios(value: float | None, expected: str) -> None:
 @pytest.mark.parametrize(
     ("value", "digits", "expected"),
     [
-        (0.4231, 2, "0.42"), (912.4, 2, "912"), (1.234e-7, 2, "1.2×10⁻⁷"), (3.2e12, 3, "3.20×10¹²"), (0.0, 3, "0"), (None, 3, "–"),
-        (math.nan, 3, "NaN"), (-math.inf, 3, "−∞"), (-0.5, 2, "−0.50"), (9.999, 2, "10"), ("sm_90", 3, "sm_90"),
+        (0.4231, 2, "0.42"),
+        (912.4, 2, "912"),
+        (1.234e-7, 2, "1.2×10⁻⁷"),
+        (3.2e12, 3, "3.20×10¹²"),
+        (0.0, 3, "0"),
+        (None, 3, "–"),
+        (math.nan, 3, "NaN"),
+        (-math.inf, 3, "−∞"),
+        (-0.5, 2, "−0.50"),
+        (9.999, 2, "10"),
+        ("sm_90", 3, "sm_90"),
     ],
-)  # fmt: skip
+)
 def test_significant_figures(value: float | str | None, digits: int, expected: str) -> None:
     assert formats.significant(value, digits) == expected
 
 
 def test_sizes_seconds_rates_counts() -> None:
     plain = [
-        formats.size(512), formats.size(49152), formats.size(1_310_720), formats.seconds(0.0042), formats.seconds(0.34),
-        formats.seconds(192.4), formats.rate(4.38e14, "FLOP/s"), formats.rate(12, "B/s"), formats.count(2_097_152), formats.percent(0.517),
-    ]  # fmt: skip
+        formats.size(512),
+        formats.size(49152),
+        formats.size(1_310_720),
+        formats.seconds(0.0042),
+        formats.seconds(0.34),
+        formats.seconds(192.4),
+        formats.rate(4.38e14, "FLOP/s"),
+        formats.rate(12, "B/s"),
+        formats.count(2_097_152),
+        formats.percent(0.517),
+    ]
     assert [text.replace(formats.THIN, " ") for text in plain] == [
-        "512 B", "48.0 KiB", "1.25 MiB", "4.2 ms", "0.3 s", "3 min 12 s", "438 TFLOP/s", "12.0 B/s", "2 097 152", "51.7 %",
-    ]  # fmt: skip
+        "512 B",
+        "48.0 KiB",
+        "1.25 MiB",
+        "4.2 ms",
+        "0.3 s",
+        "3 min 12 s",
+        "438 TFLOP/s",
+        "12.0 B/s",
+        "2 097 152",
+        "51.7 %",
+    ]
 
 
 def test_lists_and_plurals() -> None:

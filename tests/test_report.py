@@ -2,6 +2,7 @@
 
 import dataclasses
 import html.parser
+import itertools
 import os
 import re
 import subprocess
@@ -27,6 +28,10 @@ Run = tuple[ManifestRecord, dict[str, Record]]
 def render(root: Path, run: Run) -> tuple[str, str]:
     found = report.read_all(report_records.write_run(root, run), root)
     return report.render_html(found, report_records.SETTINGS), report.render_summary(found, report_records.SETTINGS)
+
+
+def _head(text: str) -> str:
+    return text.partition("</head>")[0]
 
 
 class Page(html.parser.HTMLParser):
@@ -101,7 +106,7 @@ def test_the_page_stands_alone(name: str, tmp_path: Path) -> None:
     assert text.startswith("<!doctype html>")
     assert page.of("html") == [{"lang": "en"}]
     assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in page.of("meta")
-    assert len(page.of("h1")) == len(page.of("title")) == len(page.of("main")) == 1
+    assert len(page.of("h1")) == len(page.of("main")) == _head(text).count("<title>") == 1
     policy = next(a["content"] for a in page.of("meta") if a.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None
     assert policy.startswith("default-src 'none'")
@@ -114,7 +119,8 @@ def test_the_page_stands_alone(name: str, tmp_path: Path) -> None:
 def test_the_same_records_give_the_same_bytes_anywhere(tmp_path: Path) -> None:
     page, summary = render(tmp_path, report_records.gpu_run())
     script = (
-        "import sys; from pathlib import Path; sys.path[:0] = sys.argv[1:3]; import report_records as r; from kernelproof import report\n"
+        "import sys; from pathlib import Path; sys.path[:0] = sys.argv[1:3]\n"
+        "import report_records as r; from kernelproof import report\n"
         "found = report.read_all(Path(sys.argv[3]), Path(sys.argv[4]))\n"
         "out = report.render_html(found, r.SETTINGS) + report.render_summary(found, r.SETTINGS)\n"
         "sys.stdout.buffer.write(out.encode())"
@@ -277,53 +283,60 @@ def test_facts_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
 
 HOSTILE = (
     '<script>alert(1)</script>" onmouseover="x\' \x1b[31mred\x1b[0m \0 \u202e |]]> --> {{ 7*7 }} {% raw %} `x` @octocat #1 '
-    "https://example.org ![i](http://e.org/i.png)"
+    "https://example.org ![i](http://e.org/i.png)\n```\n````\n| a | b |\n"
 )
 
 
-def poison(value: object) -> object:
+# Words that kernelproof itself chooses and that decide what is shown at all.
+OWN_WORDS = frozenset(
+    ("role", "status", "verdict", "mode", "modes", "method", "correctness", "build", "speed", "device")
+)
+
+
+def poison(value: object, spared: frozenset[str] = frozenset()) -> object:
     """Every text in a record followed by something that no template may let through."""
     if isinstance(value, str):
         return value + HOSTILE
     if isinstance(value, list):
-        return [poison(item) for item in value]
+        return [poison(item, spared) for item in value]
     if isinstance(value, dict):
-        return {poison(key): poison(item) for key, item in value.items()}
+        return {poison(key): poison(item, spared) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.replace(value, **{f.name: poison(getattr(value, f.name)) for f in dataclasses.fields(value)})
+        names = [f.name for f in dataclasses.fields(value) if f.name not in spared]
+        return dataclasses.replace(value, **{name: poison(getattr(value, name), spared) for name in names})
     return value
 
 
-def test_hostile_text_stays_text(tmp_path: Path) -> None:
+def prose(markdown: str) -> str:
+    """Markdown without fenced blocks and code spans, whose text GitHub shows as it is."""
+    lines, fence = [], ""
+    for line in markdown.splitlines():
+        if fence or line.startswith("```"):
+            marks = re.match(r"`*", line)[0]  # type: ignore[index]
+            fence = marks if not fence else "" if marks == fence and line == fence else fence
+        else:
+            lines.append(re.sub(r"(?<!\\)(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", line))
+    assert not fence
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("spared", [OWN_WORDS, frozenset()], ids=["texts", "everything"])
+def test_hostile_text_stays_text(spared: frozenset[str], tmp_path: Path) -> None:
     manifest, records = report_records.gpu_run()
-    paths = list(records)
-    hostile = {path: poison(record) for path, record in records.items()}
-    changed = poison(manifest)
+    hostile = {path: poison(record, spared) for path, record in records.items()}
+    changed = poison(manifest, spared)
     assert isinstance(changed, ManifestRecord)
-    changed.records, changed.folder = paths, "folder"
+    changed.records, changed.folder = list(records), "folder"
     text, summary = render(tmp_path, (changed, hostile))  # type: ignore[arg-type]
     page = checked(text)
     assert "<script>alert(1)</script>" in page.text
     assert "{{ 7*7 }}" in page.text
-    assert "\x1b" not in text + summary
-    assert "\0" not in text + summary
-    assert "\u202e" not in text + summary
-    outside_code = re.sub(r"(?s)(`+)(?!`).*?(?<!`)\1(?!`)", "", summary)
-    assert not re.search(r"<(?!/?(details|summary)>|!-- -->)", outside_code.replace("\\<", ""))
-    assert not re.search(r"(?<!\\)!\[|@octocat", outside_code)
-
-
-def test_statuses_that_only_tests_have_poisoned_do_not_break_the_page(tmp_path: Path) -> None:
-    manifest, records = report_records.gpu_run()
-    only_names = {
-        path: dataclasses.replace(record, variant=HOSTILE) if hasattr(record, "variant") else record  # type: ignore[call-arg]
-        for path, record in records.items()
-    }
-    for verdict in manifest.verdicts:
-        verdict.variant += HOSTILE
-        verdict.reason = HOSTILE
-    page = checked(render(tmp_path, (manifest, only_names))[0])
-    assert "<script>alert(1)</script>" in page.text
+    for character in ("\x1b", "\0", "\u202e"):
+        assert character not in text + summary
+    plain = prose(summary).replace("\\<", "").replace("@<!-- -->", "")
+    assert set(re.findall(r"<[^ >]*>?", plain)) <= {"<details>", "</details>", "<summary>", "</summary>"}
+    outside_html = re.sub(r"<summary>.*?</summary>", "", plain)
+    assert not re.search(r"(?<!\\)(!\[|\]\()|@\w|https?:", outside_html)
 
 
 def test_every_table_of_the_summary_is_rectangular(tmp_path: Path) -> None:
@@ -351,17 +364,25 @@ def large_run() -> Run:
                 failure = Failure("bound", "the largest error is far above its bound " * 6)
                 record.cases = [
                     CaseResult(
-                        f"mission-causal-float16-normal-s{n}", f"shape{n % 40}", {"seq": n}, {"causal": True}, "float16", "normal", n, "failed", [failure]
+                        f"mission-causal-float16-normal-s{n}",
+                        f"shape{n % 40}",
+                        {"seq": n},
+                        {"causal": True},
+                        "float16",
+                        "normal",
+                        n,
+                        "failed",
+                        [failure],
                     )
                     for n in range(4000)
-                ]  # fmt: skip
+                ]
             case report_records.BuildRecord():
                 record.compiler_message = "error: expected an expression; this goes on and on\n" * 20_000
                 record.cubins = [dataclasses.replace(c, kernels=c.kernels * 300) for c in record.cubins]
             case report_records.ProfileRecord():
                 for kernel in record.kernels:
-                    kernel.metrics |= {f"metric_{n}": Metric(1.0, "") for n in range(50)}
-                    kernel.rules += [RuleAdvice(f"Rule{n}", "info", "advice " * 20) for n in range(20)]
+                    kernel.metrics |= {f"metric_{n}": Metric(1.0, "") for n in range(100)}
+                    kernel.rules += [RuleAdvice(f"Rule{n}", "info", "advice " * 40) for n in range(60)]
                 record.kernels *= 40
     return manifest, records
 
@@ -378,9 +399,7 @@ def test_a_page_that_would_be_too_large_is_shortened_and_says_so(tmp_path: Path)
 
 def test_least_detail_comes_last() -> None:
     figures = [dataclasses.astuple(limits) for limits in LIMITS]
-    assert all(
-        all(a >= b for a, b in zip(more, less, strict=True)) for more, less in zip(figures, figures[1:], strict=False)
-    )
+    assert all(all(a >= b for a, b in zip(more, less, strict=True)) for more, less in itertools.pairwise(figures))
 
 
 def test_a_page_that_cannot_be_made_small_enough_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ _ANSI = re.compile(
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # operating-system commands: titles, hyperlinks
     r"|\x1b[ -/]*[0-~]"  # any other escape sequence
 )
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~@&$:])")
+_MARKDOWN = re.compile(r"([\\`*_\[\]#|<>~!@&$]|:(?=/)|(?<=www)\.)")
 
 
 @dataclass(frozen=True)
@@ -214,8 +214,8 @@ def md_code(text: object, limit: int = 240) -> str:
     return f"{fence}{pad}{line}{pad}{fence}" if line else ABSENT
 
 
-def md_block(text: object, limit: int) -> str:
+def md_block(text: object, limit: int, language: str = "text") -> str:
     """Text as a fenced code block whose fence the text cannot close."""
     body = excerpt(text, limit)
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", body)), default=0))
-    return f"{fence}text\n{body}\n{fence}"
+    return f"{fence}{language}\n{body}\n{fence}"

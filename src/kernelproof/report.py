@@ -5,6 +5,7 @@ Nothing in either comes from the moment of rendering: the same records give the 
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,7 +187,11 @@ def _context(found: Records, settings: Settings, limits: Limits) -> dict[str, An
 
 
 def _template(name: str) -> jinja2.Template:
-    html = ".html" in name
+    return _environment(html=".html" in name).get_template(name)
+
+
+@functools.cache
+def _environment(html: bool) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=html,
@@ -221,7 +226,7 @@ def _template(name: str) -> jinja2.Template:
         }
     )
     environment.globals["sign"] = lambda found: {"good": "✅", "bad": "❌", "warn": "⚠️"}.get(found.kind, "➖")
-    return environment.get_template(name)
+    return environment
 
 
 def _finalize(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -96,7 +97,7 @@ class ReproduceView:
     commit: str
     dirty: bool
     diff: str
-    commands: tuple[tuple[str, str], ...]
+    script: str
 
 
 CLASSES = {
@@ -126,7 +127,7 @@ def reproduce(records: Records) -> ReproduceView:
         newest.commit or "",
         newest.dirty,
         (newest.diff_sha256 or "")[:8],
-        _commands(records, newest),
+        _script(records, newest),
     )
 
 
@@ -138,24 +139,28 @@ def _measured(what: str, state: Provenance) -> MeasuredRow:
     return MeasuredRow(what, state.commit or formats.ABSENT, shown_state, state.utc)
 
 
-def _commands(records: Records, state: Provenance) -> tuple[tuple[str, str], ...]:
-    commands = []
+def _script(records: Records, state: Provenance) -> str:
+    """Commands, each under a comment that says what it does; names are quoted for the shell."""
+    commands = [("everything again, from nothing", ["./repro.sh", "--fresh"])]
     if state.commit:
-        commands.append(("the code that was measured", f"git checkout {state.commit}"))
-    commands.append(("everything again, from nothing", "./repro.sh --fresh"))
+        commands.insert(0, ("the code that was measured", ["git", "checkout", state.commit]))
     tested = next((t for t in records.tests if t.status == OK and t.role == "variant"), None)
     if tested:
-        commands.append(
-            ("one variant's tests", f"kernelproof test --operator {tested.operator} --variant {tested.variant}")
-        )
-    bench = next((b for b in records.benches if b.status == OK and b.cases), None)
-    if bench:
+        selection = ["--operator", tested.operator, "--variant", tested.variant]
+        commands.append(("one variant’s tests", ["kernelproof", "test", *selection]))
+    for bench in records.benches:
         name = next((c.name for c in bench.contenders if c.role == "variant" and c.correct), None)
-        if name:
-            select = f"--operator {bench.operator} --variant {name} --shape {bench.cases[0].shape}"
-            commands.append(("one launch, for a profiler", f"kernelproof bench {select} --once"))
-    commands.append(("is the bundle whole and unchanged?", "kernelproof verify kernelproof-*.tar.gz"))
-    return tuple(commands)
+        if bench.status == OK and bench.cases and name:
+            selection = ["--operator", bench.operator, "--variant", name, "--shape", bench.cases[0].shape]
+            commands.append(
+                (
+                    f"one call on the {bench.device}, as a profiler wants it",
+                    ["kernelproof", "bench", *selection, "--once"],
+                )
+            )
+    lines = [f"# {formats.one_line(what)}\n{formats.one_line(shlex.join(command), 1000)}" for what, command in commands]
+    lines.append("# is the bundle whole and unchanged?\nkernelproof verify kernelproof-*.tar.gz")
+    return "\n".join(lines)
 
 
 def class_totals(manifest: ManifestRecord) -> list[ClassTotal]:
