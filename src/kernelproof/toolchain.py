@@ -123,8 +123,8 @@ class ToolCache:
                 kept = json.loads(path.read_text(encoding="utf-8"))
                 self.entries = {key: entry for key, entry in kept.items() if isinstance(entry, dict)}
 
-    def tool(self, name: str, path: Path, origin: str) -> Tool:
-        """Identify a program. Raises ToolError when it cannot be read."""
+    def tool(self, name: str, path: Path, origin: str, version: str | None = None) -> Tool:
+        """Identify a program, asking it for its version unless that is given. Raises ToolError when it cannot be read."""
         try:
             state = path.stat()
             key = str(path)
@@ -134,7 +134,7 @@ class ToolCache:
                     "bytes": state.st_size,
                     "mtime_ns": state.st_mtime_ns,
                     "sha256": sha256_file(path),
-                    "version": tool_version(path) if os.access(path, os.X_OK) else "",
+                    "version": tool_version(path) if version is None and os.access(path, os.X_OK) else version or "",
                 }
                 self.entries[key] = entry
                 self._save()
@@ -202,7 +202,8 @@ def find_host_compiler(cache: Path | None = None) -> HostCompiler:
     parts = {"driver": driver.sha256}
     proper = run([found, "-print-prog-name=cc1plus"], check=False, timeout_s=20).stdout.strip()
     if os.path.isabs(proper) and Path(proper).is_file():
-        parts["cc1plus"] = known.tool("cc1plus", Path(proper), "system").sha256
+        # Asked for its version, it compiles its standard input as well and leaves `<stdin>.s` behind.
+        parts["cc1plus"] = known.tool("cc1plus", Path(proper), "system", driver.version).sha256
     return HostCompiler(driver, _combined(parts))
 
 
