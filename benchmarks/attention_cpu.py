@@ -101,7 +101,8 @@ def main() -> int:
         ours, theirs = samples[case_id, mode, OURS], samples[case_id, mode, PEER]
         mine, other = (statistics.time_estimate(blocks, statistics.Settings()) for blocks in (ours, theirs))
         ratio = statistics.ratio_estimate(ours, theirs, statistics.Settings())
-        assert mine and other and ratio  # every process has timed both
+        if not (mine and other and ratio):
+            raise SystemExit(f"{case_id} {mode}: never timed in the same block")
         times = f"{OURS} {mine.value / 1000:.3f} ms, torch {other.value / 1000:.3f} ms"
         print(f"{case_id} {mode:4}: {times}; ratio {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]")
         slower |= ratio.value > 1

@@ -46,11 +46,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "Snakefile").write_text(EMPTY)
         timed(Path(folder))  # the first run of each fills caches
-        _, said = timed(ROOT, "report")
+        _, said = timed(ROOT, "report", "--dry-run")
         if "Nothing to be done" not in said:
-            _, said = timed(ROOT, "report")
-        if "Nothing to be done" not in said:
-            raise SystemExit(f"`snakemake -j1 report` still finds something to do after it was run:\n{said[-2000:]}")
+            raise SystemExit("there is something to do: run ./repro.sh first")
+        timed(ROOT, "report")
         for number in range(rounds):
             first_ours = number % 2 == 0
             for mine in (first_ours, not first_ours):

@@ -1,8 +1,9 @@
 """How long a whole run takes after installation, from nothing, and how much of it is not work.
 
 `python benchmarks/whole_run.py [--cores 2]` copies what git tracks to a temporary folder and runs the workflow there
-with this interpreter. Work is the time in which at least one stage was between its start and its end (results/run/events.jsonl);
-the rest is Snakemake, and the start of interpreters before a stage begins. Ends with 1 when a line is missed.
+with this interpreter. Work is the time in which at least one stage was between its start and its end
+(results/run/events.jsonl); the rest is Snakemake, and the start of interpreters before a stage begins. Ends with 1 when
+a line is missed.
 """
 
 from __future__ import annotations
