@@ -22,7 +22,7 @@ from kernelproof.errors import KernelproofError, ToolError
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ("installer", "build", "tool", "cuda", "torch", "torch-cuda", "dev")
 # A stand-in for every package that the environment is tried out with.
-MODULES = "torch snakemake/cli pandas scipy/stats jinja2 jsonschema yaml pytest tvm_ffi/libinfo pynvml".split()
+MODULES = "torch snakemake/cli pandas jinja2 jsonschema yaml pytest tvm_ffi/libinfo pynvml".split()
 RUN_STUB = """\
 import os, sys
 print("RUN", sys.prefix, *sys.argv[1:])
@@ -267,6 +267,14 @@ def test_a_wheel_with_another_hash_is_refused(clone: Path, wheelhouse: Path) -> 
     assert "not the one that was locked" in done.stderr
 
 
+def test_torch_of_a_virtual_environment_is_for_no_install(clone: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "own"], check=True)
+    done = repro(clone, "--torch", "host", "--python", str(tmp_path / "own" / "bin" / "python"))
+    assert done.returncode == 2
+    assert "is in a virtual environment" in done.stderr
+    assert "--no-install" in done.stderr
+
+
 @pytest.mark.slow
 def test_killed_in_the_middle_then_made_then_reused_then_made_anew(clone: Path, wheelhouse: Path) -> None:
     offline = ["--wheelhouse", str(wheelhouse)]
@@ -298,9 +306,11 @@ def test_killed_in_the_middle_then_made_then_reused_then_made_anew(clone: Path, 
 
     with (clone / "envs" / "tool.txt").open("a") as lock:
         lock.write("# changed\n")
-    changed = repro(clone, *offline)
+    changed = repro(clone, *offline, "--torch", "host")
     assert changed.returncode == 0
     assert "making .venv" in changed.stdout
+    assert json.loads(stamp.read_text())["locks"].keys() == {"build", "tool", "cuda"}
+    assert "making" not in repro(clone, *offline).stdout  # what was asked for stays
 
 
 @pytest.mark.slow

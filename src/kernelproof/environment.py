@@ -43,9 +43,9 @@ NO_CPU_TORCH = re.compile(r"torch==[\d.]+\+cpu")
 # (half of the time of the first import of torch; byte code for everything would cost more than it saves).
 WARM = (
     "import torch",
-    "import snakemake.cli, pandas, scipy.stats, jinja2, jsonschema, yaml, pytest, tvm_ffi.libinfo, pynvml",
+    "import snakemake.cli, pandas, jinja2, jsonschema, yaml, pytest, tvm_ffi.libinfo, pynvml",
 )
-NEEDED_MODULES = "torch snakemake tvm_ffi ninja numpy pandas scipy jinja2 jsonschema yaml pynvml pytest".split()
+NEEDED_MODULES = "torch snakemake tvm_ffi ninja numpy pandas jinja2 jsonschema yaml pynvml pytest".split()
 
 COMPILER_HINT = "install one (Debian, Ubuntu: apt install g++), or name one in CXX"
 NO_CPU_BUILD = "torch's CPU build is not in this machine's package indexes: taking the default build"
@@ -245,10 +245,9 @@ def ensure(base: Path, caller: Path, options: argparse.Namespace) -> Path:
     wheelhouse = _folder(caller, options.wheelhouse, "--wheelhouse")
     with only_one(ENVIRONMENT_LOCK, "making the environment"):
         present = read_stamp()
-        if present and options.torch == "auto" and (present.torch == "cuda") >= has_nvidia_driver():
-            torch = present.torch  # the default build stands in where the CPU build was not to be had
-        else:
-            torch = _torch(options)
+        torch = _torch(options)
+        if present and options.torch == "auto" and (present.torch, torch) != ("cpu", "cuda"):
+            torch = present.torch  # asked for before, or what stood in where the CPU build was not to be had
         wanted = wanted_stamp(base, torch, dev=options.command == "selftest")
         if present and not options.fresh and _python().exists():
             if present.covers(wanted):
@@ -293,8 +292,18 @@ def _base_python() -> Path:
     return Path(sys.executable) if sys.prefix != sys.base_prefix else Path(sys.executable).resolve()
 
 
+def _is_virtual(python: Path) -> bool:
+    return (python.parent.parent / "pyvenv.cfg").exists()
+
+
 def _make(base: Path, wanted: Stamp, wheelhouse: Path | None) -> None:
     _refuse_foreign()
+    if wanted.torch == "host" and _is_virtual(base):
+        raise KernelproofError(
+            "is in a virtual environment, whose torch another one cannot use",
+            subject=f"--torch host with {base}",
+            hint="use it as it is (--no-install), or give the Python behind it",
+        )
     _check_disk(wanted.torch)
     source = f"{wheelhouse}, no network" if wheelhouse else f"up to {DOWNLOAD[wanted.torch]} to download"
     _say(f"making .venv with Python {wanted.python}: the tool, torch ({wanted.torch}), the CUDA compiler ({source})")
