@@ -18,9 +18,9 @@ namespace {
 constexpr int kRows = 6;                             // rows of a register tile
 constexpr int kPanelVectors = kLanes == 16 ? 4 : 2;  // vectors across a register tile
 constexpr int kPanel = kLanes * kPanelVectors;       // columns of a register tile
-constexpr int kKeys = 128;                           // keys of a block
-constexpr int kStripRows = 8 * kRows;                // query rows whose scores are alive at once
-constexpr int kItemRows = 4 * kStripRows;            // query rows that share one packing of a block, at most
+constexpr int kKeys = 256;                           // keys of a block
+constexpr int kStripRows = 4 * kRows;                // query rows whose scores are alive at once
+constexpr int kItemRows = 16 * kStripRows;           // query rows that share one packing of a block, at most
 constexpr int kItemsPerThread = 4;                   // so that a slow thread costs little
 constexpr double kLog2E = 1.4426950408889634;
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
@@ -42,6 +42,7 @@ struct Workspace {
     float *total;    // [kItemRows, kLanes]: sum of the weights so far, by lane
     float *highest;  // [kItemRows]: highest score so far
     int64_t padded_dim;
+    int64_t capacity = 0;  // floats in memory
     std::unique_ptr<float, decltype(&std::free)> memory{nullptr, std::free};
 };
 
@@ -53,7 +54,10 @@ bool allocate(Workspace &work, int64_t head_dim) {
     float **parts[] = {&work.k, &work.v, &work.scores, &work.o, &work.total, &work.highest};
     int64_t floats = 0;
     for (int64_t size : sizes) floats += round_up(size, 16);
-    work.memory.reset(static_cast<float *>(std::aligned_alloc(64, floats * sizeof(float))));
+    if (floats > work.capacity) {
+        work.memory.reset(static_cast<float *>(std::aligned_alloc(64, floats * sizeof(float))));
+        work.capacity = work.memory ? floats : 0;
+    }
     float *next = work.memory.get();
     for (int i = 0; next != nullptr && i < 6; ++i) {
         *parts[i] = next;
@@ -185,7 +189,7 @@ int64_t visible_keys(const AttentionArgs &args, int64_t i, int64_t key, int64_t 
     return std::clamp<int64_t>(i + args.key_rows - args.query_rows + 1 - key, 0, count);
 }
 
-// One strip of query rows against the packed block of keys that starts at `key`.
+// One strip of query rows against the first `count` keys of the packed block that starts at `key`.
 void attend_strip(const AttentionArgs &args, const Item &item, Workspace &work, int64_t strip, int64_t rows,
                   int64_t key, int64_t count, Scale scale) {
     const int64_t width = round_up(count, kPanel);
@@ -229,8 +233,8 @@ void attend(const AttentionArgs &args, const Item &item, Workspace &work) {
         pack_values(item.v + key * args.v_stride.row, args.v_stride.row, count, args.head_dim, work.v);
         for (int64_t strip = 0; strip < item.rows; strip += kStripRows) {
             const int64_t rows = std::min<int64_t>(kStripRows, item.rows - strip);
-            if (visible_keys(args, item.first + strip + rows - 1, key, count) == 0) continue;
-            attend_strip(args, item, work, strip, rows, key, count, scale);
+            const int64_t seen = visible_keys(args, item.first + strip + rows - 1, key, count);
+            if (seen > 0) attend_strip(args, item, work, strip, rows, key, seen, scale);
         }
     }
     for (int64_t r = 0; r < item.rows; ++r) {
@@ -262,9 +266,9 @@ const char *launch(const AttentionArgs &args, void *) {
     bool out_of_memory = false;
 #pragma omp parallel reduction(|| : out_of_memory)
     {
-        Workspace work;
+        static thread_local Workspace work;  // kept: page faults on fresh memory cost more than the memory
         out_of_memory = !allocate(work, args.head_dim);
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 1) nowait
         for (int64_t i = 0; i < heads * parts; ++i) {
             // The last rows first: under a causal mask they see the most keys.
             const int64_t first = (parts - 1 - i / heads) * item_rows;
