@@ -3,10 +3,10 @@
     python benchmarks/build_vs_torch.py [--rounds 3] [--cores N] [--cuda-home DIR] [--only cpu|cuda] [--json FILE]
 
 Both sides compile the same kernel files for the same architectures with the same flags, start from an empty folder and
-have one process a variant: as many at once as there are cores, or with --one-by-one each in turn with all cores (a loop
-of `load`; `snakemake -j1`). The peer gets the faster of the two usual layouts: the kernel's file stays free of PyTorch's
-headers, and a small binding file beside it includes them. kernelproof's side also disassembles and analyses the machine
-code and hashes every tool; that is in its time.
+have one process a variant: as many at once as there are cores, or with --one-by-one each in turn with all cores (a
+loop of `load`; `snakemake -j1`). The peer gets the faster of the two usual layouts: the kernel's file stays free of
+PyTorch's headers, and a small binding file beside it includes them. kernelproof's side also disassembles and analyses
+the machine code and hashes every tool; that is in its time.
 
 With a CPU-only PyTorch the CUDA variants are left out, and the output says so.
 """
