@@ -304,7 +304,9 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(
-            "the configuration does not exist", subject=str(path), hint="run in the repository's folder or give --configfile"
+            "the configuration does not exist",
+            subject=str(path),
+            hint="run in the repository's folder, or name another file: --config FILE (snakemake: --configfile FILE)",
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the configuration cannot be read: {error}", subject=str(path)) from None

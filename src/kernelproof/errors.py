@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every command, documented in docs/reference/exit-codes.md."""
+    """Exit codes of every command, documented in docs/reference/commands.md."""
 
     WELL = 0
     BAD_VERDICT = 1  # the pipeline ran, and some verdict is bad

@@ -187,7 +187,7 @@ def load(module: str, root: Path) -> Operator:
     """
     found = getattr(_import(module, root), "OPERATOR", None)
     if found is None:
-        raise ConfigError("the operator module defines no OPERATOR", subject=module, hint="see docs/how-to/add-an-operator.md")
+        raise ConfigError("the operator module defines no OPERATOR", subject=module, hint="see docs/how-to/add-a-kernel.md")
     if not isinstance(found, Operator):
         wanted = ("name", "dims", "options", "families", "dtypes", "axes")
         methods = ("make_call", "reference", "sanity_calls", "cost", "suspects")

@@ -1,7 +1,7 @@
 """RMSNorm: y = x / √(mean(x²) + eps) · weight, row by row.
 
 Shapes: x, y [rows, cols]; weight [cols]. It has nothing in common with attention, which is the point: this module is all
-that an operator needs, and docs/how-to/add-an-operator.md walks through it.
+that an operator needs, and docs/how-to/add-a-kernel.md walks through it.
 """
 
 from __future__ import annotations
