@@ -154,9 +154,7 @@ def capture(gpu: bool) -> CaptureRecord:
             "os": Probe("ok", {"name": "Debian GNU/Linux 12 (bookworm)", "kernel": "6.1.0-28", "libc": "glibc 2.36"}),
             "gpu": Probe("ok", [board]) if gpu else Probe("absent", None, NO_GPU),
             "cuda_toolchain": Probe("ok", {"nvcc": nvcc, "ptxas": {**nvcc, "sha256": digest("ptxas")}}),
-            "host_compiler": Probe(
-                "ok", {"name": "g++", "version": "g++ (Debian 12.2.0-14) 12.2.0", "sha256": digest("g++")}
-            ),
+            "host_compiler": Probe("ok", {"name": "g++", "version": "12.2.0", "sha256": digest("g++")}),
             "python": Probe("ok", {"version": "3.12.11", "implementation": "CPython"}),
             "packages": Probe(
                 "ok", {"apache-tvm-ffi": "0.1.11", "jinja2": "3.1.6", "numpy": "2.4.2", "torch": "2.11.0+cu130"}

@@ -282,8 +282,8 @@ def test_facts_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
 # --- hostile text -----------------------------------------------------------------------------------------------------
 
 HOSTILE = (
-    '<script>alert(1)</script>" onmouseover="x\' \x1b[31mred\x1b[0m \0 \u202e |]]> --> {{ 7*7 }} {% raw %} `x` @octocat #1 '
-    "https://example.org ![i](http://e.org/i.png)\n```\n````\n| a | b |\n"
+    '<script>alert(1)</script>" onmouseover="x\' \x1b[31mred\x1b[0m \0 \u202e |]]> --> {{ 7*7 }} {% raw %} '
+    "`x` @octocat #1 https://example.org ![i](http://e.org/i.png)\n```\n````\n| a | b |\n"
 )
 
 

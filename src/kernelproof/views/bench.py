@@ -40,6 +40,7 @@ METHODS = {
 
 
 ROOFLINE_CASES = 6
+FLOOR_IN_SIGHT = 20.0  # a floor this many times below everything else is given in figures and not drawn
 
 
 @dataclass(frozen=True)
@@ -200,8 +201,9 @@ def _case(record: BenchRecord, case: BenchCase, profiled: Mapping[tuple[str, str
     deciding = primary(times)
     floors = [row for row in times if row.method == "floor"]
     unit = formats.time_unit(row.median_us for row in deciding)
-    figures = [x for row in [*deciding, *floors] for x in (row.median_us, row.low_us, row.high_us) if x > 0]
-    on = charts.axis(figures, unit.symbol, unit.scale)
+    figures = [x for row in deciding for x in (row.median_us, row.low_us, row.high_us) if x > 0]
+    floors = [row for row in floors if row.median_us * FLOOR_IN_SIGHT >= min(figures, default=0.0)]
+    on = charts.axis([*figures, *(row.median_us for row in floors)], scale=unit.scale)
     best = _best_baseline(record, case.id, deciding)
     best_row = next((r for r in deciding if r.contender == best and r.mode == _first_mode(record)), None)
     contenders = [c for c in record.contenders if any(t.contender == c.name for t in deciding)]

@@ -65,7 +65,7 @@ def machine(capture: CaptureRecord | None) -> list[Fact]:
         ("Python", _join(found.get("python"), ("version", "{}"))),
         ("torch", _join(found.get("packages"), ("torch", "{}"))),
         ("nvcc", _join(_mapping(found.get("cuda_toolchain")).get("nvcc"), ("version", "{}"), ("origin", "from {}"))),
-        ("host compiler", _join(found.get("host_compiler"), ("version", "{}"))),
+        ("host compiler", _join(found.get("host_compiler"), ("name", "{}"), ("version", "{}"))),
     ]
     return [Fact(name, text) for name, text in lines if text]
 

@@ -76,6 +76,14 @@ class StageNote:
     note: str
 
 
+NOT_TIMED = {
+    "missing": "there is no record of a benchmark",
+    "not_run": "the benchmark was not run",
+    "failed": "the benchmark failed",
+    "not_compared": "there was no correct baseline to compare with",
+}
+
+
 def _speeds(records: Records, settings: Settings) -> dict[tuple[str, str], tuple[OracleRow, BenchCase | None]]:
     """For each (operator, variant) the oracle's row that stands for it: the profiled shape, hot, where there is one."""
     chosen: dict[tuple[str, str], tuple[OracleRow, BenchCase | None]] = {}
@@ -171,7 +179,7 @@ def _why(verdict: Verdict, chosen: tuple[OracleRow, BenchCase | None] | None) ->
         return verdict.reason
     if chosen and chosen[0].ratio is None:
         return chosen[0].reason
-    return ""
+    return NOT_TIMED.get(verdict.speed, "") if chosen is None else ""
 
 
 def _group_sentence(rows: Sequence[VerdictRow], settings: Settings) -> str:
