@@ -35,7 +35,10 @@ def main(arguments: list[str]) -> int:
         command += ["--universal", "--python-version", "3.11"]
         command += ["--no-header", "--no-emit-index-url", "--no-emit-find-links"]
         command += [part for constraint in constraints for part in ("--constraint", f"{constraint}.txt")]
-        subprocess.run([*command, *options], cwd=FOLDER, env=os.environ | {"UV_NO_CONFIG": "1"}, check=True)
+        # A folder or index with torch's CPU build would get into the lock of the default build too.
+        hidden = ("UV_FIND_LINKS", "UV_INDEX", "UV_EXTRA_INDEX_URL") if name != "torch" else ()
+        environment = {key: value for key, value in os.environ.items() if key not in hidden} | {"UV_NO_CONFIG": "1"}
+        subprocess.run([*command, *options], cwd=FOLDER, env=environment, check=True)
     pin_cpu_torch(FOLDER / "torch.txt", FOLDER / "torch-cpu.sha256")
     return 0
 

@@ -382,6 +382,14 @@ def test_a_lock_names_no_place(name: str) -> None:
         assert not re.search(r"https?:|file:|--(extra-)?index|--find-links|@ ", path.read_text()), path
 
 
+def test_each_build_of_torch_has_its_own_lock() -> None:
+    assert {version for (name, _), version in pins("torch").items() if name == "torch"} == {"2.13.0+cpu"}
+    assert {version for (name, _), version in pins("torch-cuda").items() if name == "torch"} == {"2.13.0"}
+    libraries = {"nvidia-cudnn-cu13", "nvidia-cublas", "triton"}
+    assert libraries <= {name for name, _ in pins("torch-cuda")}
+    assert not libraries & {name for name, _ in pins("torch")}
+
+
 @pytest.mark.parametrize("torch", ["torch", "torch-cuda"])
 def test_the_locks_of_one_environment_agree(torch: str) -> None:
     versions: dict[str, set[str]] = {}
