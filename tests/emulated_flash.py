@@ -27,9 +27,7 @@ class Flash:
     wrong_kv_head: bool = False
     unmasked_padding: bool = False
 
-    def __call__(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool
-    ) -> torch.Tensor:
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
         """O in the inputs' type."""
         group = q.shape[1] // k.shape[1]
         head = torch.arange(q.shape[1])
@@ -52,7 +50,13 @@ class Flash:
         return _truncated(out, q.dtype) if self.truncate else out.to(q.dtype)
 
     def _online(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor, scale: float, p_type: torch.dtype
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        visible: torch.Tensor,
+        scale: float,
+        p_type: torch.dtype,
     ) -> torch.Tensor:
         m = torch.full((*q.shape[:-1], 1), -math.inf)
         total, out = torch.zeros_like(m), torch.zeros_like(q)

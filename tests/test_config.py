@@ -142,7 +142,10 @@ def test_all_faults_come_at_once(folder: Path) -> None:
         ("a: [1", "not valid YAML"),
         ("", "null is not a mapping"),
         ("- 1", "is not a mapping"),
-        ("project: p\nproject: q\nschema: kernelproof.config/1\noperators: {}", "config.yaml:2: project: the key stands twice"),
+        (
+            "project: p\nproject: q\nschema: kernelproof.config/1\noperators: {}",
+            "config.yaml:2: project: the key stands twice",
+        ),
     ],
 )
 def test_broken_yaml(folder: Path, text: str, expected: str) -> None:
@@ -170,7 +173,7 @@ def test_overrides(folder: Path, overrides: object) -> None:
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("bench.processes=many", "command line (--config): bench.processes: \"many\" is not a whole number"),
+        ("bench.processes=many", 'command line (--config): bench.processes: "many" is not a whole number'),
         ("bench.proceses=3", "command line (--config): bench.proceses: unknown key"),
         ("gaet.max_ratio=1", "command line (--config): gaet: unknown key"),
         ("bench", "not of the form key=value"),

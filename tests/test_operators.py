@@ -112,7 +112,9 @@ def test_cases_are_reproducible_and_seeds_differ(operator: operators.Operator) -
     assert not torch.equal(first.tensor(name), other.tensor(name))
 
 
-@pytest.mark.parametrize(("operator", "family", "dtype"), [(o, f, d) for o in ALL for f in o.families for d in o.dtypes])
+@pytest.mark.parametrize(
+    ("operator", "family", "dtype"), [(o, f, d) for o in ALL for f in o.families for d in o.dtypes]
+)
 def test_every_family_has_finite_inputs_and_a_finite_reference(
     operator: operators.Operator, family: str, dtype: str
 ) -> None:
@@ -166,7 +168,9 @@ def test_attention_bound_is_the_formula_of_criterion_a() -> None:
 
 
 def test_the_reference_does_not_depend_on_how_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = case_of("attention", {"batch": 2, "heads": 6, "kv_heads": 3, "seq": 150, "head_dim": 8}, options={"causal": True})
+    case = case_of(
+        "attention", {"batch": 2, "heads": 6, "kv_heads": 3, "seq": 150, "head_dim": 8}, options={"causal": True}
+    )
     call = call_of(case)
     whole = attention.Attention().reference(call, INPUT)
     largest = 0
@@ -267,7 +271,7 @@ def test_one_hot_scores_are_zero_for_one_key_and_far_below_for_the_rest(head_dim
     scores = q @ k.mT / math.sqrt(head_dim)
     best = scores.topk(min(2, seq), -1).values
     assert best[..., 0].abs().max() == 0
-    if 2 ** 2 ** int(math.log2(head_dim // 2)) < seq:
+    if 2**2 ** int(math.log2(head_dim // 2)) < seq:
         return  # there are not that many codewords, and some keys are the same
     if seq > 1:
         assert best[..., 1].max() <= -200

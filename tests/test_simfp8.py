@@ -15,7 +15,10 @@ CSRC = Path(__file__).resolve().parents[1] / "csrc"
 
 @pytest.fixture
 def heads() -> torch.Tensor:
-    return torch.randn(2, 3, 17, 8, generator=torch.Generator().manual_seed(5)) * torch.tensor([1.0, 30.0, 1e-3])[:, None, None]
+    return (
+        torch.randn(2, 3, 17, 8, generator=torch.Generator().manual_seed(5))
+        * torch.tensor([1.0, 30.0, 1e-3])[:, None, None]
+    )
 
 
 def test_zero_is_exactly_128_and_comes_back_as_zero() -> None:

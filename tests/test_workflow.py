@@ -173,7 +173,11 @@ def test_a_kernel_costs_its_own_chain(clone: Clone) -> None:
 
 @pytest.mark.parametrize(
     ("module", "expected"),
-    [("report", {"report", "bundle"}), ("bundle", {"bundle"}), ("capture", {"capture", "manifest", "report", "bundle"})],
+    [
+        ("report", {"report", "bundle"}),
+        ("bundle", {"bundle"}),
+        ("capture", {"capture", "manifest", "report", "bundle"}),
+    ],
 )
 def test_a_stages_module_costs_that_stage(clone: Clone, module: str, expected: set[str]) -> None:
     clone.git("update-index", "--assume-unchanged", f"src/kernelproof/{module}.py")  # keep the folder's name
@@ -215,9 +219,11 @@ def test_a_broken_kernel_stops_nobody_else(clone: Clone) -> None:
     assert verdicts["first"]["build"] == "failed"
     assert verdicts["first"]["bad"]
     assert verdicts["second"]["correctness"] == "correct"
-    assert "this is no C++" in (clone.newest() / "report.html").read_text() + (
-        clone.folder / "results" / "build" / "rmsnorm" / "first.json"
-    ).read_text()
+    assert (
+        "this is no C++"
+        in (clone.newest() / "report.html").read_text()
+        + (clone.folder / "results" / "build" / "rmsnorm" / "first.json").read_text()
+    )
 
 
 def test_a_value_set_on_the_command_line(clone: Clone) -> None:

@@ -46,14 +46,24 @@ class Selection:
 
 
 def enumerate_cases(
-    operator: OperatorConfig, variant: VariantConfig, which: Which = "test", *, seeds: Sequence[int] = (), root: Path = Path()
+    operator: OperatorConfig,
+    variant: VariantConfig,
+    which: Which = "test",
+    *,
+    seeds: Sequence[int] = (),
+    root: Path = Path(),
 ) -> list[Case]:
     """The cases that a variant can take; see `select_cases`."""
     return select_cases(operator, variant, which, seeds=seeds, root=root).cases
 
 
 def select_cases(
-    operator: OperatorConfig, variant: VariantConfig, which: Which = "test", *, seeds: Sequence[int] = (), root: Path = Path()
+    operator: OperatorConfig,
+    variant: VariantConfig,
+    which: Which = "test",
+    *,
+    seeds: Sequence[int] = (),
+    root: Path = Path(),
 ) -> Selection:
     """All cases of an operator for a variant, split into what it can take and what it cannot.
 
@@ -150,7 +160,10 @@ def _covering(options: dict[str, list[Any]]) -> list[list[Options]]:
     longest = max(len(values) for values in options.values())
     return [
         [
-            {name: values[(row + shift * column) % len(values)] for column, (name, values) in enumerate(options.items())}
+            {
+                name: values[(row + shift * column) % len(values)]
+                for column, (name, values) in enumerate(options.items())
+            }
             for row in range(longest)
         ]
         for shift in range(longest)

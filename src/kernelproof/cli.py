@@ -40,7 +40,11 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.COULD_NOT_RUN
     except OSError as error:
-        hint = "free some space and run the same command again" if error.errno == 28 else "check the path and its permissions"
+        hint = (
+            "free some space and run the same command again"
+            if error.errno == 28
+            else "check the path and its permissions"
+        )
         print(f"kernelproof: {error.filename or 'system'}: {error.strerror}\n  next: {hint}", file=sys.stderr)
         return ExitCode.COULD_NOT_RUN
     except KeyboardInterrupt:
@@ -57,13 +61,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kernelproof {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def command(name: str, help_text: str, function: Callable[[argparse.Namespace], int], *, config: bool = True) -> Any:
+    def command(
+        name: str, help_text: str, function: Callable[[argparse.Namespace], int], *, config: bool = True
+    ) -> Any:
         sub = commands.add_parser(name, help=help_text, description=help_text)
         sub.set_defaults(command=function)
         sub.add_argument("--json", action="store_true", help="print the result as JSON")
         if config:
             sub.add_argument("--config", type=Path, default=Path("config.yaml"), metavar="FILE")
-            sub.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one value, e.g. bench.processes=3")
+            sub.add_argument(
+                "--set",
+                action="append",
+                default=[],
+                metavar="KEY=VALUE",
+                help="override one value, e.g. bench.processes=3",
+            )
         return sub
 
     command("capture", "record the machine", _capture)
@@ -79,7 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     _select(bench)
     bench.add_argument("--device", choices=["cpu", "cuda"])
     bench.add_argument("--shape")
-    bench.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="e.g. causal=true; with --once")
+    bench.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="e.g. causal=true; with --once"
+    )
     bench.add_argument("--once", action="store_true", help="one call of one variant, as a profiler wants it")
 
     profile = command("profile", "profile one CUDA variant with Nsight Compute", _profile)
@@ -194,12 +208,12 @@ def _bench(arguments: argparse.Namespace) -> int:
         bench.once(config, arguments.operator, arguments.variant, arguments.shape, options)
         return ExitCode.WELL
     if not arguments.device:
-        raise KernelproofError("give --device cpu or --device cuda (or --once with --variant and --shape)", subject="bench")
+        raise KernelproofError(
+            "give --device cpu or --device cuda (or --once with --variant and --shape)", subject="bench"
+        )
     output = config.record("bench", f"{arguments.operator}-{arguments.device}")
     subject = f"{arguments.operator} on {arguments.device}"
-    return _stage(
-        arguments, "bench", subject, lambda: bench.run(config, arguments.operator, arguments.device, output)
-    )
+    return _stage(arguments, "bench", subject, lambda: bench.run(config, arguments.operator, arguments.device, output))
 
 
 def _option(entry: str) -> tuple[str, bool | str]:

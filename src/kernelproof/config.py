@@ -218,7 +218,9 @@ class Config:
     def operator(self, name: str) -> OperatorConfig:
         """An operator by name. Raises ConfigError for an unknown one."""
         if name not in self.operators:
-            raise ConfigError(f"no such operator; {_allowed(self.operators)}{_nearest(name, self.operators)}", subject=name)
+            raise ConfigError(
+                f"no such operator; {_allowed(self.operators)}{_nearest(name, self.operators)}", subject=name
+            )
         return self.operators[name]
 
     def variants(self) -> Iterator[VariantConfig]:
@@ -228,7 +230,9 @@ class Config:
             yield from operator.baselines.values()
 
 
-def load(path: Path = Path("config.yaml"), overrides: Sequence[str] | Mapping[str, Any] = (), root: Path | None = None) -> Config:
+def load(
+    path: Path = Path("config.yaml"), overrides: Sequence[str] | Mapping[str, Any] = (), root: Path | None = None
+) -> Config:
     """Load and check a configuration.
 
     `path` is a YAML file, or the JSON that `save` wrote. `overrides` are `dotted.key=value` strings or a (nested)
@@ -488,7 +492,12 @@ def _schema_faults(error: Any, places: _Places) -> Iterator[Fault]:
         case "const":
             yield fault(f"{_shown(value)} is not {_shown(limit)}, which this kernelproof reads")
         case "minimum" | "exclusiveMinimum" | "maximum" | "exclusiveMaximum":
-            words = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+            words = {
+                "minimum": "at least",
+                "exclusiveMinimum": "above",
+                "maximum": "at most",
+                "exclusiveMaximum": "below",
+            }
             yield fault(f"{_shown(value)} is out of range; allowed: {words[error.validator]} {limit}")
         case "minItems" | "minProperties" | "minLength":
             yield fault("must not be empty")
@@ -556,7 +565,9 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
         for stage in ("test", "bench"):
             for index, shape in enumerate(operator[stage]["shapes"]):
                 if shape not in operator["shapes"]:
-                    message = f"no shape of this name; {_allowed(operator['shapes'])}{_nearest(shape, operator['shapes'])}"
+                    message = (
+                        f"no shape of this name; {_allowed(operator['shapes'])}{_nearest(shape, operator['shapes'])}"
+                    )
                     yield fault((*here, stage, "shapes", index), message)
         shape = operator["profile"]["shape"]
         if shape not in operator["shapes"]:

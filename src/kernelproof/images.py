@@ -143,7 +143,11 @@ def read_back(layout: Layout, suffix: str = OUT_SUFFIX) -> Returned:
 def random_bytes(count: int, generator: torch.Generator | None = None) -> torch.Tensor:
     """Random bits, uint8 [count]."""
     if generator is None:
-        return torch.frombuffer(bytearray(os.urandom(count)), dtype=torch.uint8) if count else torch.empty(0, dtype=torch.uint8)
+        return (
+            torch.frombuffer(bytearray(os.urandom(count)), dtype=torch.uint8)
+            if count
+            else torch.empty(0, dtype=torch.uint8)
+        )
     words = torch.randint(-(2**63), 2**63 - 1, (count // 8 + 1,), generator=generator)
     return words.view(torch.uint8)[:count]
 

@@ -175,7 +175,9 @@ class _Findings:
         self.call, self.reference, self.returned = call, reference, returned
         expected = reference.output
         if returned.output.shape != expected.shape:
-            raise TestError(f"the output has shape {tuple(returned.output.shape)}, the reference {tuple(expected.shape)}")
+            raise TestError(
+                f"the output has shape {tuple(returned.output.shape)}, the reference {tuple(expected.shape)}"
+            )
         if not bool(torch.isfinite(expected).all()):
             raise TestError("the reference is not finite; the inputs of this case make no sense")
         self.dtype = call.output.dtype
@@ -204,7 +206,9 @@ class _Findings:
 
 
 def _result(case: Case) -> CaseResult:
-    return CaseResult(case.id, case.shape, dict(case.dims), dict(case.options), case.dtype, case.family, case.seed, "passed")
+    return CaseResult(
+        case.id, case.shape, dict(case.dims), dict(case.options), case.dtype, case.family, case.seed, "passed"
+    )
 
 
 def _memory(found: _Findings, result: CaseResult) -> None:
@@ -220,7 +224,9 @@ def _memory(found: _Findings, result: CaseResult) -> None:
             if everything
             else "the store does not cover the whole tile: fewer threads or warps than rows, or a bound that is too small"
         )
-        message = f"{found.share(count)} still hold what was in memory before the call: {result.unwritten_where}; {cause}"
+        message = (
+            f"{found.share(count)} still hold what was in memory before the call: {result.unwritten_where}; {cause}"
+        )
         result.failures.append(Failure(UNWRITTEN, message))
     if found.returned.band_damage:
         result.band_damage = list(found.returned.band_damage)
@@ -250,7 +256,9 @@ def _nonfinite(found: _Findings, result: CaseResult) -> None:
     else:
         cause = "single elements are NaN: a read past the end of an input (NaN lies there), or memory that was never written"
     kinds = f"{nan} NaN and {count - nan} infinite values" if nan < count else f"{nan} NaN values"
-    result.failures.append(Failure(NONFINITE, f"{kinds} where the reference is finite, the first at {first}: {found.where(bad)}; {cause}"))
+    result.failures.append(
+        Failure(NONFINITE, f"{kinds} where the reference is finite, the first at {first}: {found.where(bad)}; {cause}")
+    )
 
 
 def _numbers(found: _Findings, result: CaseResult, tolerance: Tolerance) -> None:
@@ -277,7 +285,10 @@ def _numbers(found: _Findings, result: CaseResult, tolerance: Tolerance) -> None
     if result.bias_ratio > 1:
         direction = "too large" if result.bias > 0 else "too small"
         result.failures.append(
-            Failure(BIAS, f"the result is {direction} by {abs(result.bias):.3g} of itself on average; the limit is {limit:.3g}")
+            Failure(
+                BIAS,
+                f"the result is {direction} by {abs(result.bias):.3g} of itself on average; the limit is {limit:.3g}",
+            )
         )
 
 
@@ -297,21 +308,32 @@ def _bound(found: _Findings, result: CaseResult, factor: float) -> None:
     got, wanted = float(found.output.flatten()[worst]), float(found.expected.flatten()[worst])
     off = abs(got - wanted)
     limit = float(found.reference.bound.flatten()[worst]) * factor
-    place = f"{found.share(count)} are wrong: {found.where(bad)}; the worst at {index}: {got:.6g} instead of {wanted:.6g}"
+    place = (
+        f"{found.share(count)} are wrong: {found.where(bad)}; the worst at {index}: {got:.6g} instead of {wanted:.6g}"
+    )
     if found.reference.exact and limit == 0:
         result.failures.append(Failure(EXACT, f"{place}, where the result is known exactly"))
     else:
         criterion = EXACT if found.reference.exact else BOUND
-        result.failures.append(Failure(criterion, f"{place}, an error of {off:.3g}, {largest:.3g} times the bound of {limit:.3g}"))
+        result.failures.append(
+            Failure(criterion, f"{place}, an error of {off:.3g}, {largest:.3g} times the bound of {limit:.3g}")
+        )
 
 
 def _rms(
-    found: _Findings, result: CaseResult, tolerance: Tolerance, rounding: torch.Tensor, mean_square: float, fluctuation: float
+    found: _Findings,
+    result: CaseResult,
+    tolerance: Tolerance,
+    rounding: torch.Tensor,
+    mean_square: float,
+    fluctuation: float,
 ) -> None:
     u = found.reference.unit_roundoff
     ideal = math.sqrt(float((rounding * rounding).sum()) / max(1, int(found.comparable.sum())))
     assert result.rms_error is not None
-    scale = max(ideal, u * math.sqrt(mean_square) / 4, u * math.sqrt(mean_square) * fluctuation, found.reference.rms_floor)
+    scale = max(
+        ideal, u * math.sqrt(mean_square) / 4, u * math.sqrt(mean_square) * fluctuation, found.reference.rms_floor
+    )
     limit = tolerance.rms_factor * scale
     result.rms_ratio = result.rms_error / limit
     if result.rms_ratio > 1:
@@ -335,7 +357,13 @@ def _fluctuation(expected: torch.Tensor) -> float:
 
 def _explain(found: _Findings, result: CaseResult, operator: Operator | None) -> None:
     """Append the likely cause to the first numerical failure, if one fits."""
-    cause = _suspect(found, operator) or _constant(found) or _factor(found) or _truncated(found) or _precision(found, result)
+    cause = (
+        _suspect(found, operator)
+        or _constant(found)
+        or _factor(found)
+        or _truncated(found)
+        or _precision(found, result)
+    )
     if cause is None:
         return
     numeric = next(f for f in result.failures if f.criterion in (BOUND, EXACT, RMS, BIAS))
@@ -373,7 +401,9 @@ def _constant(found: _Findings) -> str | None:
     hint = "a zero point that encoder and decoder do not share gives this"
     if abs(mean) > 3 * spread and abs(mean) > 0:
         largest = float(found.expected.abs().max())
-        return f"{mean:+.4g} is added to every element ({mean / largest:+.3g} of the largest): {hint}" if largest else None
+        return (
+            f"{mean:+.4g} is added to every element ({mean / largest:+.3g} of the largest): {hint}" if largest else None
+        )
     if error.dim() > 2:
         per_head = error.flatten(2).mean(-1)
         rest = float((error - per_head.reshape(*per_head.shape, *[1] * (error.dim() - 2))).square().mean().sqrt())
@@ -435,7 +465,9 @@ def describe_indices(mask: torch.Tensor, axes: Sequence[str]) -> str:
     hit = []
     for axis in range(mask.dim()):
         others = [a for a in range(mask.dim()) if a != axis]
-        hit.append((mask.any(others) if others else mask).nonzero()[:, 0].tolist() if others else mask.nonzero()[:, 0].tolist())
+        hit.append(
+            (mask.any(others) if others else mask).nonzero()[:, 0].tolist() if others else mask.nonzero()[:, 0].tolist()
+        )
     words, whole = [], []
     for name, places, size in zip(axes, hit, mask.shape, strict=True):
         if len(places) == size:

@@ -70,7 +70,9 @@ def run(
             stop_signal=stop_signal,
         )
     except FileNotFoundError:
-        raise ToolError("the program is not there", subject=command[0], hint="kernelproof doctor says what is missing") from None
+        raise ToolError(
+            "the program is not there", subject=command[0], hint="kernelproof doctor says what is missing"
+        ) from None
     except OSError as error:
         raise ToolError(f"the program cannot be started: {error.strerror}", subject=command[0]) from None
     try:

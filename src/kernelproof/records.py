@@ -509,7 +509,9 @@ def read(path: Path, kind: type[R]) -> R:
     except FileNotFoundError:
         raise RecordError("the record does not exist", subject=str(path), hint="run the stage that makes it") from None
     except (OSError, ValueError) as error:
-        raise RecordError(f"the record cannot be read: {error}", subject=str(path), hint="delete it and run again") from None
+        raise RecordError(
+            f"the record cannot be read: {error}", subject=str(path), hint="delete it and run again"
+        ) from None
     schema = payload.pop("schema", None) if isinstance(payload, dict) else None
     if schema != kind.SCHEMA:
         raise RecordError(

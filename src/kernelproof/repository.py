@@ -13,7 +13,17 @@ from kernelproof.processes import run
 from kernelproof.records import Provenance, sha256_file
 
 # What a run makes: neither part of what is measured nor a reason to measure again.
-GENERATED = ("results", "reports", ".venv", ".snakemake", "__pycache__", ".git", ".pytest_cache", ".mypy_cache", ".ruff_cache")
+GENERATED = (
+    "results",
+    "reports",
+    ".venv",
+    ".snakemake",
+    "__pycache__",
+    ".git",
+    ".pytest_cache",
+    ".mypy_cache",
+    ".ruff_cache",
+)
 
 
 def utc_now() -> str:

@@ -187,7 +187,9 @@ def load(module: str, root: Path) -> Operator:
     """
     found = getattr(_import(module, root), "OPERATOR", None)
     if found is None:
-        raise ConfigError("the operator module defines no OPERATOR", subject=module, hint="see docs/how-to/add-a-kernel.md")
+        raise ConfigError(
+            "the operator module defines no OPERATOR", subject=module, hint="see docs/how-to/add-a-kernel.md"
+        )
     if not isinstance(found, Operator):
         wanted = ("name", "dims", "options", "families", "dtypes", "axes")
         methods = ("make_call", "reference", "sanity_calls", "cost", "suspects")
@@ -220,7 +222,7 @@ def dims_of(operator: Operator, case: Case) -> dict[str, int]:
         raise ConfigError(f"unknown dimension {unknown[0]}; allowed: {', '.join(operator.dims)}", subject=case.shape)
     dims: dict[str, int] = {}
     for name, default in operator.dims.items():
-        value = case.dims.get(name, dims.get(default, None) if isinstance(default, str) else default)
+        value = case.dims.get(name, dims.get(default) if isinstance(default, str) else default)
         if value is None or isinstance(value, str):
             raise ConfigError(f"the shape does not give {name}", subject=case.shape)
         dims[name] = value
@@ -287,7 +289,9 @@ def output_dtype(precision: Precision, input_dtype: torch.dtype) -> torch.dtype:
     return input_dtype if precision.output == "input" else dtype(precision.output)
 
 
-def forward_bound(output: torch.Tensor, condition: torch.Tensor, accumulation: torch.Tensor, unit: Units) -> torch.Tensor:
+def forward_bound(
+    output: torch.Tensor, condition: torch.Tensor, accumulation: torch.Tensor, unit: Units
+) -> torch.Tensor:
     """B = u_o|O| + u_p(1+u_p)·A + accumulation + smallest subnormal, per element.
 
     condition is A, the sum of the magnitudes of the terms of O; accumulation is the u_a term, already multiplied.

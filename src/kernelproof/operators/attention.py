@@ -106,7 +106,9 @@ class Attention:
         condition = torch.empty(q.shape, dtype=torch.float32, device=device)
         sensitivity = torch.empty_like(condition)
         for place, rows, keys, values, mask in _chunks(q, k, v, bool(call.scalar("causal"))):
-            output[place], condition[place], sensitivity[place] = _attend(rows, keys, values, call.scalar("scale"), mask)
+            output[place], condition[place], sensitivity[place] = _attend(
+                rows, keys, values, call.scalar("scale"), mask
+            )
         accumulation = unit.accumulate * (8 * condition.double() + math.sqrt(q.shape[-1]) * sensitivity.double())
         bound = forward_bound(output, condition.double(), accumulation, unit)
         rms_floor, bias_floor = accumulation_floors(output, accumulation, unit)
@@ -511,7 +513,9 @@ def _suspects(call: Call, chosen: torch.Tensor) -> Iterator[Suspect]:
     yield Suspect("exp2 is taken of scores that were not multiplied by log2(e)", rows.base_two)
     yield Suspect("the sum of exponentials is never divided by", rows.unnormalised)
     yield Suspect("every key weighs the same: Q·Kᵀ is ignored", lambda: rows.output(scale=0.0))
-    yield Suspect("nothing is accumulated: the result is zero", lambda: torch.zeros(len(chosen), d, dtype=torch.float64))
+    yield Suspect(
+        "nothing is accumulated: the result is zero", lambda: torch.zeros(len(chosen), d, dtype=torch.float64)
+    )
     if rows.causal:
         yield Suspect("the causal mask is not applied", lambda: rows.output(hidden=rows.hidden(False)))
         yield Suspect("the causal mask hides the diagonal too", lambda: rows.output(hidden=rows.hidden(True, -1)))
@@ -523,7 +527,9 @@ def _suspects(call: Call, chosen: torch.Tensor) -> Iterator[Suspect]:
                 lambda: rows.output(hidden=rows.hidden(True, shift)),
             )
     elif rows.seq > 1:
-        yield Suspect("a causal mask is applied where none was asked for", lambda: rows.output(hidden=rows.hidden(True)))
+        yield Suspect(
+            "a causal mask is applied where none was asked for", lambda: rows.output(hidden=rows.hidden(True))
+        )
     if rows.seq_k > 1:
         yield Suspect("the last key is skipped", lambda: rows.output(hidden=hidden | (rows.key == rows.seq_k - 1)))
         yield Suspect("the first key is skipped", lambda: rows.output(hidden=hidden | (rows.key == 0)))
@@ -534,7 +540,9 @@ def _suspects(call: Call, chosen: torch.Tensor) -> Iterator[Suspect]:
             lambda: rows.output(kv_head=wrong),
         )
     if rows.k.shape[1] > 1:
-        yield Suspect("every head reads the keys and values of head 0", lambda: rows.output(kv_head=torch.zeros_like(rows.h)))
+        yield Suspect(
+            "every head reads the keys and values of head 0", lambda: rows.output(kv_head=torch.zeros_like(rows.h))
+        )
     for tile in (16, 32, 64, 128):
         yield from _tile_suspects(rows, hidden, tile)
 

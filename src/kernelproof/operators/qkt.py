@@ -100,7 +100,9 @@ class Scores:
         zero = torch.full_like(k, simfp8.ZERO_POINT)
         made = []
         for name, codes in (("one_hot", q), ("zero", zero)):
-            at = Case(self.name, f"sanity_{name}", {**d, "seq": seq, "seq_k": seq}, dict(case.options), case.dtype, name)
+            at = Case(
+                self.name, f"sanity_{name}", {**d, "seq": seq, "seq_k": seq}, dict(case.options), case.dtype, name
+            )
             call = self._call(at, (codes, heads), (k, ones))
             exact = call.scalar("factor") * (simfp8.decode(codes, heads) @ simfp8.decode(k, ones).mT)
             # One product and no cancellation: a handful of float32 roundings, and zero where there is nothing.
@@ -122,7 +124,9 @@ class Scores:
         q_scale, k_scale = call.tensor("q_scale")[b, h], call.tensor("k_scale")[b, h]
         factor, d = call.scalar("factor"), q.shape[-1]
 
-        def scores(zero_q: float = 128, zero_k: float = 128, scale_q: torch.Tensor = q_scale, by: float = factor) -> torch.Tensor:
+        def scores(
+            zero_q: float = 128, zero_k: float = 128, scale_q: torch.Tensor = q_scale, by: float = factor
+        ) -> torch.Tensor:
             left = simfp8.decode(q, scale_q, zero_q)
             return by * (left @ simfp8.decode(k, k_scale, zero_k).mT)[:, 0]
 
@@ -132,15 +136,18 @@ class Scores:
             yield Suspect(f"{cause} (Q only)", lambda zero=zero: scores(zero))
             yield Suspect(f"{cause} (K only)", lambda zero=zero: scores(zero_k=zero))
         yield Suspect("codes are decoded over 128 steps instead of 127", lambda: scores(by=factor * (127 / 128) ** 2))
-        yield Suspect("codes are decoded over 127.5 steps instead of 127", lambda: scores(by=factor * (127 / 127.5) ** 2))
+        yield Suspect(
+            "codes are decoded over 127.5 steps instead of 127", lambda: scores(by=factor * (127 / 127.5) ** 2)
+        )
         yield Suspect("the scores are not scaled by 1/√d", lambda: scores(by=1.0))
-        yield Suspect("the scores are scaled by 1/√d where raw ones were asked for", lambda: scores(by=1 / math.sqrt(d)))
+        yield Suspect(
+            "the scores are scaled by 1/√d where raw ones were asked for", lambda: scores(by=1 / math.sqrt(d))
+        )
         yield Suspect("the scores are scaled by 1/√d twice", lambda: scores(by=factor / math.sqrt(d)))
         head0 = call.tensor("q_scale")[b, torch.zeros_like(h)]
         yield Suspect("every head uses the scale of head 0 for Q", lambda: scores(scale_q=head0))
         yield Suspect("the scale of Q is not applied", lambda: scores(scale_q=torch.ones_like(q_scale)))
         yield Suspect("nothing is accumulated: the result is zero", lambda: scores(by=0.0))
-
 
 
 # --- input families ---------------------------------------------------------------------------------------------------

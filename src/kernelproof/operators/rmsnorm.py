@@ -91,7 +91,12 @@ class RmsNorm:
             # An approximate reciprocal root is good to a few float32 roundings; half precision hides them.
             slack = 2.0**-21 if kind == torch.float32 else 0.0 if name == "signs" else torch.finfo(kind).eps
             made.append(
-                SanityCall(name, at, self._call(x.to(kind), weight.to(kind), 0.0), Reference(rounded, rounded.abs() * slack, 0.0, exact=True))
+                SanityCall(
+                    name,
+                    at,
+                    self._call(x.to(kind), weight.to(kind), 0.0),
+                    Reference(rounded, rounded.abs() * slack, 0.0, exact=True),
+                )
             )
         return made
 
@@ -122,7 +127,9 @@ class RmsNorm:
             whole = cols // width * width
             if 0 < whole < cols:
                 part = x[:, :whole].square().sum(-1, keepdim=True) / cols
-                yield Suspect(f"the columns after the last whole {width} are missing in the sum", lambda part=part: normed(part))
+                yield Suspect(
+                    f"the columns after the last whole {width} are missing in the sum", lambda part=part: normed(part)
+                )
             if cols > width:
                 part = x[:, :width].square().sum(-1, keepdim=True) / cols
                 yield Suspect(f"only the first {width} columns are summed", lambda part=part: normed(part))
