@@ -133,7 +133,7 @@ def test_without_a_gpu_a_cuda_variant_is_not_run_and_says_why(tmp_path: Path, mo
     object.__setattr__(variant, "device", "cuda")
     record = climbed(config, "good")
     assert (record.verdict, record.status) == ("not_run", "not_run")
-    assert record.reason == "not run: no GPU here (NVML sees no GPU)"
+    assert record.reason == "not run: no usable GPU here (NVML sees no GPU)"
     assert record.remedy
     assert status(record) == {"build": "passed"} | dict.fromkeys(
         ("load", "launch", "sanity", "correctness", "determinism"), "skipped"

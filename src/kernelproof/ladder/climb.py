@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.metadata
 import json
 import math
 import os
@@ -127,7 +128,11 @@ class Session:
         """Whether a CUDA variant can run here, and if not, why."""
         from kernelproof import gpu
 
-        return gpu.available()
+        present, why = gpu.available()
+        version = _version("torch")
+        if present and "+cpu" in version:
+            return False, f"there is a GPU, but torch {version} is built without CUDA"
+        return present, why
 
     def host(self, variant: VariantConfig) -> WorkerHost:
         """The worker host for a variant, started if it is not."""
@@ -417,7 +422,7 @@ class Climb:
             present, why = self.session.gpu
             if not present:
                 self.not_run = True
-                return f"not run: no GPU here ({why})"
+                return f"not run: no usable GPU here ({why})"
         return None
 
     def _process_ended(self, rung: str, error: KernelproofError, what: str) -> None:
@@ -477,7 +482,9 @@ class Climb:
                 records.NOT_RUN,
                 self._bar("determinism") or "the ladder was not climbed to its end",
             )
-            record.remedy = "run on a machine with an NVIDIA GPU and its driver" if self.not_run else None
+            record.remedy = (
+                "run on a machine with an NVIDIA GPU, its driver, and a torch built for CUDA" if self.not_run else None
+            )
         elif verdict != "correct":
             failed = next(rung for rung in rungs if rung.status == "failed")
             record.status, record.reason = records.FAILED, f"{failed.name}: {failed.message}"
@@ -549,6 +556,14 @@ def _unravel(place: int, shape: tuple[int, ...]) -> list[int]:
         place, at = divmod(place, size)
         index.append(at)
     return index[::-1]
+
+
+def _version(package: str) -> str:
+    """A package's version without importing it; empty when it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
