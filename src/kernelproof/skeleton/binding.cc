@@ -20,7 +20,8 @@ void run(TensorView x, TensorView y) {
     if (dtype.code != kDLFloat || (dtype.bits != 32 && dtype.bits != 16)) {
         TVM_FFI_THROW(TypeError) << "x must be float32 or float16";
     }
-    if (y.dtype().code != dtype.code || y.dtype().bits != dtype.bits) TVM_FFI_THROW(TypeError) << "y is not of x's type";
+    if (y.dtype().code != dtype.code || y.dtype().bits != dtype.bits)
+        TVM_FFI_THROW(TypeError) << "y is not of x's type";
     if (x.numel() != y.numel()) TVM_FFI_THROW(ValueError) << "x has " << x.numel() << " elements, y " << y.numel();
     if (!x.IsContiguous() || !y.IsContiguous()) TVM_FFI_THROW(ValueError) << "x and y must be contiguous";
     const Args args{data(x), data(y), x.numel(), dtype.bits == 32 ? Dtype::kFloat32 : Dtype::kFloat16};
