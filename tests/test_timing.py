@@ -57,16 +57,14 @@ def measure(folder: Path, us: float, names: list[str], **plan: Any) -> dict[str,
 
 @pytest.mark.usefixtures("fresh_process")
 def test_a_known_time_is_measured(tmp_path: Path) -> None:
-    found = measure(tmp_path, 200.0, ["spin"])
+    found = measure(tmp_path, 200.0, ["spin"], blocks=10)
     samples = found["samples"]
-    spun = [us for us, method in zip(samples["time_us"], samples["method"], strict=True) if method == "cpu_clock"]
-    assert len(spun) == 6
-    assert all(us >= 200 for us in spun)
-    assert min(spun) < 220  # somebody else's work may lengthen a sample, but not all of them
+    columns = zip(samples["method"], samples["time_us"], samples["calls"], strict=True)
+    spun = [(us, calls) for method, us, calls in columns if method == "cpu_clock"]
+    assert 2 <= len(spun) <= 20  # fewer than ten blocks when others keep the machine busy and the budget is used up
+    assert all(us >= 200 and 1 <= calls <= 5 for us, calls in spun)  # a batch is a millisecond
+    assert min(spun)[0] < 300  # somebody else's work may lengthen a sample, but not all of them
     assert {len(column) for column in samples.values()} == {len(samples["block"])}
-    assert all(
-        calls >= 4 for calls, method in zip(samples["calls"], samples["method"], strict=True) if method == "cpu_clock"
-    )
     json.dumps(found, allow_nan=False)
 
 
