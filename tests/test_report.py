@@ -201,6 +201,18 @@ def test_a_wrong_contender_is_drawn_and_not_ranked(tmp_path: Path) -> None:
     assert "The fastest correct variant, fp16_fused" in page.text
 
 
+def test_a_fast_and_wrong_variant_has_no_speed(tmp_path: Path) -> None:
+    """Even when the benchmark was made while the variant still passed its test."""
+    manifest, records = report_records.gpu_run()
+    fused = next(v for v in manifest.verdicts if v.variant == "fp16_fused")
+    fused.correctness, fused.reason = "wrong", "the test found a race"
+    text, summary = render(tmp_path, (manifest, records))
+    page = checked(text)
+    assert "2 of 6 variants are correct; none passes the speed gate." in page.text
+    assert "The fastest correct variant, fp16_swizzled" in page.text
+    assert "| `fp16_fused` | ❌ wrong | – |" in summary
+
+
 # --- records that are missing, failed, not run or unreadable ----------------------------------------------------------
 
 

@@ -121,12 +121,14 @@ def _verdict_group(
     oracle: Mapping[tuple[str, str], Sequence[OracleRow]],
     settings: Settings,
 ) -> VerdictGroup:
-    known = [speeds[operator, v.variant][0] for v in verdicts if (operator, v.variant) in speeds]
+    correct = [v.variant for v in verdicts if v.correctness == "correct"]
+    known = [speeds[operator, name][0] for name in correct if (operator, name) in speeds]
     figures = [x for r in known for x in (r.ratio, r.low, r.high) if x is not None and x > 0]
     on = charts.axis([*figures, 1.0, settings.max_ratio], "×") if figures else None
 
     def row(verdict: Verdict) -> VerdictRow:
-        chosen = speeds.get((operator, verdict.variant))
+        # Without correctness there is no speed, even where an older benchmark holds one.
+        chosen = speeds.get((operator, verdict.variant)) if verdict.correctness == "correct" else None
         speed = _speed(chosen, on)
         rows = oracle.get((operator, verdict.variant), [])
         gated = f"{operator}/{verdict.variant}" in settings.gated
@@ -179,7 +181,7 @@ def _why(verdict: Verdict, chosen: tuple[OracleRow, BenchCase | None] | None) ->
         return verdict.reason
     if chosen and chosen[0].ratio is None:
         return chosen[0].reason
-    return NOT_TIMED.get(verdict.speed, "") if chosen is None else ""
+    return NOT_TIMED.get(verdict.speed, "") if chosen is None and verdict.correctness == "correct" else ""
 
 
 def _group_sentence(rows: Sequence[VerdictRow], settings: Settings) -> str:
