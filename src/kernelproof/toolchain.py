@@ -124,7 +124,7 @@ class ToolCache:
                 self.entries = {key: entry for key, entry in kept.items() if isinstance(entry, dict)}
 
     def tool(self, name: str, path: Path, origin: str, version: str | None = None) -> Tool:
-        """Identify a program, asking it for its version unless that is given. Raises ToolError when it cannot be read."""
+        """Identify a program, asking for its version unless that is given. Raises ToolError when it cannot be read."""
         try:
             state = path.stat()
             key = str(path)
