@@ -156,7 +156,7 @@ def test_broken_yaml(folder: Path, text: str, expected: str) -> None:
 
 
 def test_missing_file(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="nowhere.yaml: the configuration does not exist"):
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: the configuration does not exist"):
         config.load(Path("nowhere.yaml"))
 
 

@@ -13,7 +13,18 @@ STAGES |= {"verify", "gate", "doctor", "scaffold", "run"}
 # What a stage consists of besides its own file, and shares with nobody.
 PARTS = {"report": {"views", "charts", "formats"}, "test": {"ladder"}}
 TOP = {"cli", "workflow", "__main__"}
-NEEDS_TENSORS = {"operators", "judge", "images", "loading", "timing", "worker", "baselines", "ladder", "bench", "skeleton"}
+NEEDS_TENSORS = {
+    "operators",
+    "judge",
+    "images",
+    "loading",
+    "timing",
+    "worker",
+    "baselines",
+    "ladder",
+    "bench",
+    "skeleton",
+}
 
 
 def top_level(path: Path) -> str:

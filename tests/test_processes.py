@@ -53,7 +53,10 @@ def test_missing_program() -> None:
 
 def test_a_limit_kills_the_whole_group(tmp_path: Path) -> None:
     child = tmp_path / "child"
-    script = f"import subprocess, time; p = subprocess.Popen(['sleep', '60']); open({str(child)!r}, 'w').write(str(p.pid)); time.sleep(60)"
+    script = (
+        "import subprocess, time; p = subprocess.Popen(['sleep', '60']); "
+        f"open({str(child)!r}, 'w').write(str(p.pid)); time.sleep(60)"
+    )
     with pytest.raises(ToolError, match="limit of 2 s"):
         processes.run([sys.executable, "-c", script], timeout_s=2)
     assert eventually(lambda: not alive(int(child.read_text())))
@@ -65,12 +68,16 @@ def test_nothing_is_left_when_we_are_killed(tmp_path: Path, how: str) -> None:
     pid_file = tmp_path / "pid"
     child = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     if how == "child":
-        parent = f"import sys, time; from kernelproof import processes; processes.spawn([sys.executable, '-c', {child!r}]); time.sleep(60)"
+        parent = (
+            "import sys, time; from kernelproof import processes; "
+            f"processes.spawn([sys.executable, '-c', {child!r}]); time.sleep(60)"
+        )
     else:
         joined = "import sys; from kernelproof import processes; processes.end_with(int(sys.argv[1])); " + child
         parent = (
             "import os, subprocess, sys, time; "
-            f"subprocess.Popen([sys.executable, '-c', {joined!r}, str(os.getpid())], start_new_session=True); time.sleep(60)"
+            f"subprocess.Popen([sys.executable, '-c', {joined!r}, str(os.getpid())], start_new_session=True); "
+            "time.sleep(60)"
         )
     run = processes.spawn([sys.executable, "-c", parent], env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)))
     assert eventually(lambda: pid_file.exists() and pid_file.read_text())

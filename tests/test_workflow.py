@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,8 +29,18 @@ operators:
     test: {shapes: [tiny]}
     bench: {shapes: [tiny]}
     variants:
-      first: {device: cpu, sources: [kernels/first.cc], flags: [-O1, -fopenmp], dtypes: [float32], precision: {output: float32}}
-      second: {device: cpu, sources: [kernels/second.cc], flags: [-O1, -fopenmp], dtypes: [float32], precision: {output: float32}}
+      first:
+        device: cpu
+        sources: [kernels/first.cc]
+        flags: [-O1, -fopenmp]
+        dtypes: [float32]
+        precision: {output: float32}
+      second:
+        device: cpu
+        sources: [kernels/second.cc]
+        flags: [-O1, -fopenmp]
+        dtypes: [float32]
+        precision: {output: float32}
 test: {trials: 3}
 bench: {processes: 1, blocks: 2, sample_ms: 0.1, max_seconds: 0.1, modes: [hot], bootstrap: 100}
 """
@@ -128,10 +137,10 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Clone:
 
 
 @pytest.fixture
-def clone(pristine: Clone, tmp_path: Path) -> Iterator[Clone]:
+def clone(pristine: Clone, tmp_path: Path) -> Clone:
     copy = tmp_path / "clone"
     subprocess.run(["cp", "-a", pristine.folder, copy], check=True)
-    yield Clone(copy)
+    return Clone(copy)
 
 
 def test_everything_is_made(clone: Clone) -> None:

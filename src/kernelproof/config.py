@@ -240,8 +240,8 @@ def load(
     """
     if path.suffix == ".json":
         return dataclasses.replace(_from_resolved(path), root=root or Path())
-    resolved = resolve(path, overrides, root or Path())
-    return dataclasses.replace(from_json(Config, resolved), root=root or Path())
+    config: Config = from_json(Config, resolve(path, overrides, root or Path()))
+    return dataclasses.replace(config, root=root or Path())
 
 
 def save(config: Config, path: Path) -> None:
@@ -298,9 +298,10 @@ def resolve(path: Path, overrides: Sequence[str] | Mapping[str, Any], root: Path
         listed = "\n".join(str(fault) for fault in dict.fromkeys(faults))
         count = f"{len(set(faults))} fault{'s' if len(set(faults)) > 1 else ''} in the configuration"
         raise ConfigError(f"{count}\n{listed}", hint="docs/reference/config.md describes every key")
-    data.pop("schema")
-    data["source"] = str(path)
-    return data
+    resolved: dict[str, Any] = data
+    resolved.pop("schema")
+    resolved["source"] = str(path)
+    return resolved
 
 
 def _read(path: Path) -> str:

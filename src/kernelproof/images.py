@@ -72,7 +72,7 @@ class Layout:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """Arguments in call order: an image's path, offset (bytes), dtype, shape and strides (elements), or a scalar."""
+        """Arguments in call order: an image's path, offset (bytes), dtype, shape, strides (elements); or a scalar."""
         return {
             name: {
                 "image": str(self.images[name].path),
@@ -194,14 +194,16 @@ def _band_damage(image: Image, after: torch.Tensor) -> list[str]:
             reach = "" if near == far else f", as far as {abs(far) + (side == 'after')}"
             found.append(
                 f"{image.name}: {len(places)} bytes written {side} the buffer, the nearest {position}{reach} "
-                f"(byte offset {first - BAND_BYTES if side == 'before' else first + image.span_bytes} from the buffer's start)"
+                f"(byte offset {first - BAND_BYTES if side == 'before' else first + image.span_bytes} "
+                "from the buffer's start)"
             )
     gaps = image.guard_mask()
     if gaps is not None:
         places = (differs[BAND_BYTES:end] & gaps).nonzero()[:, 0]
         if len(places):
             found.append(
-                f"{image.name}: {len(places)} bytes written between the rows of the view, the first at byte offset {int(places[0])}"
+                f"{image.name}: {len(places)} bytes written between the rows of the view, "
+                f"the first at byte offset {int(places[0])}"
             )
     return found
 

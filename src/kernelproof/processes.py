@@ -114,7 +114,7 @@ def spawn(
     stop_signal: int = signal.SIGKILL,
 ) -> subprocess.Popen[str]:
     """Start a process that outlives the call, in a process group of its own; it is killed when we die."""
-    return subprocess.Popen(  # type: ignore[return-value]
+    return subprocess.Popen(
         [str(part) for part in argv],
         cwd=cwd,
         env=dict(env) if env is not None else None,

@@ -545,7 +545,8 @@ def from_json(kind: Any, value: Any) -> Any:
         known = {f.name for f in dataclasses.fields(kind)}
         if unknown := sorted(set(value) - known):
             raise TypeError(f"unknown field {unknown[0]!r} in {getattr(kind, '__name__', kind)}")
-        return kind(**{name: from_json(hints[name], item) for name, item in value.items()})
+        make = typing.cast(typing.Callable[..., Any], kind)
+        return make(**{name: from_json(hints[name], item) for name, item in value.items()})
     return value
 
 

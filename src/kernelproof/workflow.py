@@ -76,7 +76,7 @@ def module_files(stage: str, operator_module: str | None = None) -> list[str]:
     """The files of kernelproof's module `stage` and of all it imports or starts, and of an operator's module."""
     found = _closure(stage)
     if operator_module and operator_module.endswith(".py"):
-        return sorted({*found, operator_module})
+        return sorted({*(_shown(path) for path in found), operator_module})
     if operator_module and operator_module.startswith("kernelproof."):
         found = found | _closure(operator_module.removeprefix("kernelproof."))
     return sorted(_shown(path) for path in found)

@@ -17,11 +17,11 @@ import importlib
 import importlib.util
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import torch
 
@@ -31,7 +31,7 @@ from kernelproof.records import Case
 if TYPE_CHECKING:
     from kernelproof.config import Precision
 
-Argument = torch.Tensor | int | float | bool
+Argument: TypeAlias = torch.Tensor | int | float | bool
 
 DTYPES: dict[str, torch.dtype] = {
     "float64": torch.float64,
@@ -55,8 +55,11 @@ UNIT_ROUNDOFF: dict[str, float] = {
 SMALLEST_SUBNORMAL: dict[str, float] = {
     "float64": 2.0**-1074,
     "float32": 2.0**-149,
+    "tfloat32": 2.0**-136,
     "float16": 2.0**-24,
     "bfloat16": 2.0**-133,
+    "float8_e4m3": 2.0**-9,
+    "float8_e5m2": 2.0**-16,
 }
 
 
@@ -152,12 +155,19 @@ class Operator(Protocol):
     options: the values of each option, the default first. axes: the output's dimensions.
     """
 
-    name: str
-    dims: dict[str, int | str | None]
-    options: dict[str, tuple[bool | str, ...]]
-    families: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    axes: tuple[str, ...]
+    # Read only, so that a class attribute and a property will both do.
+    @property
+    def name(self) -> str: ...
+    @property
+    def dims(self) -> Mapping[str, int | str | None]: ...
+    @property
+    def options(self) -> Mapping[str, tuple[bool | str, ...]]: ...
+    @property
+    def families(self) -> tuple[str, ...]: ...
+    @property
+    def dtypes(self) -> tuple[str, ...]: ...
+    @property
+    def axes(self) -> tuple[str, ...]: ...
 
     def make_call(self, case: Case, generator: torch.Generator) -> Call:
         """The inputs of a case, drawn from `generator`, and an output whose values mean nothing."""
@@ -223,7 +233,7 @@ def dims_of(operator: Operator, case: Case) -> dict[str, int]:
     dims: dict[str, int] = {}
     for name, default in operator.dims.items():
         value = case.dims.get(name, dims.get(default) if isinstance(default, str) else default)
-        if value is None or isinstance(value, str):
+        if not isinstance(value, int):
             raise ConfigError(f"the shape does not give {name}", subject=case.shape)
         dims[name] = value
     return dims
@@ -257,16 +267,17 @@ def roundoff(name: str) -> float:
 
 @dataclass(frozen=True)
 class Units:
-    """Roundoffs of a declared precision: output, intermediate, accumulation (8·û), and the coarser of the first two."""
+    """Roundoffs of a declared precision (accumulation: 8·û), and the smallest subnormals of output and intermediate."""
 
     output: float
     intermediate: float
     accumulate: float
     smallest: float
+    intermediate_smallest: float
 
     @property
     def coarse(self) -> float:
-        """u of criteria (b) and (c)."""
+        """U of criteria (b) and (c)."""
         return max(self.output, self.intermediate)
 
 
@@ -281,6 +292,7 @@ def units(precision: Precision, input_dtype: torch.dtype) -> Units:
         intermediate=roundoff(p),
         accumulate=8 * roundoff(accumulate),
         smallest=SMALLEST_SUBNORMAL[output],
+        intermediate_smallest=SMALLEST_SUBNORMAL[p],
     )
 
 

@@ -1,12 +1,13 @@
 """Attention scores from simulated-FP8 codes: S = factor·decode(Q)·decode(K)ᵀ (codec: kernelproof.simfp8).
 
 Shapes: q_codes [batch, heads, seq, head_dim], k_codes [batch, heads, seq_k, head_dim] (uint8); q_scale, k_scale
-[batch, heads] (float32); scores [batch, heads, seq, seq_k]. The reference decodes the codes that the kernel is given, so
-quantisation error is no part of the verdict.
+[batch, heads] (float32); scores [batch, heads, seq, seq_k]. The reference decodes the codes that the kernel is given,
+so quantisation error is no part of the verdict.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -132,9 +133,9 @@ class Scores:
 
         for zero in (127.5, 127.0, 0.0):
             cause = f"codes are decoded with zero point {zero:g}; the encoder's is {simfp8.ZERO_POINT}"
-            yield Suspect(f"{cause} (Q and K)", lambda zero=zero: scores(zero, zero))
-            yield Suspect(f"{cause} (Q only)", lambda zero=zero: scores(zero))
-            yield Suspect(f"{cause} (K only)", lambda zero=zero: scores(zero_k=zero))
+            yield Suspect(f"{cause} (Q and K)", functools.partial(scores, zero, zero))
+            yield Suspect(f"{cause} (Q only)", functools.partial(scores, zero))
+            yield Suspect(f"{cause} (K only)", functools.partial(scores, zero_k=zero))
         yield Suspect("codes are decoded over 128 steps instead of 127", lambda: scores(by=factor * (127 / 128) ** 2))
         yield Suspect(
             "codes are decoded over 127.5 steps instead of 127", lambda: scores(by=factor * (127 / 127.5) ** 2)

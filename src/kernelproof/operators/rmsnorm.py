@@ -1,11 +1,12 @@
 """RMSNorm: y = x / √(mean(x²) + eps) · weight, row by row.
 
-Shapes: x, y [rows, cols]; weight [cols]. It has nothing in common with attention, which is the point: this module is all
-that an operator needs, and docs/how-to/add-a-kernel.md walks through it.
+Shapes: x, y [rows, cols]; weight [cols]. It has nothing in common with attention, which is the point: this module is
+all that an operator needs, and docs/how-to/add-a-kernel.md walks through it.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -128,11 +129,11 @@ class RmsNorm:
             if 0 < whole < cols:
                 part = x[:, :whole].square().sum(-1, keepdim=True) / cols
                 yield Suspect(
-                    f"the columns after the last whole {width} are missing in the sum", lambda part=part: normed(part)
+                    f"the columns after the last whole {width} are missing in the sum", functools.partial(normed, part)
                 )
             if cols > width:
                 part = x[:, :width].square().sum(-1, keepdim=True) / cols
-                yield Suspect(f"only the first {width} columns are summed", lambda part=part: normed(part))
+                yield Suspect(f"only the first {width} columns are summed", functools.partial(normed, part))
 
 
 def _layer_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
