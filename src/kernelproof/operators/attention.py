@@ -108,11 +108,10 @@ class Attention:
         unit = units(precision, q.dtype)
         output = torch.empty(q.shape, dtype=torch.float64, device=device)
         condition = torch.empty(q.shape, dtype=torch.float32, device=device)
-        sensitivity = torch.empty_like(condition)
+        sensitivity, underflow = torch.empty_like(condition), torch.empty_like(condition)
         for place, rows, keys, values, mask in _chunks(q, k, v, bool(call.scalar("causal"))):
-            output[place], condition[place], sensitivity[place] = _attend(
-                rows, keys, values, call.scalar("scale"), mask
-            )
+            found = _attend(rows, keys, values, call.scalar("scale"), mask)
+            output[place], condition[place], sensitivity[place], underflow[place] = found
         accumulation = unit.accumulate * (8 * condition.double() + math.sqrt(q.shape[-1]) * sensitivity.double())
         bound = forward_bound(output, condition.double(), accumulation, unit)
         bound += unit.intermediate_smallest / 2 * underflow
@@ -209,7 +208,13 @@ def _attend(
     pt = (q.float().abs() @ k.float().abs().mT).mul_(scale).mul_(p32)
     condition = p32 @ v_abs
     sensitivity = pt @ v_abs + pt.sum(-1, keepdim=True) * output.float().abs()
-    return tuple(t.reshape(1, -1, *t.shape[-2:]) for t in (output, condition, sensitivity))
+    if mask is None:
+        total = v_abs.sum(-2, keepdim=True)
+    else:
+        seen = (~mask).sum(-1)  # the visible keys are the first ones
+        total = v_abs.cumsum(-2)[:, :, (seen - 1).clamp_min(0)]
+    underflow = p32.amax(-1, keepdim=True) * total
+    return tuple(t.reshape(1, -1, *t.shape[-2:]) for t in (output, condition, sensitivity, underflow))
 
 
 def weights(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
