@@ -1,11 +1,14 @@
 """What kernels are compared with: torch's own, as callables of `abi: python` with `passing: return`.
 
 Each SDPA backend is forced, so that a figure belongs to a backend and not to torch's choice; a backend that cannot take
-a case raises, and is recorded as not run there. The causal mask is aligned at the bottom right, as everywhere here;
+a case raises NotImplementedError, which is recorded as refused. The causal mask is aligned at the bottom right, as everywhere here;
 torch's own flag aligns at the top left, which is the same for seq = seq_k.
 """
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -31,13 +34,13 @@ def sdpa_default(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
 
 def sdpa_math(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
     """The unfused composition: matrix product, softmax, matrix product."""
-    with sdpa_kernel(SDPBackend.MATH):
+    with _forced(SDPBackend.MATH):
         return sdpa_default(q, k, v, scale, causal)
 
 
 def sdpa_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
     """FlashAttention as torch ships it (on the CPU, torch's own blocked kernel)."""
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+    with _forced(SDPBackend.FLASH_ATTENTION):
         return sdpa_default(q, k, v, scale, causal)
 
 
@@ -46,14 +49,26 @@ def sdpa_efficient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: flo
     group = q.shape[1] // k.shape[1]
     if group > 1:
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+    with _forced(SDPBackend.EFFICIENT_ATTENTION):
         return sdpa_default(q, k, v, scale, causal)
 
 
 def sdpa_cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
     """cuDNN's fused attention."""
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+    with _forced(SDPBackend.CUDNN_ATTENTION):
         return sdpa_default(q, k, v, scale, causal)
+
+
+@contextlib.contextmanager
+def _forced(backend: SDPBackend) -> Iterator[None]:
+    """One backend and no other, for the calls within."""
+    try:
+        with sdpa_kernel(backend):
+            yield
+    except RuntimeError as error:
+        if "No available kernel" in str(error):
+            raise NotImplementedError(f"torch's {backend.name} backend does not take this case") from error
+        raise
 
 
 def qkt_torch(

@@ -5,7 +5,7 @@ The full cross product would be thousands of cases and say no more. What is kept
 1. the profiled shape with every combination of options and every data type, on the default family;
 2. every other shape with combinations of options that between them hold every value of every option, on the default
    family, data types in turn;
-3. every other family on the profiled shape, twice, options and data types in turn.
+3. every other family on one shape (`family_shape`, else the profiled one), twice, options and data types in turn.
 
 Seeds go round. Nothing here depends on the machine or on chance: the same configuration gives the same list.
 """
@@ -111,6 +111,7 @@ def _timed(
         for shape in chosen.shapes
         for options in combinations
         for dtype in variant.dtypes
+        if not chosen.dtypes or dtype in chosen.dtypes
     ]
 
 
@@ -124,6 +125,7 @@ def _tested(
 ) -> list[Case]:
     seed_of, dtype_of = itertools.cycle(seeds), itertools.cycle(variant.dtypes)
     main = operator.profile.shape
+    family_shape = chosen.family_shape or main
     default = DEFAULT_FAMILY if DEFAULT_FAMILY in families else families[0]
 
     def case(shape: str, options: Options, dtype: str, family: str, seed: int) -> Case:
@@ -144,7 +146,7 @@ def _tested(
         first = turn % len(combinations)
         for repeat in range(FAMILY_REPEATS):
             options = combinations[first if repeat == 0 else len(combinations) - 1 - first]
-            cases.append(case(main, options, next(dtype_of), family, next(seed_of)))
+            cases.append(case(family_shape, options, next(dtype_of), family, next(seed_of)))
         next(dtype_of)
     return cases
 

@@ -75,12 +75,14 @@ class VariantConfig:
 
 @dataclass(frozen=True)
 class CaseSelection:
-    """Which shapes, option values, input families and seeds a stage goes through."""
+    """Which shapes, option values, data types, input families and seeds a stage goes through; empty: all there are."""
 
     shapes: list[str]
     options: dict[str, list[Any]] = field(default_factory=dict)
     families: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
+    dtypes: list[str] = field(default_factory=list)
+    family_shape: str = ""  # of the families other than normal; empty: the profiled shape
 
 
 @dataclass(frozen=True)
@@ -570,6 +572,10 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
                         f"no shape of this name; {_allowed(operator['shapes'])}{_nearest(shape, operator['shapes'])}"
                     )
                     yield fault((*here, stage, "shapes", index), message)
+        family_shape = operator["test"]["family_shape"]
+        if family_shape and family_shape not in operator["shapes"]:
+            message = f"no shape {family_shape!r}; {_allowed(operator['shapes'])}{_nearest(family_shape, operator['shapes'])}"
+            yield fault((*here, "test", "family_shape"), message)
         shape = operator["profile"]["shape"]
         if shape not in operator["shapes"]:
             message = f"no shape {shape!r}; {_allowed(operator['shapes'])}{_nearest(shape, operator['shapes'])}"

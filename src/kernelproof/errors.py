@@ -110,6 +110,10 @@ class WorkerReplyError(WorkerError):
     """The candidate's process answered that the request failed (the candidate raised, or CUDA reported an error)."""
 
 
+class WorkerRefused(WorkerReplyError):
+    """The candidate declined the case (it raised NotImplementedError), as a library does with a shape it cannot take."""
+
+
 def describe_exit(exit_code: int) -> str:
     """How a process ended, in words: `ended with exit code 3`, `was killed by SIGSEGV`."""
     if exit_code >= 0:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kernelproof.errors import WorkerCrashed, WorkerError, WorkerReplyError, WorkerTimeout
+from kernelproof.errors import WorkerCrashed, WorkerError, WorkerRefused, WorkerReplyError, WorkerTimeout
 from kernelproof.processes import kill_group, spawn
 
 START_LIMIT_S = 120.0  # importing torch from a cold network disk takes a minute
@@ -166,7 +166,7 @@ class Worker:
         """Send one request and wait for its answer.
 
         Raises WorkerCrashed when the process ends first, WorkerTimeout (and kills it) when `timeout_s` passes,
-        WorkerReplyError when the request failed in the worker.
+        WorkerReplyError when the request failed in the worker, WorkerRefused when the candidate does not take the case.
         """
         if not self.alive:
             raise WorkerError("the worker has ended", log=self.log)
@@ -222,6 +222,8 @@ class Worker:
             )
         if "error" in reply:
             error = reply["error"]
+            if error["type"] == "NotImplementedError":
+                raise WorkerRefused(str(error["message"]), log=self.log)
             raise WorkerReplyError(f"{error['type']}: {error['message']}", log=self.log)
         return reply["result"]
 

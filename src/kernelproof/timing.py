@@ -174,7 +174,7 @@ class _Session:
             attempt.succeeded = True
         except Exception as error:
             message = f"{type(error).__name__}: {error}".strip()[:2000]
-            named = getattr(error, "outcome", outcome)
+            named = "refused" if isinstance(error, NotImplementedError) else getattr(error, "outcome", outcome)
             self.found.outcomes.append(
                 {"contender": contender, "case": case, "mode": mode, "outcome": named, "message": message}
             )

@@ -7,6 +7,7 @@ and not at all for a variant that cannot run on this machine.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib.metadata
@@ -27,6 +28,7 @@ from kernelproof.errors import (
     TestError,
     WorkerCrashed,
     WorkerError,
+    WorkerRefused,
     WorkerReplyError,
     WorkerTimeout,
     describe_exit,
@@ -270,10 +272,17 @@ class Climb:
         return None
 
     def _launch(self) -> str | None:
-        case = min(self.cases, key=_elements)
-        call, _ = self.session.prepare(self.variant, case)
-        self._run(call, self.limits.launch)
-        return None
+        refused: WorkerRefused | None = None
+        for case in sorted(self.cases, key=_elements):
+            call, _ = self.session.prepare(self.variant, case)
+            try:
+                self._run(call, self.limits.launch)
+                return None
+            except WorkerRefused as error:
+                refused = error
+        if refused:
+            raise refused
+        return "there is no case that it takes"
 
     def _sanity(self) -> str | None:
         from kernelproof import judge
@@ -281,8 +290,11 @@ class Climb:
         operator, wrong, count = self.session.operator(self.variant), [], 0
         for case in _distinct(self.cases):
             for exact in operator.sanity_calls(case, judge.generator(case)):
+                try:
+                    returned, _ = self._run(exact.call, self.limits.sanity)
+                except WorkerRefused:
+                    continue
                 count += 1
-                returned, _ = self._run(exact.call, self.limits.sanity)
                 result = judge.judge(
                     exact.case,
                     exact.call,
@@ -304,6 +316,8 @@ class Climb:
         call, reference = self.session.prepare(self.variant, case)
         try:
             returned, _ = self._run(call, self.limits.correctness)
+        except WorkerRefused:
+            raise
         except (WorkerError, TestError) as error:
             result = _skipped(case, "")
             result.status, result.reason = "failed", None
@@ -392,6 +406,8 @@ class Climb:
         started = time.monotonic()
         try:
             wrong = action()
+        except WorkerRefused as error:
+            return self._note(rung, Outcome("skipped", f"refused: {error.message}"), time.monotonic() - started, what)
         except (WorkerError, TestError) as error:
             wrong = _words(error, "while it was loaded" if rung == "load" else "in the middle of a call")
             self._process_ended(rung, error, what)
@@ -407,7 +423,7 @@ class Climb:
 
     def _bar(self, rung: str) -> str | None:
         """Why a step is not to be run: no device, a process that crashed or hung, or a lower rung that failed."""
-        if reason := self.barred or (self._bar_of_device() if rung != "build" else None):
+        if reason := self.barred or (self._bar_of_build() if rung == "build" else self._bar_of_device()):
             return reason
         for lower in RUNGS[: RUNGS.index(rung)]:
             # After wrong results determinism is worth knowing: wrong in another way each time is a race.
@@ -416,6 +432,14 @@ class Climb:
             if lower in self.rungs and self.rungs[lower].status == "failed":
                 return f"not run: the {lower} rung failed"
         return None
+
+    def _bar_of_build(self) -> str | None:
+        """What could not be built for want of a tool is not a variant that failed to build."""
+        with contextlib.suppress(RecordError):
+            built = records.read(self.session.config.record("build", self.variant.operator, self.variant.name), BuildRecord)
+            if built.status == records.NOT_RUN:
+                self.barred = f"not run: it was not built ({built.reason})"
+        return self.barred
 
     def _bar_of_device(self) -> str | None:
         if self.variant.device == "cuda":
