@@ -15,6 +15,7 @@ PARTS = {"report": {"views", "charts", "formats"}, "test": {"ladder"}}
 TOP = {"cli", "workflow", "__main__"}
 NEEDS_TENSORS = {
     "operators",
+    "simfp8",
     "judge",
     "images",
     "loading",
