@@ -20,7 +20,7 @@ LINT_ALLOWED = {
     "Mixed rules and functions": "common.smk holds four one-line functions that need CONFIG; the rest is workflow.py",
     "Shell command directly uses variable KERNELPROOF": "the command's name is no parameter: it decides no result, and "
     "as one it would make another interpreter's path a reason to run again",
-    "Shell command directly uses variable RESOLVED": "the resolved configuration is no parameter either: each rule names "
+    "Shell command directly uses variable RESOLVED": "the resolved configuration is none either: each rule names "
     "the parts of it that it depends on",
     "Specify a conda environment": "./repro.sh makes one environment from hash-locked files for all rules",
 }
