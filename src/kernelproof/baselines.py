@@ -1,8 +1,8 @@
 """What kernels are compared with: torch's own, as callables of `abi: python` with `passing: return`.
 
 Each SDPA backend is forced, so that a figure belongs to a backend and not to torch's choice; a backend that cannot take
-a case raises NotImplementedError, which is recorded as refused. The causal mask is aligned at the bottom right, as everywhere here;
-torch's own flag aligns at the top left, which is the same for seq = seq_k.
+a case raises NotImplementedError, which is recorded as refused. The causal mask is aligned at the bottom right, as
+everywhere here; torch's own flag aligns at the top left, which is the same for seq = seq_k.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ BOUND, RMS, BIAS, EXACT = "bound", "rms", "bias", "exact"
 UNWRITTEN, NONFINITE, GUARD_BANDS, INPUTS = "unwritten", "nonfinite", "guard_bands", "inputs"
 
 # A bias must also be this many standard errors away from 0, the error being taken from how much the rows of the output
-# differ in it: what all rows share reaches √n of them over n rows, chance reaches 3. It decides for few rows only (below
-# 16 rows there is no bias to be seen), and where a result of few bits (subnormal float16) flips by whole units.
+# differ in it: what all rows share reaches √n of them over n rows, chance reaches 3. It decides for few rows only (under
+# 16 there is no bias to be seen), and where a result of few bits (subnormal float16) flips by whole units.
 STANDARD_ERRORS = 4.0
 
 # Dimensions along which kernels go tile by tile.
@@ -191,8 +191,10 @@ class _Findings:
         self.inside = self.finite & (self.error.abs() <= reference.bound)
         self.unwritten = torch.zeros_like(self.finite)
         if returned.poison is not None:
-            # Chance makes a few written elements of a 16-bit type equal to their poison; those are right.
-            self.unwritten = _same_bits(self.raw, returned.poison.to(expected.device)) & ~self.inside
+            # Chance makes a few written elements of a 16-bit type equal to their poison, and a few poisons right. Both
+            # are told by their row: an unwritten element has others beside it that are not right.
+            same = _same_bits(self.raw, returned.poison.to(expected.device))
+            self.unwritten = same & (same & ~self.inside).any(-1, keepdim=True)
         # A guard against 0/0 where the bound is 0 (exact cases) and the element is right.
         self.ratio = torch.where(self.inside & (self.error == 0), 0.0, self.error.abs() / reference.bound)
         self.comparable = self.finite & ~self.unwritten

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 # Elements of the score matrix held at once: 2²¹ doubles are 16 MiB on a CPU; a GPU takes 512 MiB.
 CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**26}
-MEMOISED = 4  # references kept, since the layout of a case does not change them
+# References kept, since the layout of a case does not change them, and how large one may be (16 bytes an element).
+MEMOISED = 4
+MEMOISED_ELEMENTS = 2**22
 
 Inputs = dict[str, torch.Tensor]
 Family = Callable[["Draw"], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
@@ -90,18 +92,20 @@ class Attention:
 
         B = u_o|O| + u_p(1+u_p)A + u_a(8A + √d·D) + smallest subnormal, with A = P·|V|, T = scale·|Q||K|ᵀ and
         D = (P∘T)·|V| + rowsum(P∘T)·|O| (trust.md, criterion a). To it comes what calibration showed to be missing: a
-        weight below the smallest normal number of P's type is rounded absolutely, which counts where the keys of large
-        weight have values of 0: half a subnormal of that type (relative to the row's largest weight) for each key, times
-        |V|. Bounds are computed in float32. The last few references are kept by content, so that two layouts of one case
-        cost one.
+        weight below the smallest normal number of P's type is rounded absolutely, which counts where the values of the
+        heavy keys are 0: half a subnormal (relative to the row's largest weight) for each key, times |V|. Bounds are
+        computed in float32. The last few references are kept by content: two layouts of one case cost one.
         """
         key = _fingerprint(call, precision, device)
-        if key not in self._references:
-            self._references[key] = self._reference(call, precision, device)
+        if key in self._references:
+            self._references.move_to_end(key)
+            return self._references[key]
+        made = self._reference(call, precision, device)
+        if made.output.numel() <= MEMOISED_ELEMENTS:
+            self._references[key] = made
             while len(self._references) > MEMOISED:
                 self._references.popitem(last=False)
-        self._references.move_to_end(key)
-        return self._references[key]
+        return made
 
     def _reference(self, call: Call, precision: Precision, device: str | torch.device) -> Reference:
         q, k, v = (call.tensor(name).to(device) for name in "qkv")

@@ -1,0 +1,442 @@
+"""The judge: correct kernels are never accused, and every fault is named as what it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from emulated_flash import Flash
+
+from kernelproof import images, judge
+from kernelproof.config import Precision, Tolerance
+from kernelproof.errors import TestError
+from kernelproof.images import BAND_BYTES, Returned
+from kernelproof.operators import Call, Reference, qkt
+from kernelproof.operators.attention import OPERATOR
+from kernelproof.records import Case, CaseResult
+
+TOLERANCE = Tolerance(bound_factor=1.0, rms_factor=1.5, bias_case=1 / 16, bias_suite=1 / 64)
+INPUT = Precision("input", "input")
+DIMS = {"batch": 1, "heads": 4, "kv_heads": 2, "seq": 200, "head_dim": 64}
+
+
+def case_of(dims: dict[str, int] | None = None, causal: bool = False, layout: str = "bhsd", **changes: Any) -> Case:
+    options: dict[str, bool | str] = {"causal": causal, "layout": layout}
+    return Case("attention", "t", dims or DIMS, options, **{"dtype": "float16", **changes})
+
+
+def run(kernel: Callable[..., torch.Tensor], case: Case, precision: Precision = INPUT) -> CaseResult:
+    call = OPERATOR.make_call(case, judge.generator(case))
+    inputs = [value for name, value in call.arguments.items() if name != "o"]
+    return judged(case, call, kernel(*inputs), precision)
+
+
+def judged(case: Case, call: Call, output: torch.Tensor, precision: Precision = INPUT, **returned: Any) -> CaseResult:
+    reference = OPERATOR.reference(call, precision)
+    return judge.judge(case, call, reference, Returned(output, **returned), TOLERANCE, operator=OPERATOR)
+
+
+def criteria(result: CaseResult) -> list[str]:
+    return [failure.criterion for failure in result.failures]
+
+
+def correct_output(case: Case) -> tuple[Call, torch.Tensor]:
+    call = OPERATOR.make_call(case, judge.generator(case))
+    return call, OPERATOR.reference(call, INPUT).output.to(call.output.dtype)
+
+
+# --- correct kernels --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("family", OPERATOR.families)
+def test_a_correct_kernel_passes_every_family(family: str, dtype: str) -> None:
+    for causal in (False, True):
+        result = run(Flash(), case_of(causal=causal, family=family, dtype=dtype))
+        assert result.failures == []
+        assert result.status == "passed"
+
+
+@pytest.mark.parametrize("seq", [1, 2, 63, 65, 127, 500])
+def test_a_correct_kernel_passes_every_length(seq: int) -> None:
+    for layout, causal in (("bhsd", True), ("bshd", False)):
+        result = run(Flash(tile=32), case_of({"heads": 2, "seq": seq, "head_dim": 64}, causal, layout, seed=seq))
+        assert result.failures == []
+
+
+@pytest.mark.parametrize(("seq", "seq_k"), [(40, 70), (70, 40)])
+def test_a_correct_kernel_passes_with_unequal_lengths(seq: int, seq_k: int) -> None:
+    dims = {"heads": 2, "seq": seq, "seq_k": seq_k, "head_dim": 32}
+    assert run(Flash(tile=16), case_of(dims, causal=True)).failures == []
+
+
+# --- wrong kernels ----------------------------------------------------------------------------------------------------
+
+FAULTS: list[tuple[str, Flash, dict[str, Any], Precision, str, str]] = [
+    ("last key skipped", Flash(skip_key=-1), {"family": "sink_last"}, INPUT, "bound", "the last key is skipped"),
+    ("first key skipped", Flash(skip_key=0), {"family": "sink_first"}, INPUT, "bound", "the first key is skipped"),
+    ("any key skipped", Flash(skip_key=77), {"family": "v_mean"}, INPUT, "rms", ""),
+    ("first tile missing", Flash(skip_tile=0), {}, INPUT, "bound", "the first tile of 64 keys is skipped"),
+    ("rest missing", Flash(skip_tile=3), {}, INPUT, "bound", "(192..199) are skipped"),
+    ("stale maximum", Flash(stale_maximum=True), {"family": "staircase"}, INPUT, "bound", "are not rescaled when"),
+    ("stale maximum, mild", Flash(stale_maximum=True), {}, INPUT, "bound", "not rescaled when the maximum rises"),
+    ("unmasked padding", Flash(unmasked_padding=True), {}, INPUT, "bound", "zeros that are not masked"),
+    ("no scale", Flash(scale_by=8), {}, INPUT, "bound", "not scaled by 1/√d"),
+    ("scale twice", Flash(scale_by=1 / 8), {}, INPUT, "bound", "scaled by 1/√d twice"),
+    ("exp for exp2", Flash(scale_by=math.log(2)), {}, INPUT, "bound", "log2(e)"),
+    ("no causal mask", Flash(ignore_mask=True), {"causal": True}, INPUT, "bound", "mask is not applied"),
+    ("one key of the future", Flash(shift_mask=1), {"causal": True}, INPUT, "bound", "one key of the future"),
+    ("diagonal hidden", Flash(shift_mask=-1), {"causal": True}, INPUT, "bound", "hides the diagonal"),
+    ("wrong key head", Flash(wrong_kv_head=True), {}, INPUT, "bound", "head h mod kv_heads"),
+    ("zero point", Flash(zero_point=-0.5 / 127), {}, INPUT, "bound", "zero point"),
+    ("P in bfloat16", Flash(p=torch.bfloat16), {}, INPUT, "rms", "coarser type than declared"),
+    ("P in float16", Flash(), {}, Precision("input", "float32"), "bound", ""),
+    ("P in float16, rms", Flash(p=torch.float16), {"dtype": "float32"}, Precision("input", "float32"), "rms", ""),
+    ("truncated", Flash(p=torch.float32, truncate=True), {}, INPUT, "bias", "truncated to float16, not rounded"),
+    ("truncated, v_mean", Flash(truncate=True), {"family": "v_mean"}, INPUT, "bias", "truncated to float16"),
+    ("scale a little off", Flash(scale_by=1.004), {"family": "peaky"}, INPUT, "rms", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "changes", "precision", "criterion", "cause"), [f[1:] for f in FAULTS], ids=[f[0] for f in FAULTS]
+)
+def test_a_fault_is_caught_and_named(
+    kernel: Flash, changes: dict[str, Any], precision: Precision, criterion: str, cause: str
+) -> None:
+    case = case_of(**changes)
+    assert run(replace(Flash(p=kernel.p if kernel.truncate else None)), case).failures == []
+    result = run(kernel, case, precision)
+    assert criterion in criteria(result)
+    assert result.status == "failed"
+    assert any(cause in failure.message for failure in result.failures), [f.message for f in result.failures]
+
+
+@pytest.mark.parametrize("family", OPERATOR.families)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_zeros_and_means_pass_no_family(family: str, dtype: str) -> None:
+    def zeros(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
+        return torch.zeros_like(q)
+
+    def mean(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
+        return v.float().mean(2, keepdim=True).repeat_interleave(2, 1).expand(q.shape).to(q.dtype)
+
+    for fake in (zeros, mean):
+        assert "bound" in criteria(run(fake, case_of(family=family, dtype=dtype)))
+
+
+def test_a_wrong_scale_of_the_output_is_named() -> None:
+    call, output = correct_output(case_of())
+    result = judged(case_of(), call, (output.float() * 1.01).half())
+    assert any("1.01" in f.message and "a wrong scale" in f.message for f in result.failures)
+
+
+def test_a_bias_too_small_for_one_case_is_found_over_the_suite() -> None:
+    def off(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
+        exact = Flash(p=torch.float32)(q.float(), k.float(), v.float(), scale, causal)
+        return (exact * (1 + 2**-11 / 25)).to(q.dtype)
+
+    dims = {"heads": 4, "seq": 120, "head_dim": 64}
+    wrong = [run(off, case_of(dims, seed=seed)) for seed in range(18)]
+    right = [run(Flash(), case_of(dims, seed=seed)) for seed in range(18)]
+    assert {r.status for r in wrong} == {"passed"}
+    assert judge.suite_findings(right, TOLERANCE) == []
+    found = judge.suite_findings(wrong, TOLERANCE)
+    assert [f.criterion for f in found] == ["bias"]
+    assert "every result is too large" in found[0].message
+    mean, ratio = judge.suite_bias(wrong, TOLERANCE)
+    assert mean == pytest.approx(1 / 25, rel=0.2)
+    assert ratio == pytest.approx(64 / 25, rel=0.2)
+
+
+def test_suite_bias_of_nothing_is_nothing() -> None:
+    assert judge.suite_bias([judge.skipped(case_of(), "why")], TOLERANCE) == (None, None)
+
+
+# --- unwritten, NaN ---------------------------------------------------------------------------------------------------
+
+
+def test_unwritten_rows_are_counted_and_located() -> None:
+    case = case_of({"batch": 1, "heads": 8, "seq": 128, "head_dim": 64})
+    call, output = correct_output(case)
+    poison = images.random_bytes(output.nbytes, torch.Generator().manual_seed(3)).view(torch.float16).view(output.shape)
+    row = torch.arange(128) % 32
+    output[:, :, row >= 8] = poison[:, :, row >= 8]
+    result = judged(case, call, output, poison=poison)
+    assert result.unwritten == 8 * 96 * 64
+    assert result.unwritten_where == "query rows 8..31 of each 32-row tile (24 of 32), in all heads and features"
+    assert criteria(result) == ["unwritten"]  # the rows that were written are right
+    assert "49152 of 65536 elements (75 %)" in result.failures[0].message
+
+
+def test_an_output_that_nobody_wrote() -> None:
+    call, output = correct_output(case_of())
+    poison = torch.full_like(output, 448.0)
+    result = judged(case_of(), call, poison.clone(), poison=poison)
+    assert result.unwritten == output.numel()
+    assert result.unwritten_where == "everywhere"
+    assert "did not run" in result.failures[0].message
+
+
+def test_right_values_that_happen_to_be_the_poison_are_written() -> None:
+    call, output = correct_output(case_of())
+    result = judged(case_of(), call, output, poison=output.clone())
+    assert (result.unwritten, result.status) == (0, "passed")
+
+
+def test_nan_is_counted_and_located() -> None:
+    call, output = correct_output(case_of())
+    output[0, 2, 64:96] = math.nan
+    output[0, 3, 5, 7] = math.inf
+    result = judged(case_of(), call, output)
+    assert result.nonfinite == 32 * 64 + 1
+    assert result.first_bad_index == [0, 2, 64, 0]
+    assert criteria(result) == ["nonfinite"]
+    assert "2048 NaN and 1 infinite values" in result.failures[0].message
+
+
+def test_rows_of_nan_and_overflow_have_their_causes() -> None:
+    call, output = correct_output(case_of())
+    output[0, 2, 64:96] = math.nan
+    assert "whole rows are NaN" in judged(case_of(), call, output).failures[0].message
+    call, output = correct_output(case_of())
+    output[0, 1, 2, 3] = math.inf
+    assert "an overflow: the largest float16 is 6.55e+04" in judged(case_of(), call, output).failures[0].message
+
+
+def test_what_begins_at_some_length_is_said_once() -> None:
+    results = []
+    for seq in (63, 64, 512, 600):
+        result = judge.skipped(case_of({"batch": 2 if seq == 512 else 1, "heads": 2, "seq": seq, "head_dim": 64}), "")
+        result.status = "failed" if seq >= 512 else "passed"
+        result.failures = [judge.Failure("nonfinite", "NaN")] if seq >= 512 else []
+        results.append(result)
+    found = judge.suite_findings(results, TOLERANCE)
+    assert len(found) == 1
+    assert found[0].message.startswith("NaN or infinity only from seq = 512 on, smaller cases are right")
+
+
+def test_a_reference_that_is_not_finite_is_no_reference() -> None:
+    call, output = correct_output(case_of())
+    reference = OPERATOR.reference(call, INPUT)
+    broken = replace(reference, output=reference.output * math.nan)
+    with pytest.raises(TestError, match="reference is not finite"):
+        judge.judge(case_of(), call, broken, Returned(output), TOLERANCE)
+    with pytest.raises(TestError, match="the output has shape"):
+        judge.judge(case_of(), call, reference, Returned(output[:, :2]), TOLERANCE)
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+def write_back(
+    layout: images.Layout, output: torch.Tensor, spoil: Callable[[str, torch.Tensor], None] | None = None
+) -> None:
+    """What a worker does: read each image, write the output, hand everything over."""
+    for name, image in layout.images.items():
+        raw = torch.frombuffer(bytearray(image.path.read_bytes()), dtype=torch.uint8)
+        if name in layout.call.outputs:
+            image.elements(raw).copy_(output)
+        if spoil:
+            spoil(name, raw)
+        image.path.with_name(image.path.name + images.OUT_SUFFIX).write_bytes(raw.numpy().tobytes())
+
+
+@pytest.mark.parametrize("layout_name", ["bhsd", "bshd"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_images_carry_a_call_there_and_back(tmp_path: Path, layout_name: str, dtype: str) -> None:
+    case = case_of(layout=layout_name, dtype=dtype)
+    call, output = correct_output(case)
+    layout = images.layout_images(call, tmp_path)
+    spec = layout.spec
+    assert list(spec) == ["q", "k", "v", "o", "scale", "causal"]
+    assert spec["q"]["dtype"] == dtype
+    assert spec["q"]["strides"] == list(call.tensor("q").stride())
+    assert spec["scale"] == call.scalar("scale")
+    raw = torch.frombuffer(bytearray(Path(spec["k"]["image"]).read_bytes()), dtype=torch.uint8)
+    assert len(raw) == 2 * BAND_BYTES + call.tensor("k").nbytes
+    band = raw[:BAND_BYTES].view(call.tensor("k").dtype)
+    assert bool(torch.isnan(band).all())
+    assert len(band.view(torch.uint8).unique()) > 64  # NaNs of many kinds, so that a store of NaN shows as well
+    write_back(layout, output)
+    returned = images.read_back(layout)
+    assert torch.equal(returned.output, output)
+    assert returned.output.stride() == call.output.stride()
+    assert judged(case, call, returned.output, poison=returned.poison).failures == []
+    assert (returned.band_damage, returned.inputs_changed) == ([], [])
+
+
+def test_poison_is_fresh_every_time(tmp_path: Path) -> None:
+    call, _ = correct_output(case_of())
+    first, second = (images.layout_images(call, tmp_path).poison.view(torch.int16) for _ in range(2))
+    assert float((first == second).float().mean()) < 1e-3
+
+
+def test_a_write_past_the_end_is_caught(tmp_path: Path) -> None:
+    call, output = correct_output(case_of())
+    layout = images.layout_images(call, tmp_path)
+    write_back(
+        layout, output, lambda name, raw: raw[-BAND_BYTES : -BAND_BYTES + 6].bitwise_not_() if name == "o" else None
+    )
+    returned = images.read_back(layout)
+    result = judged(case_of(), call, returned.output, band_damage=returned.band_damage)
+    assert criteria(result) == ["guard_bands"]
+    assert "o: " in result.band_damage[0]
+    assert "written after the buffer, the nearest 1 element past the end, as far as 3" in result.band_damage[0]
+    assert f"byte offset {output.nbytes} " in result.band_damage[0]
+
+
+def test_a_write_before_the_beginning_of_another_buffer_is_caught(tmp_path: Path) -> None:
+    call, output = correct_output(case_of())
+    layout = images.layout_images(call, tmp_path)
+    write_back(
+        layout, output, lambda name, raw: raw[BAND_BYTES - 4 : BAND_BYTES].bitwise_not_() if name == "k" else None
+    )
+    damage = images.read_back(layout).band_damage
+    assert len(damage) == 1
+    assert damage[0].startswith("k: 4 bytes written before the buffer, the nearest 1 element before the beginning")
+
+
+def test_a_changed_input_is_caught(tmp_path: Path) -> None:
+    call, output = correct_output(case_of())
+    layout = images.layout_images(call, tmp_path)
+
+    def spoil(name: str, raw: torch.Tensor) -> None:
+        if name == "v":
+            layout.images["v"].elements(raw)[0, 1, 2, 3:5] += 1
+
+    write_back(layout, output, spoil)
+    returned = images.read_back(layout)
+    assert returned.inputs_changed == ["v: 2 of 25600 elements changed, the first at [0, 1, 2, 3]"]
+    assert returned.band_damage == []
+    result = judged(case_of(), call, returned.output, inputs_changed=returned.inputs_changed)
+    assert criteria(result) == ["inputs"]
+
+
+def test_gaps_of_a_view_are_guarded(tmp_path: Path) -> None:
+    wide = torch.randn(6, 40)
+    call = Call({"x": wide[:, :32], "y": torch.empty(6, 40)[:, :32]}, ("y",), ("row", "column"))
+    layout = images.layout_images(call, tmp_path)
+
+    def spoil(name: str, raw: torch.Tensor) -> None:
+        if name == "y":
+            raw[BAND_BYTES + 4 * (2 * 40 + 35)] ^= 255
+
+    write_back(layout, wide[:, :32], spoil)
+    returned = images.read_back(layout)
+    assert torch.equal(returned.output, wide[:, :32])
+    assert returned.inputs_changed == []
+    assert returned.band_damage == ["y: 1 bytes written between the rows of the view, the first at byte offset 460"]
+
+
+def test_integer_inputs_have_random_bands(tmp_path: Path) -> None:
+    case = Case("qkt", "t", {"heads": 2, "seq": 5, "head_dim": 16}, {}, "uint8")
+    call = qkt.OPERATOR.make_call(case, judge.generator(case))
+    layout = images.layout_images(call, tmp_path)
+    assert len(layout.images["q_codes"].raw[:BAND_BYTES].unique()) > 200
+
+
+def test_a_missing_or_short_image_is_the_workers_fault(tmp_path: Path) -> None:
+    call, output = correct_output(case_of())
+    layout = images.layout_images(call, tmp_path)
+    with pytest.raises(TestError, match="handed over no image"):
+        images.read_back(layout)
+    write_back(layout, output)
+    (tmp_path / "v.img.out").write_bytes(b"x")
+    with pytest.raises(TestError, match="1 bytes instead of"):
+        images.read_back(layout)
+
+
+# --- words and figures ------------------------------------------------------------------------------------------------
+
+
+def mask_of(shape: tuple[int, ...], *index: Any) -> torch.Tensor:
+    mask = torch.zeros(shape, dtype=torch.bool)
+    mask[index] = True
+    return mask
+
+
+ROW = torch.arange(100)
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (torch.ones(2, 8, 100, 64, dtype=torch.bool), "everywhere"),
+        (mask_of((1, 8, 100, 64), 0, 3, 5, 7), "head 3, query row 5, feature 7"),
+        (mask_of((1, 8, 100, 64), slice(None), slice(2, 4)), "heads 2..3, in all query rows and features"),
+        (
+            mask_of((2, 8, 100, 64), slice(None), slice(None), slice(96, 100)),
+            "query rows 96..99 (the last 4 of 100), in all batches, heads and features",
+        ),
+        (
+            mask_of((1, 1, 100, 64), slice(None), slice(None), ROW % 16 >= 8),
+            "query rows 8..15 of each 16-row tile (8 of 16), in all features",
+        ),
+        (
+            mask_of((1, 1, 100, 64), slice(None), slice(None), ROW % 2 == 1),
+            "query rows 1 of each 2-row tile (1 of 2), in all features",
+        ),
+        (
+            mask_of((1, 1, 100, 64), 0, 0, torch.tensor([3, 50, 71])),
+            "query rows 3, 50, 71, in all features",
+        ),
+    ],
+)
+def test_places_in_words(mask: torch.Tensor, words: str) -> None:
+    assert judge.describe_indices(mask, OPERATOR.axes) == words
+
+
+def test_scattered_places_say_so() -> None:
+    mask = torch.eye(10, dtype=torch.bool)
+    mask[9, 9] = False
+    assert judge.describe_indices(mask, ("row", "column")) == "scattered over rows 0..8, columns 0..8 (11.1 % of these)"
+
+
+def test_histogram_counts_every_element_once() -> None:
+    histogram = judge.ErrorHistogram()
+    histogram.add(torch.tensor([0.0, 1e-9, 0.5, 0.999, 1.001, 1e9, math.nan, math.inf]))
+    record = histogram.record()
+    assert len(record.edges) == len(record.counts) + 1
+    assert record.edges == sorted(record.edges)
+    assert sum(record.counts) == 8
+    over = record.edges.index(1.0)
+    assert sum(record.counts[:over]) == 4
+    assert record.counts[-1] == 3
+
+
+def test_a_case_gives_figures_and_fills_the_histogram() -> None:
+    case = case_of()
+    call, output = correct_output(case)
+    histogram = judge.ErrorHistogram()
+    reference = OPERATOR.reference(call, INPUT)
+    result = judge.judge(case, call, reference, Returned(output), TOLERANCE, histogram=histogram)
+    assert int(histogram.counts.sum()) == output.numel()
+    assert result.id == case.id
+    assert 0 < (result.max_bound_ratio or 0) < 1
+    assert (result.rms_ratio or 0) == pytest.approx(2 / 3, abs=0.01)
+    assert result.bias == 0
+
+
+def test_the_random_numbers_of_a_case_do_not_depend_on_its_options() -> None:
+    plain, strided = (judge.generator(case_of(causal=c, layout=o)) for c, o in ((False, "bhsd"), (True, "bshd")))
+    assert plain.initial_seed() == strided.initial_seed()
+    assert judge.generator(case_of(seed=1)).initial_seed() != plain.initial_seed()
+
+
+def test_resolved_precision() -> None:
+    assert judge.resolved(Precision("input", "input"), "bfloat16") == Precision("bfloat16", "bfloat16", "float32")
+    assert judge.resolved(Precision("float32"), "uint8") == Precision("float32")
+
+
+def test_an_output_of_zeros_is_judged_by_the_bound_alone() -> None:
+    case = case_of({"heads": 1, "seq": 4, "head_dim": 8})
+    call = OPERATOR.make_call(case, judge.generator(case))
+    zero = torch.zeros(call.output.shape, dtype=torch.float64)
+    result = judge.judge(case, call, Reference(zero, zero + 2**-24, 2**-11), Returned(zero.half()), TOLERANCE)
+    assert (result.status, result.rms_ratio, result.bias) == ("passed", None, None)
