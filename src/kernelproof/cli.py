@@ -7,6 +7,7 @@ The one handler at the bottom prints what failed, on what, where the log is and 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import json
@@ -32,12 +33,14 @@ def main(argv: list[str] | None = None) -> int:
     aside = argv[:1] == ["run"]
     arguments = argparse.Namespace(command=_run, arguments=argv[1:]) if aside else parser.parse_args(argv)
     try:
-        return int(arguments.command(arguments))
+        code = int(arguments.command(arguments))
+        sys.stdout.flush()  # a full disk behind it is an error while there is still somebody to say so
+        return code
     except KernelproofError as error:
         print(f"kernelproof: {error}", file=sys.stderr)
         return ExitCode.COULD_NOT_RUN
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_standard_output()
         return ExitCode.COULD_NOT_RUN
     except OSError as error:
         hint = (
@@ -46,10 +49,18 @@ def main(argv: list[str] | None = None) -> int:
             else "check the path and its permissions"
         )
         print(f"kernelproof: {error.filename or 'system'}: {error.strerror}\n  next: {hint}", file=sys.stderr)
+        if error.filename is None:
+            _leave_standard_output()
         return ExitCode.COULD_NOT_RUN
     except KeyboardInterrupt:
         print("kernelproof: interrupted; the same command continues where this one stopped", file=sys.stderr)
         return 130
+
+
+def _leave_standard_output() -> None:
+    """What could not be written is not tried again when the interpreter ends: that would replace the exit code."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -139,7 +150,22 @@ def _config(arguments: argparse.Namespace) -> Any:
 
 
 def _stage(arguments: argparse.Namespace, stage: str, subject: str, run: Callable[[], Any]) -> int:
-    """Run one stage for one subject, telling the progress display how it starts and ends."""
+    """Run one stage for one subject and print its record where that is asked for."""
+    record = _told(stage, subject, run)
+    if arguments.json:
+        _print_json(record)
+    return ExitCode.WELL
+
+
+def _print_json(records: Any) -> None:
+    """One record, or a list of them."""
+    several = isinstance(records, list)
+    plain = [dataclasses.asdict(record) for record in records] if several else dataclasses.asdict(records)
+    print(json.dumps(plain, indent=1, default=str))
+
+
+def _told(stage: str, subject: str, run: Callable[[], Any]) -> Any:
+    """A stage's record for one subject, the progress display being told how it starts and ends."""
     if pid := os.environ.get(RUN_PID):
         from kernelproof.processes import end_with
 
@@ -151,9 +177,7 @@ def _stage(arguments: argparse.Namespace, stage: str, subject: str, run: Callabl
         _event(stage, subject, "end", "error", str(error) or type(error).__name__)
         raise
     _event(stage, subject, "end", getattr(record, "verdict", None) or record.status, record.reason or "")
-    if arguments.json:
-        print(json.dumps(dataclasses.asdict(record), indent=1, default=str))
-    return ExitCode.WELL
+    return record
 
 
 def _event(stage: str, subject: str, event: str, status: str = "", message: str = "") -> None:
@@ -192,8 +216,10 @@ def _test(arguments: argparse.Namespace) -> int:
 
 
 def _each_variant(arguments: argparse.Namespace, stage: str, run: Callable[[str], Any]) -> int:
-    for name in arguments.variant:
-        _stage(arguments, stage, f"{arguments.operator}/{name}", functools.partial(run, name))
+    """One record prints as it is, several as a list."""
+    found = [_told(stage, f"{arguments.operator}/{name}", functools.partial(run, name)) for name in arguments.variant]
+    if arguments.json:
+        _print_json(found if len(found) > 1 else found[0])
     return ExitCode.WELL
 
 

@@ -1,0 +1,256 @@
+"""The command line: exit codes, what an error says, and what starting it costs."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelproof import build, capture, cli, doctor, gate, scaffold
+from kernelproof.errors import BuildError, ExitCode, KernelproofError
+from kernelproof.gate import GateResult, Row
+from kernelproof.records import BuildRecord, CaptureRecord
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = f"--config={ROOT / 'config.yaml'}"
+HEAVY = ("torch", "pandas", "jinja2", "jsonschema", "yaml", "numpy", "scipy", "snakemake", "tvm_ffi", "subprocess")
+
+
+def names() -> list[str]:
+    found = next(a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction))
+    return sorted(found.choices)
+
+
+@pytest.fixture(autouse=True)
+def in_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration's paths start at the repository. No run is listening to these commands."""
+    monkeypatch.chdir(ROOT)
+    for name in (cli.EVENTS, cli.RUN_PID):
+        monkeypatch.delenv(name, raising=False)
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    def raises(*_: object, **__: object) -> Any:
+        raise error
+
+    return raises
+
+
+# --- help and start ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", *names()])
+def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*filter(None, [name]), "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert f"kernelproof {name}".strip() in shown
+    assert "0 all well; 1 some verdict is bad; 2 it could not run" in " ".join(shown.split()) or name not in ("", "run")
+
+
+@pytest.mark.parametrize("command", ["--help", "--version", "build --help"])
+def test_a_short_command_imports_nothing_heavy(command: str) -> None:
+    program = (
+        "import contextlib, sys; from kernelproof import cli\n"
+        f"with contextlib.suppress(SystemExit): cli.main({command.split()!r})\n"
+        f"print('loaded:', *(name for name in {HEAVY!r} if name in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); {program}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1].strip() == "loaded:"
+
+
+# --- exit codes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nonsense"],
+        ["build"],
+        ["build", "--operator", "attention"],
+        ["bench", "--operator", "attention", "--device", "tpu"],
+        ["verify"],
+        ["capture", "--nonsense"],
+    ],
+)
+def test_a_wrong_command_line_could_not_run(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == ExitCode.COULD_NOT_RUN
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["build", "--operator", "atention", "--variant", "x"], "atention: no such operator"),
+        (["test", "--operator", "attention", "--variant", "cpu_flsh"], "did you mean 'cpu_flash'?"),
+        (["bench", "--operator", "attention"], "give --device cpu or --device cuda"),
+        (["bench", "--operator", "attention", "--once"], "--once needs --variant and --shape"),
+        (
+            ["bench", "--operator=attention", "--once", "--variant=cpu_flash", "--shape=mission", "--option=causal"],
+            "--option causal: not of the form name=value",
+        ),
+        (["capture", "--config", "nowhere.yaml"], "nowhere.yaml: the configuration does not exist"),
+        (["capture", "--set", "bench.proceses=3"], "did you mean 'processes'?"),
+        (["gate", "nowhere"], "nowhere: there is no such folder of records"),
+        (["init", "Not-A-Name"], "Not-A-Name: not a name for an operator"),
+        (["run", "--profile", "slrum"], "did you mean slurm?"),
+    ],
+)
+def test_what_a_user_did_wrong_is_said_in_words(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == ExitCode.COULD_NOT_RUN
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("kernelproof: ")
+    assert said in shown.err
+    assert "Traceback" not in shown.err
+
+
+def test_a_file_that_is_no_bundle_is_unreadable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verify", str(tmp_path / "nowhere.tar.gz")]) == ExitCode.COULD_NOT_RUN
+    assert capsys.readouterr().out.startswith("unreadable: ")
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [("passed", ExitCode.WELL), ("failed", ExitCode.BAD_VERDICT), ("not run", ExitCode.COULD_NOT_RUN)],
+)
+def test_the_gates_decision_is_the_exit_code(status: str, code: ExitCode, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = GateResult(0.95, [Row("attention", "cpu_flash", "cpu", "correct", "no claim", status, "because")])
+    monkeypatch.setattr(gate, "run", lambda *_: result)
+    assert cli.main(["gate", CONFIG]) == code
+
+
+def test_a_bad_verdict_is_in_the_record_and_not_in_a_stages_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = BuildRecord(status="failed", reason="it does not compile")
+    monkeypatch.setattr(build, "run", lambda *_: record)
+    assert cli.main(["build", CONFIG, "--operator", "attention", "--variant", "cpu_flash"]) == ExitCode.WELL
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_error_says_what_failed_on_what_where_the_log_is_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = BuildError("the linker is gone", subject="attention/cpu_flash", log="results/x.log", hint="install one")
+    monkeypatch.setattr(build, "run", failing(error))
+    assert cli.main(["build", CONFIG, "--operator", "attention", "--variant", "cpu_flash"]) == ExitCode.COULD_NOT_RUN
+    assert capsys.readouterr().err == (
+        "kernelproof: attention/cpu_flash: the linker is gone\n  log:  results/x.log\n  next: install one\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "results/x"), 2, "results/x: No space left on device\n"),
+        (PermissionError(errno.EACCES, "Permission denied", "results"), 2, "results: Permission denied\n"),
+        (KernelproofError("it broke"), 2, "kernelproof: it broke\n"),
+        (KeyboardInterrupt(), 130, "interrupted; the same command continues"),
+    ],
+    ids=["full disk", "no permission", "ours", "Ctrl-C"],
+)
+def test_no_traceback_reaches_a_user(
+    error: BaseException,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(capture, "run", failing(error))
+    assert cli.main(["capture", CONFIG]) == code
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert "Traceback" not in shown
+    assert ("free some space" in shown) == (getattr(error, "errno", None) == errno.ENOSPC)
+
+
+def test_a_fault_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "run", failing(ZeroDivisionError("division by zero")))
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["capture", CONFIG])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_behind_standard_output_is_an_error(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kernelproof", "gate", CONFIG, str(tmp_path)],
+            env={"PYTHONPATH": str(ROOT / "src")},
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert b"No space left on device" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def test_json_of_a_stage_is_its_record(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(capture, "run", lambda *_: CaptureRecord(status="ok"))
+    assert cli.main(["capture", CONFIG, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "ok"
+
+
+def test_json_of_several_variants_is_one_list(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "run", lambda _, operator, variant, *__: BuildRecord(operator=operator, variant=variant))
+    both = ["--variant", "cpu_flash", "--variant", "cpu_naive"]
+    assert cli.main(["build", CONFIG, "--json", "--operator", "attention", *both]) == 0
+    assert [record["variant"] for record in json.loads(capsys.readouterr().out)] == ["cpu_flash", "cpu_naive"]
+
+
+@pytest.mark.parametrize("command", ["gate", "doctor", "init", "verify"])
+def test_json_of_the_other_commands(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gate, "run", lambda *_: GateResult(0.95))
+    monkeypatch.setattr(doctor, "CHECKS", {})
+    monkeypatch.setattr(scaffold, "run", lambda _, into: [into / "config.yaml"])
+    more = {"gate": [CONFIG], "init": ["squash"], "verify": [str(tmp_path / "nowhere.tar.gz")]}
+    cli.main([command, "--json", *more.get(command, [])])
+    assert json.loads(capsys.readouterr().out)
+
+
+# --- events for the progress display ----------------------------------------------------------------------------------
+
+
+def test_a_stage_tells_when_it_starts_and_how_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = tmp_path / "events.jsonl"
+    monkeypatch.setenv(cli.EVENTS, str(events))
+    monkeypatch.setattr(capture, "run", lambda *_: CaptureRecord(status="not_run", reason="no machine"))
+    cli.main(["capture", CONFIG])
+    monkeypatch.setattr(capture, "run", failing(KernelproofError("it broke")))
+    cli.main(["capture", CONFIG])
+    told = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
+    assert [(e["event"], e["status"], e["message"]) for e in told] == [
+        ("start", "", ""),
+        ("end", "not_run", "no machine"),
+        ("start", "", ""),
+        ("end", "error", "it broke"),
+    ]
