@@ -574,7 +574,9 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
                     yield fault((*here, stage, "shapes", index), message)
         family_shape = operator["test"]["family_shape"]
         if family_shape and family_shape not in operator["shapes"]:
-            message = f"no shape {family_shape!r}; {_allowed(operator['shapes'])}{_nearest(family_shape, operator['shapes'])}"
+            message = (
+                f"no shape {family_shape!r}; {_allowed(operator['shapes'])}{_nearest(family_shape, operator['shapes'])}"
+            )
             yield fault((*here, "test", "family_shape"), message)
         shape = operator["profile"]["shape"]
         if shape not in operator["shapes"]:

@@ -436,7 +436,9 @@ class Climb:
     def _bar_of_build(self) -> str | None:
         """What could not be built for want of a tool is not a variant that failed to build."""
         with contextlib.suppress(RecordError):
-            built = records.read(self.session.config.record("build", self.variant.operator, self.variant.name), BuildRecord)
+            built = records.read(
+                self.session.config.record("build", self.variant.operator, self.variant.name), BuildRecord
+            )
             if built.status == records.NOT_RUN:
                 self.barred = f"not run: it was not built ({built.reason})"
         return self.barred
