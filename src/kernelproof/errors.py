@@ -111,7 +111,7 @@ class WorkerReplyError(WorkerError):
 
 
 class WorkerRefused(WorkerReplyError):
-    """The candidate declined the case (it raised NotImplementedError), as a library does with a shape it cannot take."""
+    """The candidate declined the case (it raised NotImplementedError), as a library does that cannot take a shape."""
 
 
 def describe_exit(exit_code: int) -> str:
