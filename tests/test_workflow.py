@@ -180,20 +180,11 @@ def test_a_kernel_costs_its_own_chain(clone: Clone) -> None:
     assert stages(ran) == {"build", "test", "bench", "manifest", "report", "bundle"}
 
 
-@pytest.mark.parametrize(
-    ("module", "expected"),
-    [
-        ("report", {"report", "bundle"}),
-        ("bundle", {"bundle"}),
-        ("capture", {"capture", "manifest", "report", "bundle"}),
-    ],
-)
-def test_a_stages_module_costs_that_stage(clone: Clone, module: str, expected: set[str]) -> None:
-    clone.git("update-index", "--assume-unchanged", f"src/kernelproof/{module}.py")  # keep the folder's name
+@pytest.mark.parametrize("module", ["capture", "bench"])
+def test_a_stages_module_costs_that_stage(clone: Clone, module: str) -> None:
     clone.append(f"src/kernelproof/{module}.py", "\n# changed\n")
-    ran = stages(clone.run())
-    assert module in ran
-    assert ran <= expected
+    clone.commit()
+    assert stages(clone.run()) == {module, "manifest", "report", "bundle"}
 
 
 @pytest.mark.parametrize("deliverable", ["report.html", "summary.md", "manifest.yaml", "bundle.json", "*.tar.gz"])

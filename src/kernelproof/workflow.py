@@ -40,6 +40,7 @@ def lock(path: Path) -> IO[str]:
     except OSError:
         stream.seek(0)
         holder = stream.read().strip() or "another process"
+        stream.close()
         raise KernelproofError(
             f"another run is at work in this folder ({holder})",
             subject=str(path),
