@@ -36,7 +36,7 @@ BOUND, RMS, BIAS, EXACT = "bound", "rms", "bias", "exact"
 UNWRITTEN, NONFINITE, GUARD_BANDS, INPUTS = "unwritten", "nonfinite", "guard_bands", "inputs"
 
 # A bias must also be this many standard errors away from 0, the error being taken from how much the rows of the output
-# differ in it: what all rows share reaches √n of them over n rows, chance reaches 3. It decides for few rows only (under
+# differ in it: what all rows share reaches √n of them over n rows, chance reaches 3. It decides for few rows (under
 # 16 there is no bias to be seen), and where a result of few bits (subnormal float16) flips by whole units.
 STANDARD_ERRORS = 4.0
 
