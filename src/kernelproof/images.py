@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from kernelproof.errors import TestError
@@ -143,11 +144,8 @@ def read_back(layout: Layout, suffix: str = OUT_SUFFIX) -> Returned:
 def random_bytes(count: int, generator: torch.Generator | None = None) -> torch.Tensor:
     """Random bits, uint8 [count]."""
     if generator is None:
-        return (
-            torch.frombuffer(bytearray(os.urandom(count)), dtype=torch.uint8)
-            if count
-            else torch.empty(0, dtype=torch.uint8)
-        )
+        data = bytearray(os.urandom(count))
+        return torch.frombuffer(data, dtype=torch.uint8) if count else torch.empty(0, dtype=torch.uint8)
     words = torch.randint(-(2**63), 2**63 - 1, (count // 8 + 1,), generator=generator)
     return words.view(torch.uint8)[:count]
 
@@ -156,7 +154,13 @@ def _image(name: str, tensor: torch.Tensor, is_output: bool, path: Path, generat
     if tensor.numel() and tensor.stride(-1) != 1:
         raise TestError("the last dimension of a tensor argument must have stride 1", subject=name)
     span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
-    raw = random_bytes(2 * BAND_BYTES + span * tensor.element_size(), generator)
+    span_bytes = span * tensor.element_size()
+    if is_output or span_bytes != tensor.nbytes:
+        raw = random_bytes(2 * BAND_BYTES + span_bytes, generator)
+    else:  # the payload is all elements: random bits under them would be lost
+        bands = random_bytes(2 * BAND_BYTES, generator)
+        payload = torch.empty(span_bytes, dtype=torch.uint8)
+        raw = torch.cat([bands[:BAND_BYTES], payload, bands[BAND_BYTES:]])
     image = Image(name, path, tensor, raw)
     if not is_output:
         if tensor.dtype in _QUIET_NAN:
@@ -169,12 +173,12 @@ def _image(name: str, tensor: torch.Tensor, is_output: bool, path: Path, generat
 
 def _read(path: Path, size: int) -> torch.Tensor:
     try:
-        data = bytearray(path.read_bytes())
+        data = np.fromfile(path, np.uint8)
     except OSError as error:
         raise TestError(f"the worker handed over no image: {error}", subject=path.name) from error
     if len(data) != size:
         raise TestError(f"the worker handed over {len(data)} bytes instead of {size}", subject=path.name)
-    return torch.frombuffer(data, dtype=torch.uint8)
+    return torch.from_numpy(data)
 
 
 def _band_damage(image: Image, after: torch.Tensor) -> list[str]:

@@ -22,4 +22,4 @@ for job in support.test_jobs(CONFIG):
             ),
             machine=MACHINE,
         shell:
-            "{KERNELPROOF} test --config {RESOLVED} --operator {params.operator} {params.variants} 2> {log}"
+            "OMP_NUM_THREADS={threads} {KERNELPROOF} test --config {RESOLVED} --operator {params.operator} {params.variants} 2> {log}"

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 RUNGS = ("build", "load", "launch", "sanity", "correctness", "determinism")
 CRASHES_ALLOWED = 2  # after that many the remaining cases are not run
 REPEATED_CASES = 3
+THREADS = 4  # of a CPU candidate: enough for races to show, few enough for tests to run beside each other
 CPU_REPEATED_ELEMENTS = 40_000  # product of the dimensions: a hundred calls of a naive CPU kernel take a second or two
 REFERENCES_KEPT_BYTES = 512 << 20
 
@@ -138,7 +139,7 @@ class Session:
 
     def host(self, variant: VariantConfig) -> WorkerHost:
         """The worker host for a variant, started if it is not."""
-        return self.resources.host(variant, self.config.bench.cpu_threads)
+        return self.resources.host(variant, min(THREADS, self.config.bench.cpu_threads or THREADS))
 
     def operator(self, variant: VariantConfig) -> Operator:
         """The variant's operator (imports torch)."""
