@@ -291,6 +291,19 @@ def test_a_row_that_is_off_by_one_in_the_last_place_is_no_exact_result() -> None
     assert result.first_bad_index == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_exact_means_survive_float32_roundings_and_nothing_coarser(dtype: str) -> None:
+    case = case_of("attention", dtype=dtype)
+    exact = attention.OPERATOR.sanity_calls(case, judge.generator(case))[1]
+    for off, wrong in ((2**-23, False), (2**-10, True)):
+        noise = torch.randn(
+            exact.reference.output.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+        )
+        output = (exact.reference.output * (1 + off) + noise.clamp(-3, 3) * off / 4).to(operators.dtype(dtype))
+        result = judge.judge(exact.case, exact.call, exact.reference, Returned(output), TOLERANCE)
+        assert bool(result.failures) is wrong
+
+
 # --- scores of codes --------------------------------------------------------------------------------------------------
 
 
@@ -382,3 +395,20 @@ def test_costs_of_the_small_operators() -> None:
     assert scores == operators.Cost(2 * 2 * 8 * 8 * 64, 2 * 2 * 8 * 64 + 16, 2 * 8 * 8 * 4)
     norm = rmsnorm.OPERATOR.cost(case_of("rmsnorm", {"rows": 3, "cols": 8}))
     assert norm == operators.Cost(96, (24 + 8) * 2, 48)
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("operator", ALL, ids=lambda o: o.name)
+def test_references_on_a_gpu_are_those_of_the_cpu(operator: operators.Operator) -> None:
+    call = call_of(case_of(operator.name))
+    precision = Precision("float32") if operator.name == "qkt" else INPUT
+    here, there = (operator.reference(call, precision, device) for device in ("cpu", "cuda"))
+    assert there.output.device.type == "cuda"
+    assert torch.allclose(here.output, there.output.cpu(), rtol=1e-12, atol=1e-15)
+    assert torch.allclose(here.bound, there.bound.cpu(), rtol=1e-4)
+    result = judge.judge(case_of(operator.name), call, there, Returned(run_library(call, operator.name)), TOLERANCE)
+    assert result.failures == []

@@ -320,13 +320,11 @@ def _bound(found: _Findings, result: CaseResult, factor: float) -> None:
     place = (
         f"{found.share(count)} are wrong: {found.where(bad)}; the worst at {index}: {got:.6g} instead of {wanted:.6g}"
     )
-    if found.reference.exact and limit == 0:
+    if found.reference.exact:
         result.failures.append(Failure(EXACT, f"{place}, where the result is known exactly"))
     else:
-        criterion = EXACT if found.reference.exact else BOUND
-        result.failures.append(
-            Failure(criterion, f"{place}, an error of {off:.3g}, {largest:.3g} times the bound of {limit:.3g}")
-        )
+        message = f"{place}, an error of {off:.3g}, {largest:.3g} times the bound of {limit:.3g}"
+        result.failures.append(Failure(BOUND, message))
 
 
 def _rms(
