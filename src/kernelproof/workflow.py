@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -50,6 +51,13 @@ def lock(path: Path) -> IO[str]:
     stream.write(f"process {os.getpid()}")
     stream.flush()
     return stream
+
+
+def will_run(arguments: Sequence[str]) -> bool:
+    """Whether a call of snakemake is going to make something, and not just to look at the workflow."""
+    looks = {"-n", "--dry-run", "--dryrun", "--lint", "--dag", "--rulegraph", "--filegraph", "--summary", "-D"}
+    looks |= {"--detailed-summary", "--list-rules", "--list", "-l", "--unlock"}
+    return not looks & set(arguments)
 
 
 def machine_fingerprint() -> str:

@@ -12,7 +12,7 @@ RESOLVED = Path("results/config.json")
 
 try:
     # Snakemake's own `config` has no line numbers, so the file is read by kernelproof, which reports every fault at once.
-    if workflow.is_main_process and not workflow.dryrun:
+    if workflow.is_main_process and support.will_run(sys.argv):
         LOCK = support.lock(Path("results/.lock"))  # held, by an open file, until this process ends
     CONFIG = configuration.load(
         next(iter(workflow.config_settings.configfiles), Path("config.yaml")),
