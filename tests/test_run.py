@@ -30,7 +30,7 @@ EVENTS = """\
 {"t": 1795211684.00, "stage": "test", "subject": "attention/cpu_flash", "event": "start", "status": "", "message": "", "pid": 21901}
 {"t": 1795211684.62, "stage": "test", "subject": "attention/cpu_flash", "event": "end", "status": "wrong", "message": "5 of 9 cases\\nmore", "pid": 21901}
 {"t": 1795211685.00, "stage": "test", "subject": "attention/fp16_wmma", "event": "start", "status": "", "message": "", "pid": 21902}
-{"t": 1795211685.30, "stage": "test", "subject": "attention/fp16_wmma", "event": "end", "status": "not_run", "message": "not run: no GPU", "pid": 21902}
+{"t": 1795211685.30, "stage": "test", "subject": "attention/fp16_wmma", "event": "end", "status": "not_run", "message": "no GPU", "pid": 21902}
 {"t": 1795211685.40, "stage": "report", "subject": "0123456789ab", "event": "start", "status": "", "message": "", "pid": 21903}
 {"t": 1795211685.41, "stage": "report", "sub"""  # noqa: E501
 

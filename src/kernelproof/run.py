@@ -256,7 +256,7 @@ class Display:
         count = f"{self.done}/{self.total}" if self.total else ""
         status = str(event.get("status", "")).replace("_", " ")
         status = status if status in _GOOD or status == "not run" else status.upper()
-        message = str(event.get("message") or "").strip().split("\n")[0].removeprefix(f"{status}: ")
+        message = str(event.get("message") or "").strip().split("\n")[0]
         left = f"{count:>7}  {event['stage']:9} {event['subject']:30} {elapsed_s:7.1f} s  {status:9}"
         return f"{left} {message}".rstrip()
 

@@ -431,7 +431,7 @@ class Climb:
             if (lower, rung) == ("correctness", "determinism"):
                 continue
             if lower in self.rungs and self.rungs[lower].status == "failed":
-                return f"not run: the {lower} rung failed"
+                return f"the {lower} rung failed"
         return None
 
     def _bar_of_build(self) -> str | None:
@@ -441,7 +441,7 @@ class Climb:
                 self.session.config.record("build", self.variant.operator, self.variant.name), BuildRecord
             )
             if built.status == records.NOT_RUN:
-                self.barred = f"not run: it was not built ({built.reason})"
+                self.barred = f"it was not built: {built.reason}"
         return self.barred
 
     def _bar_of_device(self) -> str | None:
@@ -449,7 +449,7 @@ class Climb:
             present, why = self.session.gpu
             if not present:
                 self.not_run = True
-                return f"not run: no usable GPU here ({why})"
+                return f"no usable GPU here ({why})"
         return None
 
     def _process_ended(self, rung: str, error: KernelproofError, what: str) -> None:
@@ -457,12 +457,12 @@ class Climb:
         where = f"{rung} ({what})" if what else rung
         if isinstance(error, WorkerTimeout):
             self.ended = self.ended or "hung"
-            self.barred = f"not run: the variant hung in {where}"
+            self.barred = f"the variant hung in {where}"
         elif not isinstance(error, (WorkerReplyError, TestError)):
             self.ended = self.ended or "crashed"
             self.crashes += 1
             if self.crashes > CRASHES_ALLOWED:
-                self.barred = f"not run: the variant crashed {self.crashes} times, the last time in {where}"
+                self.barred = f"the variant crashed {self.crashes} times, the last time in {where}"
 
     def _note(self, name: str, outcome: Outcome, duration_s: float, what: str) -> Outcome:
         """Fold a step into its rung: failed if one failed, skipped if all were; the message is the first failure's."""
@@ -482,7 +482,7 @@ class Climb:
 
     def record(self) -> TestRecord:
         """The variant's record, as far as it came."""
-        rungs = [self.rungs.get(name) or Rung(name, "skipped", 0.0, "not run") for name in RUNGS]
+        rungs = [self.rungs.get(name) or Rung(name, "skipped", 0.0, "the ladder did not come this far") for name in RUNGS]
         verdict = self._verdict(rungs)
         record = TestRecord(
             operator=self.variant.operator,
