@@ -1,6 +1,7 @@
 """kernelproof doctor: findings, remedies, and what follows from them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,24 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     said = capsys.readouterr().out
     assert "missing  C++ compiler" in said
     assert "cannot   build and measure CPU variants (missing: C++ compiler)" in said
+
+
+def test_a_missing_disassembler_is_not_a_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = ToolError("it is missing: looked for /x/nvdisasm", subject="nvdisasm", hint="install it")
+
+    def absent(*_: object) -> None:
+        raise missing
+
+    monkeypatch.setattr(toolchain, "_find_binary_tool", absent)
+    monkeypatch.setattr(toolchain, "_find_home", lambda _: (Path("/x"), "cuda-home"))
+    nvcc = toolchain.Tool("nvcc", Path("/x/bin/nvcc"), "13.0.88", "0" * 64, "cuda-home")
+    monkeypatch.setattr(toolchain, "_compile_tools", lambda *_: {"nvcc": nvcc})
+    names = ("CUDA compiler", "cuobjdump, nvdisasm")
+    compiler, tools = (doctor._looked(name, doctor.CHECKS[name]) for name in names)
+    assert (compiler.status, compiler.detail) == (OK, "nvcc 13.0.88 (cuda-home)")
+    assert (tools.status, tools.detail) == (MISSING, "nvdisasm: it is missing: looked for /x/nvdisasm")
+    lacking = {ability.name: ability.lacking for ability in doctor.judge([compiler, tools])}
+    assert lacking["build CUDA variants and analyse their machine code"] == ["cuobjdump, nvdisasm"]
 
 
 def test_a_probe_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,8 +55,8 @@ class Ability:
 NEEDS = {
     "run the workflow": ["Python", "packages", "disk"],
     "build and measure CPU variants": ["C++ compiler", "ninja", "torch"],
-    "build CUDA variants and analyse their machine code": ["C++ compiler", "ninja", "CUDA compiler"],
-    "test and measure CUDA variants": ["GPU", "torch for CUDA", "CUDA compiler"],
+    "build CUDA variants and analyse their machine code": ["C++ compiler", "ninja", "CUDA compiler", "cuobjdump, nvdisasm"],
+    "test and measure CUDA variants": ["GPU", "torch for CUDA", "CUDA compiler", "cuobjdump, nvdisasm"],
     "profile CUDA variants": ["GPU", "torch for CUDA", "Nsight Compute", "GPU counters"],
 }
 ESSENTIAL = ["run the workflow", "build and measure CPU variants"]
@@ -88,7 +88,8 @@ def _looked(name: str, look: Callable[[], Check]) -> Check:
     try:
         return look()
     except KernelproofError as error:
-        return Check(name, MISSING, error.message, error.hint)
+        detail = f"{error.subject}: {error.message}" if error.subject else error.message
+        return Check(name, MISSING, detail, error.hint)
     except Exception as error:  # a probe that fails is a finding, not the end of the examination
         return Check(name, MISSING, f"cannot be examined: {type(error).__name__}: {error}", "report this as a bug")
 
@@ -141,9 +142,19 @@ def ninja() -> Check:
 
 def cuda_compiler() -> Check:
     """Compiles CUDA variants, GPU or not."""
+    nvcc = toolchain.find_compile_tools(_cuda_home())["nvcc"]
+    return Check("CUDA compiler", OK, f"nvcc {nvcc.version} ({nvcc.origin})")
+
+
+def binary_tools() -> Check:
+    """Read the machine code; they may come from elsewhere than the compiler."""
+    found = toolchain.find_binary_tools(_cuda_home())
+    return Check("cuobjdump, nvdisasm", OK, ", ".join(f"{tool.version} ({tool.origin})" for tool in found.values()))
+
+
+def _cuda_home() -> Path | None:
     home = os.environ.get("KERNELPROOF_CUDA_HOME")
-    found = toolchain.find_cuda(Path(home) if home else None)
-    return Check("CUDA compiler", OK, f"nvcc {found.version} ({found.origin})")
+    return Path(home) if home else None
 
 
 def torch() -> Check:
@@ -226,6 +237,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "ninja": ninja,
     "torch": torch,
     "CUDA compiler": cuda_compiler,
+    "cuobjdump, nvdisasm": binary_tools,
     "GPU": nvidia_gpu,
     "torch for CUDA": torch_for_cuda,
     "Nsight Compute": nsight_compute,

@@ -169,21 +169,46 @@ def find_cuda(cuda_home: Path | None = None, cache: Path | None = None) -> CudaT
     Raises ToolError that names the missing tool, where it was looked for, and the remedy.
     """
     home, origin = _find_home(cuda_home)
+    known = ToolCache(cache)
+    tools = _compile_tools(home, origin, known) | _binary_tools(home, origin, known)
+    return CudaToolchain(home, origin, tools["nvcc"].version, tools)
+
+
+def find_compile_tools(cuda_home: Path | None = None) -> dict[str, Tool]:
+    """What compiles and links, without what reads machine code. Raises ToolError like `find_cuda`."""
+    return _compile_tools(*_find_home(cuda_home), ToolCache(None))
+
+
+def find_binary_tools(cuda_home: Path | None = None) -> dict[str, Tool]:
+    """What reads machine code, wherever it lies. Raises ToolError that names the missing tool."""
+    home: Path | None
+    try:
+        home, origin = _find_home(cuda_home)
+    except ToolError:
+        home, origin = None, ""  # without a compiler they can still be elsewhere
+    return _binary_tools(home, origin, ToolCache(None))
+
+
+def _compile_tools(home: Path, origin: str, known: ToolCache) -> dict[str, Tool]:
     for path, wheel in NEEDED_FILES.items():
         if not (home / path).is_file():
             raise _missing(Path(path).name, wheel, [home / path])
     if not (_library_folder(home) / RUNTIME).is_file():
         raise _missing(RUNTIME, "nvidia-cuda-runtime", [home / "lib64" / RUNTIME, home / "lib" / RUNTIME])
-    known = ToolCache(cache)
     tools = {}
     for name, (below, wheel) in COMPILE_TOOLS.items():
         if not (home / below).is_file():
             raise _missing(name, wheel, [home / below])
         tools[name] = known.tool(name, home / below, origin)
     tools[RUNTIME] = known.tool(RUNTIME, _library_folder(home) / RUNTIME, origin)
-    for name, (below, wheel) in BINARY_TOOLS.items():
-        tools[name] = known.tool(name, *_find_binary_tool(name, below, wheel, home, origin))
-    return CudaToolchain(home, origin, tools["nvcc"].version, tools)
+    return tools
+
+
+def _binary_tools(home: Path | None, origin: str, known: ToolCache) -> dict[str, Tool]:
+    return {
+        name: known.tool(name, *_find_binary_tool(name, below, wheel, home, origin))
+        for name, (below, wheel) in BINARY_TOOLS.items()
+    }
 
 
 def find_host_compiler(cache: Path | None = None) -> HostCompiler:
@@ -319,8 +344,9 @@ def _system_homes() -> Iterator[Path]:
             yield Path(top[1]).resolve().parent
 
 
-def _find_binary_tool(name: str, below: str, wheel: str, home: Path, origin: str) -> tuple[Path, str]:
-    places = [(home / below, origin), *((other / below, "wheels") for other in wheel_homes())]
+def _find_binary_tool(name: str, below: str, wheel: str, home: Path | None, origin: str) -> tuple[Path, str]:
+    places = [(home / below, origin)] if home else []
+    places += [(other / below, "wheels") for other in wheel_homes()]
     places += [(other / below, "system") for other in (Path(os.environ.get("CUDA_HOME") or "/usr/local/cuda"),)]
     if found := shutil.which(name):
         places.append((Path(found), "system"))
