@@ -173,9 +173,9 @@ def test_overrides(folder: Path, overrides: object) -> None:
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("bench.processes=many", 'command line (--config): bench.processes: "many" is not a whole number'),
-        ("bench.proceses=3", "command line (--config): bench.proceses: unknown key"),
-        ("gaet.max_ratio=1", "command line (--config): gaet: unknown key"),
+        ("bench.processes=many", 'command line (--set): bench.processes: "many" is not a whole number'),
+        ("bench.proceses=3", "command line (--set): bench.proceses: unknown key"),
+        ("gaet.max_ratio=1", "command line (--set): gaet: unknown key"),
         ("bench", "not of the form key=value"),
     ],
 )
@@ -183,6 +183,14 @@ def test_bad_overrides(folder: Path, override: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config.load(written(GOOD, folder), [override])
     assert expected in str(caught.value)
+
+
+def test_a_fault_names_the_option_that_the_override_was_given_with(folder: Path) -> None:
+    path = written(GOOD, folder)
+    with pytest.raises(ConfigError, match=r"command line \(--config\): bench\.processes: "):
+        config.load(path, {"bench": {"processes": "many"}})  # as the workflow hands it on
+    with pytest.raises(ConfigError, match=r"command line \(--set\): archs: '\[sm_89' is not a YAML value"):
+        config.load(path, ["archs=[sm_89"])
 
 
 def test_unknown_names_suggest_the_nearest(folder: Path) -> None:

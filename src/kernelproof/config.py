@@ -18,6 +18,8 @@ from typing import Any
 from kernelproof.errors import ConfigError
 from kernelproof.records import atomic_write, from_json
 
+# Where an override was given: to a stage's own command, as strings, or to the workflow, which hands on a mapping.
+SET, CONFIG = "command line (--set)", "command line (--config)"
 SCHEMA_FILE = Path(__file__).resolve().parents[2] / "workflow" / "schemas" / "config.schema.yaml"
 
 
@@ -288,7 +290,7 @@ def resolve(path: Path, overrides: Sequence[str] | Mapping[str, Any], root: Path
     data, lines, faults = _compose(text, path)
     overridden, override_faults = _apply_overrides(data, overrides)
     schema = yaml.load(SCHEMA_FILE.read_text(encoding="utf-8"), Loader=_safe_loader())
-    places = _Places(path, lines, overridden)
+    places = _Places(path, lines, overridden, SET if isinstance(overrides, Sequence) else CONFIG)
     faults += override_faults
     for error in Draft202012Validator(schema).iter_errors(data):
         faults += _schema_faults(error, places)
@@ -374,12 +376,13 @@ class _Places:
     path: Path
     lines: dict[Key, int]
     overridden: set[Key]
+    command_line: str
 
     def of(self, key: Key) -> str:
         within = any(key[: len(given)] == given for given in self.overridden)
         made = key not in self.lines and any(given[: len(key)] == key for given in self.overridden)
         if within or made:
-            return "command line (--config)"
+            return self.command_line
         while key and key not in self.lines:
             key = key[:-1]
         return f"{self.path}:{self.lines.get(key, 1)}"
@@ -409,12 +412,12 @@ def _override_pairs(overrides: Sequence[str] | Mapping[str, Any]) -> tuple[list[
     for entry in overrides:
         key, separator, value = entry.partition("=")
         if not separator or not all(key.split(".")):
-            faults.append(Fault("command line (--config)", entry, "not of the form key=value, e.g. bench.processes=3"))
+            faults.append(Fault(SET, entry, "not of the form key=value, e.g. bench.processes=3"))
             continue
         try:
             pairs.append((tuple(key.split(".")), yaml.load(value, Loader=_safe_loader())))
         except yaml.YAMLError:
-            faults.append(Fault("command line (--config)", key, f"{value!r} is not a YAML value"))
+            faults.append(Fault(SET, key, f"{value!r} is not a YAML value"))
     return pairs, faults
 
 
