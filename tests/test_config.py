@@ -185,6 +185,23 @@ def test_bad_overrides(folder: Path, override: str, expected: str) -> None:
     assert expected in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("operators.op.test.dtypes", ["float32"], "operators.op.test.dtypes: unknown key; allowed: families, family_"),
+        ("operators.op.bench.families", ["normal"], "operators.op.bench.families: unknown key; allowed: dtypes, opt"),
+        ("operators.op.bench.family_shape", "small", "operators.op.bench.family_shape: unknown key"),
+        ("operators.op.bench.seeds", [1], "operators.op.bench.seeds: unknown key"),
+        ("operators.op.variants.v.dtypes", ["float8_e4m3fn"], '"float8_e4m3fn" is not known'),
+        ("operators.op.variants.v.precision.p", "float8_e4m3fn", '"float8_e4m3fn" is not known'),
+    ],
+)
+def test_what_would_be_ignored_is_refused(folder: Path, key: str, value: object, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(changed(key, value), folder))
+    assert expected in str(caught.value)
+
+
 def test_a_fault_names_the_option_that_the_override_was_given_with(folder: Path) -> None:
     path = written(GOOD, folder)
     with pytest.raises(ConfigError, match=r"command line \(--config\): bench\.processes: "):

@@ -77,7 +77,10 @@ class VariantConfig:
 
 @dataclass(frozen=True)
 class CaseSelection:
-    """Which shapes, option values, data types, input families and seeds a stage goes through; empty: all there are."""
+    """Which shapes and option values a stage goes through; empty: all there are.
+
+    Families, their shape and seeds are the tests' own, data types the benchmark's.
+    """
 
     shapes: list[str]
     options: dict[str, list[Any]] = field(default_factory=dict)
@@ -541,7 +544,7 @@ def _name_members(data: dict[str, Any]) -> None:
     for operator_name, operator in data["operators"].items():
         operator["name"] = operator_name
         operator["test"]["seeds"] = operator["test"]["seeds"] or data["test"]["seeds"]
-        operator["bench"]["seeds"] = operator["bench"]["seeds"] or data["test"]["seeds"][:1]
+        operator["bench"]["seeds"] = data["test"]["seeds"][:1]  # another seed would not change the work
         operator.setdefault("profile", {"shape": operator["bench"]["shapes"][0], "options": {}})
         for role, group in (("variant", operator["variants"]), ("baseline", operator["baselines"])):
             for name, variant in group.items():
