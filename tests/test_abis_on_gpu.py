@@ -65,7 +65,12 @@ operators:
     variants:
       extension: {abi: torch, device: cuda, sources: [extension.cu], dtypes: [float32], precision: {output: float32}}
       triton:
-        {abi: python, device: cuda, entry: "triton_kernel.py:run", passing: destination, dtypes: [float32], precision: {output: float32}}
+        abi: python
+        device: cuda
+        entry: triton_kernel.py:run
+        passing: destination
+        dtypes: [float32]
+        precision: {output: float32}
 test: {trials: 10}
 """
 

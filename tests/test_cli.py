@@ -130,7 +130,7 @@ def test_a_file_that_is_no_bundle_is_unreadable(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [("passed", ExitCode.WELL), ("failed", ExitCode.BAD_VERDICT), ("not run", ExitCode.COULD_NOT_RUN)],
+    [("passes", ExitCode.WELL), ("fails", ExitCode.BAD_VERDICT), ("not run", ExitCode.COULD_NOT_RUN)],
 )
 def test_the_gates_decision_is_the_exit_code(status: str, code: ExitCode, monkeypatch: pytest.MonkeyPatch) -> None:
     result = GateResult(0.95, [Row("attention", "cpu_flash", "cpu", "correct", "no claim", status, "because")])

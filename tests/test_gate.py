@@ -66,8 +66,8 @@ def test_a_claim_that_holds(loaded: config.Config) -> None:
     benched(loaded, {"hot": 0.90, "cold": 0.94})
     code, rows = judged(loaded)
     assert code == ExitCode.WELL
-    assert (rows["fast"].status, rows["fast"].mode, rows["fast"].high) == ("passed", "cold", 0.94)
-    assert (rows["plain"].status, rows["plain"].speed) == ("passed", "no claim")
+    assert (rows["fast"].status, rows["fast"].mode, rows["fast"].high) == ("passes", "cold", 0.94)
+    assert (rows["plain"].status, rows["plain"].speed) == ("passes", "no claim")
     # What was not run is said, and does not count as passed.
     assert (rows["gpu"].status, rows["gpu"].reason) == ("not run", "no GPU")
     assert gate.run(loaded, loaded.results).summary == "The gate passes: 2 passed, 0 failed, 1 not run."
@@ -78,7 +78,7 @@ def test_a_claim_that_fails_in_one_mode_fails(loaded: config.Config) -> None:
     benched(loaded, {"hot": 0.90, "cold": 0.951})
     code, rows = judged(loaded)
     assert code == ExitCode.BAD_VERDICT
-    assert rows["fast"].reason.startswith("1 of 2 cases hold; the worst: s-float32 cold")
+    assert rows["fast"].reason.startswith("above in 1 of 2 cases; the worst: s-float32 cold, upper bound 0.951")
 
 
 @pytest.mark.parametrize("verdict", ["wrong", "crashed", "hung", "failed_to_build"])
@@ -87,7 +87,7 @@ def test_a_fast_kernel_that_is_not_correct_fails(loaded: config.Config, verdict:
     benched(loaded, {"hot": 0.10})
     code, rows = judged(loaded)
     assert code == ExitCode.BAD_VERDICT
-    assert (rows["fast"].status, rows["fast"].speed) == ("failed", "not run")
+    assert (rows["fast"].status, rows["fast"].speed) == ("fails", "not run")
 
 
 def test_a_variant_without_a_claim_must_be_correct_all_the_same(loaded: config.Config) -> None:
@@ -95,7 +95,7 @@ def test_a_variant_without_a_claim_must_be_correct_all_the_same(loaded: config.C
     after_test(loaded, "fast", "correct")
     benched(loaded, {"hot": 0.5})
     code, rows = judged(loaded)
-    assert (code, rows["plain"].status, rows["plain"].reason) == (ExitCode.BAD_VERDICT, "failed", "row 3 is off")
+    assert (code, rows["plain"].status, rows["plain"].reason) == (ExitCode.BAD_VERDICT, "fails", "row 3 is off")
 
 
 def test_wrong_when_timed_fails(loaded: config.Config) -> None:
@@ -132,4 +132,4 @@ def test_both_forms_say_the_same(loaded: config.Config) -> None:
     assert as_json["max_ratio"] == 0.95
     row = next(row for row in as_json["rows"] if row["variant"] == "fast")
     assert row["ratio"] == 0.88
-    assert "| op/fast | cpu | correct | passed | 0.880 [0.860, 0.900] vs base | passed |" in result.markdown()
+    assert "| op/fast | cpu | correct | passes | 0.880 [0.860, 0.900] vs base | passes |" in result.markdown()

@@ -151,7 +151,7 @@ def test_the_verdict_of_a_gpu_run(tmp_path: Path) -> None:
     text, summary = render(tmp_path, report_records.gpu_run())
     page = checked(text)
     for sentence in (
-        "3 of 6 variants are correct, and 1 passes the speed gate.",
+        "3 of 6 variants are correct; 1 of 1 speed claims holds.",
         "fp16_wmma is wrong.",
         "fp16_async crashed.",
         "fp16_tiled failed to build.",
@@ -171,7 +171,7 @@ def test_the_verdict_of_a_run_without_a_gpu(tmp_path: Path) -> None:
     text, summary = render(tmp_path, report_records.cpu_run())
     page = checked(text)
     for sentence in (
-        "2 of 4 variants are correct, and 1 passes the speed gate.",
+        "2 of 4 variants are correct; the one speed claim was not judged.",
         "fp16_scalar and fp16_fused were not run: no NVIDIA GPU",
         "Would have run: attention/fp16_scalar, attention/fp16_fused",
         "run on a machine with an NVIDIA GPU and its driver",
@@ -208,7 +208,7 @@ def test_a_fast_and_wrong_variant_has_no_speed(tmp_path: Path) -> None:
     fused.correctness, fused.reason = "wrong", "the test found a race"
     text, summary = render(tmp_path, (manifest, records))
     page = checked(text)
-    assert "2 of 6 variants are correct; none passes the speed gate." in page.text
+    assert "2 of 6 variants are correct; the one speed claim was not judged." in page.text
     assert "The fastest correct variant, fp16_swizzled" in page.text
     assert "| `fp16_fused` | ❌ wrong | – |" in summary
 

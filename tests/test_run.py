@@ -38,7 +38,8 @@ VERDICTS: list[dict[str, Any]] = [
     {"operator": "attention", "variant": "cpu_flash", "role": "variant", "device": "cpu", "build": "ok"}
     | {
         "correctness": "correct",
-        "speed": "passed",
+        "speed": "faster",
+        "gate": "no claim, above in 1 of 8 cases",
         "ratio": 0.8125,
         "profile": "not_run",
         "bad": False,
@@ -47,7 +48,8 @@ VERDICTS: list[dict[str, Any]] = [
     {"operator": "attention", "variant": "cpu_naive", "role": "variant", "device": "cpu", "build": "ok"}
     | {
         "correctness": "correct",
-        "speed": "failed",
+        "speed": "slower",
+        "gate": "fails, above in all 8 cases",
         "ratio": 12.5,
         "profile": "not_run",
         "bad": True,
@@ -123,9 +125,9 @@ def test_work_of_a_dead_process_is_no_longer_shown() -> None:
 
 def test_table() -> None:
     assert run.table(VERDICTS) == [
-        "   variant              device  build  correctness  speed   time / best baseline  profile",
-        "   attention/cpu_flash  cpu     ok     correct      passed  0.812                 not run",
-        "!  attention/cpu_naive  cpu     ok     correct      failed  12.500                not run",
+        "   variant              device  build  correctness  time / best baseline  gate                           profile",
+        "   attention/cpu_flash  cpu     ok     correct      0.812                 no claim, above in 1 of 8 cases  not run",
+        "!  attention/cpu_naive  cpu     ok     correct      12.500                fails, above in all 8 cases      not run",
         "   and 2 baselines: 1 correct, 1 not run here",
     ]
 

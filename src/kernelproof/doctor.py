@@ -51,12 +51,13 @@ class Ability:
     lacking: list[str]
 
 
+CUDA_TOOLS = ["CUDA compiler", "cuobjdump, nvdisasm"]
 # What each ability rests on, by the names of the checks.
 NEEDS = {
     "run the workflow": ["Python", "packages", "disk"],
     "build and measure CPU variants": ["C++ compiler", "ninja", "torch"],
-    "build CUDA variants and analyse their machine code": ["C++ compiler", "ninja", "CUDA compiler", "cuobjdump, nvdisasm"],
-    "test and measure CUDA variants": ["GPU", "torch for CUDA", "CUDA compiler", "cuobjdump, nvdisasm"],
+    "build CUDA variants and analyse their machine code": ["C++ compiler", "ninja", *CUDA_TOOLS],
+    "test and measure CUDA variants": ["GPU", "torch for CUDA", *CUDA_TOOLS],
     "profile CUDA variants": ["GPU", "torch for CUDA", "Nsight Compute", "GPU counters"],
 }
 ESSENTIAL = ["run the workflow", "build and measure CPU variants"]

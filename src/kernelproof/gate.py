@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelproof import records
+from kernelproof import claims, records
+from kernelproof.claims import FAILS, NO_CLAIM, NOT_RUN, PASSES
 from kernelproof.config import Config, VariantConfig
 from kernelproof.errors import ExitCode, RecordError
-from kernelproof.records import BenchRecord, OracleRow, TestRecord
+from kernelproof.records import BenchRecord, TestRecord
 
-PASSED, FAILED, NOT_RUN, NOT_CLAIMED = "passed", "failed", "not run", "no claim"
 BAD_VERDICTS = {"wrong", "crashed", "hung", "failed_to_build"}
 
 
@@ -30,8 +30,8 @@ class Row:
     variant: str
     device: str
     correctness: str  # the test's verdict, or `not run`
-    speed: str  # passed, failed, not run, no claim
-    status: str  # passed, failed, not run
+    speed: str  # passes, fails, no claim, not run
+    status: str  # passes, fails, not run
     reason: str
     case: str | None = None
     mode: str | None = None
@@ -52,15 +52,15 @@ class GateResult:
     def exit_code(self) -> ExitCode:
         """0: everything that ran holds. 1: something does not. 2: nothing was judged."""
         statuses = {row.status for row in self.rows}
-        if FAILED in statuses:
+        if FAILS in statuses:
             return ExitCode.BAD_VERDICT
-        return ExitCode.WELL if PASSED in statuses else ExitCode.COULD_NOT_RUN
+        return ExitCode.WELL if PASSES in statuses else ExitCode.COULD_NOT_RUN
 
     @property
     def summary(self) -> str:
         """The decision in one sentence."""
-        count = {status: sum(row.status == status for row in self.rows) for status in (PASSED, FAILED, NOT_RUN)}
-        figures = ", ".join(f"{number} {status}" for status, number in count.items())
+        count = {status: sum(row.status == status for row in self.rows) for status in (PASSES, FAILS, NOT_RUN)}
+        figures = f"{count[PASSES]} passed, {count[FAILS]} failed, {count[NOT_RUN]} not run"
         return {
             ExitCode.WELL: f"The gate passes: {figures}.",
             ExitCode.BAD_VERDICT: f"The gate fails: {figures}.",
@@ -128,65 +128,21 @@ def _row(variant: VariantConfig, root: Path) -> Row:
     test = _read(root / "test" / variant.operator / f"{variant.name}.json", TestRecord)
     if test is None or test.verdict == records.NOT_RUN:
         reason = (test.reason if test else None) or "there is no test record"
-        return Row(*who, NOT_RUN, NOT_RUN if variant.gate else NOT_CLAIMED, NOT_RUN, reason)
+        return Row(*who, NOT_RUN, NOT_RUN if variant.gate else NO_CLAIM, NOT_RUN, reason)
     if test.verdict != "correct":
         reason = test.reason or "correctness is a precondition"
-        status = FAILED if test.verdict in BAD_VERDICTS else NOT_RUN
+        status = FAILS if test.verdict in BAD_VERDICTS else NOT_RUN
         return Row(*who, test.verdict.replace("_", " "), NOT_RUN, status, reason)
     bench = _read(root / "bench" / f"{variant.operator}-{variant.device}.json", BenchRecord)
-    if (fault := _found_by_bench(bench, variant.name)) is not None:
-        return Row(*who, fault[0], NOT_RUN, FAILED, fault[1])
-    if not variant.gate:
-        return Row(*who, "correct", NOT_CLAIMED, PASSED, "correct; no claim of speed (gate: false)")
-    return _speed(who, bench, variant.name)
-
-
-def _found_by_bench(bench: BenchRecord | None, name: str) -> tuple[str, str] | None:
-    """What the benchmark found wrong with a variant that the test had passed: a result, a crash, a hang."""
-    for contender in bench.contenders if bench else []:
-        if contender.name != name:
-            continue
-        if not contender.correct and contender.verdict == "wrong":
-            return "wrong when timed", contender.outcome
-        for fault in ("crashed", "hung"):
-            if contender.outcome.startswith(f"dropped: {fault}"):
-                return f"{fault} when timed", contender.outcome
-    return None
-
-
-def _speed(who: tuple[str, str, str], bench: BenchRecord | None, name: str) -> Row:
-    """A claim holds when it holds in every case and mode."""
-    rows = [row for row in bench.oracle if row.variant == name] if bench else []
-    if bench is None or bench.status == records.NOT_RUN:
-        reason = (bench.reason if bench else None) or "there is no benchmark record"
-        return Row(*who, "correct", NOT_RUN, NOT_RUN, reason)
-    if not rows:
-        outcome = next(
-            (contender.outcome for contender in bench.contenders if contender.name == name), "it was not timed"
-        )
-        return Row(*who, "correct", FAILED, FAILED, f"claimed to be faster, but {outcome}")
-    failed = [row for row in rows if not row.passed]
-    worst = max(failed or rows, key=lambda row: (row.high is None, row.high or 0.0))
-    status = FAILED if failed else PASSED
-    where = f"{len(rows) - len(failed)} of {len(rows)} cases hold; {'the worst' if failed else 'the closest'}: "
-    return _claim(who, status, where, worst)
-
-
-def _claim(who: tuple[str, str, str], status: str, where: str, row: OracleRow) -> Row:
-    reason = f"{where}{row.case} {row.mode}, {row.reason}"
-    return Row(
-        *who,
-        "correct",
-        status,
-        status,
-        reason,
-        case=row.case,
-        mode=row.mode,
-        best_baseline=row.best_baseline,
-        ratio=row.ratio,
-        low=row.low,
-        high=row.high,
-    )
+    if (fault := claims.found_by_bench(bench, variant.name)) is not None:
+        return Row(*who, fault[0], NOT_RUN, FAILS, fault[1])
+    claim = claims.judge(variant.name, claimed=variant.gate, correct=True, bench=bench)
+    status = PASSES if claim.word == NO_CLAIM else claim.word
+    reason = claim.why if variant.gate else f"gate: false{f'; {claim.note}' if claim.note else ''}"
+    if (row := claim.decisive) is None:
+        return Row(*who, "correct", claim.word, status, reason)
+    figures = row.case, row.mode, row.best_baseline, row.ratio, row.low, row.high
+    return Row(*who, "correct", claim.word, status, reason, *figures)
 
 
 def _read(path: Path, kind: type[records.R]) -> records.R | None:

@@ -6,9 +6,11 @@ payload. NumPy serves CPU variants, so that their worker need not import torch (
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.machinery
 import importlib.util
+import mmap
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -20,7 +22,9 @@ import numpy as np
 
 from kernelproof.errors import WorkerReplyError
 
-ALIGNMENT = 4096  # bytes; what the CUDA allocator and torch promise at least is 64 to 512
+# Address space on either side of an image, in bytes, that nothing may touch: an access beyond the guard bands is a crash.
+FENCE_BYTES = 8 << 20
+PROT_NONE = 0  # <sys/mman.h>
 NUMPY_DTYPES = frozenset({"float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"})
 
 
@@ -164,7 +168,7 @@ def load_image(descriptor: Mapping[str, Any], device: str, with_torch: bool) -> 
 
     descriptor: `image` (path), `offset` (bytes to the first element), `dtype`, `shape`, `strides` (in elements).
     """
-    raw = _read_aligned(Path(descriptor["image"]))
+    raw = _read_fenced(Path(descriptor["image"]))
     shape, strides = tuple(descriptor["shape"]), tuple(descriptor["strides"])
     offset, dtype = int(descriptor["offset"]), str(descriptor["dtype"])
     if not with_torch:
@@ -182,12 +186,15 @@ def load_image(descriptor: Mapping[str, Any], device: str, with_torch: bool) -> 
     return Image(whole, payload.as_strided(shape, strides))
 
 
-def _read_aligned(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _read_fenced(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The file's bytes, beginning on a page as device memory does, so that vector loads are as aligned as there."""
     size = path.stat().st_size
-    space = np.empty(size + ALIGNMENT, np.uint8)
-    start = -space.ctypes.data % ALIGNMENT
-    raw = space[start : start + size]
+    pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    space = mmap.mmap(-1, FENCE_BYTES + pages + FENCE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    raw = np.frombuffer(space, np.uint8, size, FENCE_BYTES)
+    protect = ctypes.CDLL(None).mprotect
+    for start in (raw.ctypes.data - FENCE_BYTES, raw.ctypes.data + pages):
+        protect(ctypes.c_void_p(start), ctypes.c_size_t(FENCE_BYTES), PROT_NONE)
     with path.open("rb") as stream:
         if stream.readinto(raw.data) != size:
             raise WorkerReplyError("the image was cut short while it was read", subject=path.name)

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kernelproof import claims, members, repository, sass
 from kernelproof import config as configuration
-from kernelproof import members, repository, sass
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import RecordError
 from kernelproof.records import (
@@ -129,7 +129,9 @@ def _verdict(config: Config, operator: OperatorConfig, variant: VariantConfig, g
     profile = gathered.get(ProfileRecord, f"results/profile/{variant.key}.json")
     row = _representative(operator, variant, bench)
     speed = _speed(variant, test, bench, row)
-    faults = list(_faults(variant, build, test, bench, profile))
+    correct = test is not None and test.verdict == "correct"
+    claim = claims.judge(variant.name, claimed=variant.gate, correct=correct, bench=bench)
+    faults = list(_faults(variant, build, test, bench, profile, claim))
     return Verdict(
         operator=operator.name,
         variant=variant.name,
@@ -142,6 +144,7 @@ def _verdict(config: Config, operator: OperatorConfig, variant: VariantConfig, g
         profile=profile.status if profile else _profile_word(variant),
         bad=bool(faults) and variant.role == "variant",
         reason="; ".join(faults) or _why_not_run(test),
+        gate=str(claim) if variant.role == "variant" else "",
     )
 
 
@@ -162,6 +165,7 @@ def _faults(
     test: TestRecord | None,
     bench: BenchRecord | None,
     profile: ProfileRecord | None,
+    claim: claims.Claim,
 ) -> Iterator[str]:
     """What speaks against a variant, the first cause first."""
     if build is not None and build.status == FAILED:
@@ -173,10 +177,10 @@ def _faults(
     for over in build.budget if build else []:
         if not over.ok:
             yield f"{over.kernel} on {over.arch}: {over.what} {over.value}, budget {over.limit}"
-    if variant.gate and bench is not None and bench.status == OK:
-        failed = [row for row in bench.oracle if row.variant == variant.name and not row.passed]
-        if failed:
-            yield f"the gate: {failed[0].case}, {failed[0].mode}: {failed[0].reason}"
+    if fault := claims.found_by_bench(bench, variant.name):
+        yield f"{fault[0]}: {fault[1]}"
+    if claim.word == claims.FAILS:
+        yield f"the gate: {claim.why}"
     if bench is not None and bench.status == FAILED:
         yield f"bench: {_first_line(bench.reason)}"
     if profile is not None and profile.status == FAILED:

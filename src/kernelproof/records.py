@@ -457,6 +457,7 @@ class Verdict:
     profile: str
     bad: bool
     reason: str | None = None
+    gate: str = ""  # the word of claims.py, with the cases that it rests on; empty for a baseline
 
 
 @dataclass

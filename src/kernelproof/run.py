@@ -379,7 +379,7 @@ def table(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     """One line a variant; of the baselines, only those that are bad, and a line that counts them."""
     baselines = [verdict for verdict in verdicts if verdict.get("role") == "baseline"]
     shown = [verdict for verdict in verdicts if verdict not in baselines or verdict.get("bad")]
-    header = ("", "variant", "device", "build", "correctness", "speed", "time / best baseline", "profile")
+    header = ("", "variant", "device", "build", "correctness", "time / best baseline", "gate", "profile")
     rows = [header, *(_row(verdict) for verdict in shown)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -401,7 +401,7 @@ def _row(verdict: Mapping[str, Any]) -> tuple[str, ...]:
         word("device"),
         word("build"),
         word("correctness"),
-        word("speed"),
         f"{ratio:.3f}" if isinstance(ratio, int | float) else "–",
+        word("gate"),
         word("profile"),
     )

@@ -19,7 +19,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kernelproof.errors import WorkerCrashed, WorkerError, WorkerRefused, WorkerReplyError, WorkerTimeout
+from kernelproof.errors import (
+    WorkerCrashed,
+    WorkerError,
+    WorkerRefused,
+    WorkerReplyError,
+    WorkerTimeout,
+    describe_exit,
+)
 from kernelproof.processes import kill_group, spawn
 
 START_LIMIT_S = 120.0  # importing torch from a cold network disk takes a minute
@@ -38,28 +45,32 @@ class WorkerHost:
 
     `needs_torch`: import torch (loading.needs_torch says when). `threads`: CPU threads a candidate may use, 0 for all.
     `scratch`: an existing folder for temporary files. The interpreter starts at once and in parallel with the caller:
-    the first `spawn` waits for it.
+    the first `spawn` waits for it. A host that a candidate killed is started again by the next `spawn`.
     """
 
     def __init__(self, *, device: str, needs_torch: bool, scratch: Path, threads: int = 0) -> None:
         self.device = device
         self.scratch = scratch.resolve()
-        self._exit_codes: dict[int, int] = {}
-        self._ready = False
+        self._needs_torch = needs_torch
+        self._threads = threads or len(os.sched_getaffinity(0))
         self._spawned = 0
+        self._log = self.scratch / "host.log"
+        self._start()
+
+    def _start(self) -> None:
+        self._exit_codes: dict[int, int] = {}
+        self._ready = self._ended = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        count = threads or len(os.sched_getaffinity(0))
         settings = {
             "control_fd": theirs.fileno(),
-            "needs_torch": needs_torch,
+            "needs_torch": self._needs_torch,
             "scratch": str(self.scratch),
-            "threads": count,
+            "threads": self._threads,
         }
-        self._log = self.scratch / "host.log"
         with theirs, self._log.open("ab") as log:
             self._process = spawn(
                 [sys.executable, "-P", "-m", "kernelproof.worker", json.dumps(settings)],
-                env=_environment(self.scratch, count),
+                env=_environment(self.scratch, self._threads),
                 cwd=self.scratch,
                 pass_fds=[theirs.fileno()],
                 stdout=log,
@@ -68,6 +79,9 @@ class WorkerHost:
 
     def spawn(self, log: Path | None = None) -> Worker:
         """Fork a worker; its output is appended to `log`. Raises WorkerError when the host does not start."""
+        if self._ended and self._ready:  # a candidate took it down: that must not condemn the next one
+            self._control.close()
+            self._start()
         self.wait_until_ready()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._spawned += 1
@@ -135,9 +149,14 @@ class WorkerHost:
         return message
 
     def _gone(self) -> WorkerError:
+        self._ended = True
+        kill_group(self._process)
+        how = describe_exit(self._process.returncode)
+        if self._ready:
+            return WorkerError(f"the worker host {how}, and with it the candidate's process", log=self._log)
         tail = self._log.read_text(errors="replace").strip().splitlines()[-1:]
         return WorkerError(
-            "the worker host ended" + (f": {tail[0]}" if tail else ""),
+            f"the worker host {how}" + (f": {tail[0]}" if tail else ""),
             log=self._log,
             hint="try `python -c 'import tvm_ffi'` with the same interpreter",
         )

@@ -122,6 +122,8 @@ class Host:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_LIMIT_BYTES, most))
+            with contextlib.suppress(OSError):  # when memory runs out, it is this process that goes, and not the run
+                Path("/proc/self/oom_score_adj").write_text("1000")
             faulthandler.enable()
             os.chdir(self.settings["scratch"])
             Worker(socket.socket(fileno=connection), self.settings).serve()

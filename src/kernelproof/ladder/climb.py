@@ -482,7 +482,8 @@ class Climb:
 
     def record(self) -> TestRecord:
         """The variant's record, as far as it came."""
-        rungs = [self.rungs.get(name) or Rung(name, "skipped", 0.0, "the ladder did not come this far") for name in RUNGS]
+        self._look_at_library_again()
+        rungs = [self.rungs.get(name) or Rung(name, "skipped", 0.0, "it was not reached") for name in RUNGS]
         verdict = self._verdict(rungs)
         record = TestRecord(
             operator=self.variant.operator,
@@ -516,6 +517,15 @@ class Climb:
             failed = next(rung for rung in rungs if rung.status == "failed")
             record.status, record.reason = records.FAILED, f"{failed.name}: {failed.message}"
         return record
+
+    def _look_at_library_again(self) -> None:
+        """What was tested must still be what lies there: a candidate could have replaced its own library."""
+        loaded = self.rungs.get("load")
+        if loaded is None or loaded.status == "skipped" or self.built is None or self.built.library is None:
+            return
+        if self._altered(self.built.library):
+            message = f"{self.built.library.path} was changed or removed while the candidate ran: what was tested is gone"
+            self._note("determinism", Outcome("failed", message), 0.0, "its library")
 
     def _verdict(self, rungs: list[Rung]) -> str:
         failed = [rung.name for rung in rungs if rung.status == "failed"]

@@ -73,7 +73,9 @@ class RmsNorm:
         return Reference(output, bound, unit.coarse, *accumulation_floors(output, accumulation, unit))
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
-        """Rows of ±c, which give ±weight; and rows with a single entry, which give ±√cols·weight there. eps is 0."""
+        """Rows of ±c and of c, which give ±weight and weight; and rows with a single entry, which give ±√cols·weight
+        there. eps is 0.
+        """
         cols, kind = dims_of(self, case)["cols"], dtype(case.dtype)
         rows = 24
         row = torch.arange(rows)
@@ -85,12 +87,13 @@ class RmsNorm:
         made = []
         for name, x, expected in (
             ("signs", flat, signs * weight),
+            ("constant", flat.abs(), weight.expand(rows, cols)),
             ("one_entry", single, single.sign() * math.sqrt(cols) * weight),
         ):
             at = Case(self.name, f"sanity_{name}", {"rows": rows, "cols": cols}, {}, case.dtype, name)
             rounded = expected.to(kind).double()
             # An approximate reciprocal root is good to a few float32 roundings; half precision hides them.
-            slack = 2.0**-21 if kind == torch.float32 else 0.0 if name == "signs" else torch.finfo(kind).eps
+            slack = 2.0**-21 if kind == torch.float32 else torch.finfo(kind).eps if name == "one_entry" else 0.0
             made.append(
                 SanityCall(
                     name,

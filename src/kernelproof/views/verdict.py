@@ -7,9 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kernelproof import charts, formats
+from kernelproof import charts, claims, formats
 from kernelproof.charts import Axis
-from kernelproof.records import FAILED, NOT_RUN, OK, BenchCase, OracleRow, Record, Verdict
+from kernelproof.claims import Claim
+from kernelproof.records import FAILED, NOT_RUN, OK, BenchCase, BenchRecord, OracleRow, Record, Verdict
 from kernelproof.views.common import BADGES, Badge, Records, Settings, badge, case_label, case_rank
 
 
@@ -24,7 +25,6 @@ class Speed:
     case: str
     mode: str
     whisker: charts.Whisker
-    passed: bool
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class VerdictRow:
     correctness: Badge
     build: Badge | None
     speed_word: Badge | None
-    gate: Badge | None
-    gate_note: str
+    claim: Claim
+    gate: Badge
     speed: Speed | None
     reason: str
     bad: bool
@@ -100,15 +100,12 @@ def _speeds(records: Records, settings: Settings) -> dict[tuple[str, str], tuple
 def verdict_groups(records: Records, settings: Settings) -> list[VerdictGroup]:
     """The verdict tables, in the order of the configuration."""
     speeds = _speeds(records, settings)
-    oracle: dict[tuple[str, str], list[OracleRow]] = defaultdict(list)
-    for bench in records.benches:
-        for row in bench.oracle:
-            oracle[bench.operator, row.variant].append(row)
+    benches = {(bench.operator, bench.device): bench for bench in records.benches}
     groups: dict[tuple[str, str], list[Verdict]] = defaultdict(list)
     for verdict in records.manifest.verdicts:
         groups[verdict.operator, verdict.device].append(verdict)
     return [
-        _verdict_group(operator, device, verdicts, speeds, oracle, settings)
+        _verdict_group(operator, device, verdicts, speeds, benches.get((operator, device)), settings)
         for (operator, device), verdicts in groups.items()
     ]
 
@@ -118,7 +115,7 @@ def _verdict_group(
     device: str,
     verdicts: Sequence[Verdict],
     speeds: Mapping[tuple[str, str], tuple[OracleRow, BenchCase | None]],
-    oracle: Mapping[tuple[str, str], Sequence[OracleRow]],
+    bench: BenchRecord | None,
     settings: Settings,
 ) -> VerdictGroup:
     correct = [v.variant for v in verdicts if v.correctness == "correct"]
@@ -130,8 +127,12 @@ def _verdict_group(
         # Without correctness there is no speed, even where an older benchmark holds one.
         chosen = speeds.get((operator, verdict.variant)) if verdict.correctness == "correct" else None
         speed = _speed(chosen, on)
-        rows = oracle.get((operator, verdict.variant), [])
-        gated = f"{operator}/{verdict.variant}" in settings.gated
+        claim = claims.judge(
+            verdict.variant,
+            claimed=f"{operator}/{verdict.variant}" in settings.gated,
+            correct=verdict.correctness == "correct",
+            bench=bench,
+        )
         build = badge(verdict.build) if verdict.build not in ("", "none", "not_needed") else None
         return VerdictRow(
             verdict.variant,
@@ -139,8 +140,8 @@ def _verdict_group(
             badge(verdict.correctness),
             build,
             badge(verdict.speed) if speed and verdict.speed in BADGES else None,
-            _gate_badge(speed, gated),
-            f"{sum(r.passed for r in rows)} of {formats.plural(len(rows), 'case')}" if speed else "",
+            claim,
+            _gate_badge(claim),
             speed,
             _why(verdict, chosen),
             verdict.bad,
@@ -165,15 +166,12 @@ def _speed(chosen: tuple[OracleRow, BenchCase | None] | None, on: Axis | None) -
     )
     drawn = charts.whisker(on, row.ratio, row.low, row.high, "ratio", title)
     where = case_label(case) if case else row.case
-    return Speed(row.ratio, row.low, row.high, row.best_baseline, where, row.mode, drawn, row.passed)
+    return Speed(row.ratio, row.low, row.high, row.best_baseline, where, row.mode, drawn)
 
 
-def _gate_badge(speed: Speed | None, gated: bool) -> Badge | None:
-    if speed is None:
-        return None
-    if speed.passed:
-        return Badge("good", "passes")
-    return Badge("bad", "fails") if gated else Badge("muted", "above", "not held to the gate by the configuration")
+def _gate_badge(claim: Claim) -> Badge:
+    title = "the configuration claims no speed for it (gate: false)" if claim.word == claims.NO_CLAIM else claim.why
+    return Badge({claims.PASSES: "good", claims.FAILS: "bad"}.get(claim.word, "muted"), claim.word, title)
 
 
 def _why(verdict: Verdict, chosen: tuple[OracleRow, BenchCase | None] | None) -> str:
@@ -202,7 +200,7 @@ def _group_sentence(rows: Sequence[VerdictRow], settings: Settings) -> str:
 
 
 def headline(records: Records, groups: Sequence[VerdictGroup]) -> Headline:
-    """The one sentence: how many variants are correct, what is wrong with the others, and the gate."""
+    """The one sentence: how many variants are correct, what is wrong with the others, and the claims of speed."""
     rows = [(g, r) for g in groups for r in g.rows]
     by_word: dict[str, list[str]] = defaultdict(list)
     for _, r in rows:
@@ -210,7 +208,7 @@ def headline(records: Records, groups: Sequence[VerdictGroup]) -> Headline:
     correct = len(by_word.get("correct", []))
     if not rows:
         return Headline("warn", "nothing to judge", "There is no variant to judge.", ())
-    sentence = f"{_correctwords(correct, len(rows))}{_gatewords([r for _, r in rows], correct)}."
+    sentence = f"{_correctwords(correct, len(rows))}; {_claimwords([r.claim.word for _, r in rows])}."
     details = [
         f"{formats.listed(names)} {_verb(word, len(names))}."
         for word, names in by_word.items()
@@ -235,15 +233,21 @@ def _correctwords(correct: int, number: int) -> str:
     return f"{correct or 'None'} of {number} variants {'is' if correct < 2 else 'are'} correct"
 
 
-def _gatewords(rows: Sequence[VerdictRow], correct: int) -> str:
-    timed = [row.gate for row in rows if row.gate and row.correctness.word == "correct"]
-    passing = sum(gate.kind == "good" for gate in timed)
-    if not timed:
-        return ", and no speed was measured" if correct else ""
-    if passing:
-        who = "it" if len(rows) == 1 else "all" if passing == len(rows) else str(passing)
-        return f", and {who} {'passes' if passing == 1 else 'pass'} the speed gate"
-    return "; it does not pass the speed gate" if len(rows) == 1 else "; none passes the speed gate"
+def _claimwords(words: Sequence[str]) -> str:
+    """How many of the claims of speed hold; what claims nothing does not count."""
+    number = Counter(words)
+    judged = number[claims.PASSES] + number[claims.FAILS]
+    if not judged and not number[claims.NOT_RUN]:
+        return "no speed is claimed"
+    if not judged:
+        only = number[claims.NOT_RUN] == 1
+        return (
+            "the one speed claim was not judged"
+            if only
+            else f"none of {number[claims.NOT_RUN]} speed claims was judged"
+        )
+    holds = f"{number[claims.PASSES]} of {judged} speed claims hold{'s' if number[claims.PASSES] == 1 else ''}"
+    return f"{holds}, {number[claims.NOT_RUN]} not judged" if number[claims.NOT_RUN] else holds
 
 
 def _verb(word: str, number: int) -> str:
