@@ -251,7 +251,7 @@ def test_exact_cases_are_right_and_the_library_gives_them(operator: operators.Op
         for options in [{name: values[i] for name, values in operator.options.items()} for i in (0, 1)]:
             case = case_of(operator.name, dtype=dtype, options=options)
             made = operator.sanity_calls(case, judge.generator(case))
-            assert len(made) == 2
+            assert len(made) >= 2
             for exact in made:
                 assert exact.reference.exact
                 precision = Precision("float32") if dtype == "uint8" else INPUT

@@ -147,6 +147,25 @@ def test_a_host_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.M
         host.spawn()
 
 
+def test_a_host_that_a_candidate_killed_is_started_again(tmp_path: Path, call: CallFiles) -> None:
+    with WorkerHost(device="cpu", needs_torch=False, scratch=tmp_path, threads=1) as host:
+        worker = loaded(host, "kills_its_host")
+        with pytest.raises(WorkerError, match="the worker host was killed by SIGKILL"):
+            worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
+        worker.close()
+        assert gone_within(worker.pid, 5)
+        good = loaded(host, "good")
+        good.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
+        assert call.error("y") < 1e-6
+        good.close()
+
+
+def test_memory_that_runs_out_takes_the_candidate_first(host: WorkerHost) -> None:
+    worker = loaded(host, "good")
+    assert Path(f"/proc/{worker.pid}/oom_score_adj").read_text().strip() == "1000"
+    worker.close()
+
+
 def test_nothing_survives_a_killed_supervisor(tmp_path: Path) -> None:
     script = f"""
 import sys, time

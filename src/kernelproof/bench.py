@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from kernelproof import records, repository
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
-from kernelproof.errors import BenchError, RecordError, WorkerCrashed, WorkerError, WorkerReplyError, WorkerTimeout
+from kernelproof.errors import BenchError, RecordError, WorkerError, WorkerReplyError, WorkerTimeout
 from kernelproof.records import (
     BenchCase,
     BenchRecord,
@@ -343,7 +343,7 @@ class Measurement:
             raise BenchError(
                 f"the measuring process failed, and no contender is to blame: {error.message}", subject=arena.id
             )
-        what = {WorkerCrashed: "crashed", WorkerTimeout: "hung", WorkerReplyError: "failed"}.get(type(error), "failed")
+        what = {WorkerTimeout: "hung", WorkerReplyError: "failed"}.get(type(error), "crashed")
         self.drop(name, None, f"{what}: {error.message}")
 
     def drop(self, name: str, arena: Arena | None, reason: str) -> None:
