@@ -133,6 +133,11 @@ def replaced(name: str, data: bytes) -> Callable[[list[tuple[str, bytes]]], list
     return lambda members: [(path, data if path == name else kept) for path, kept in members]
 
 
+def in_manifest(old: bytes, new: bytes) -> Callable[[list[tuple[str, bytes]]], list[tuple[str, bytes]]]:
+    """The first such place of the manifest changed."""
+    return replaced("manifest.yaml", document(FILES).replace(old, new, 1))
+
+
 def twice(name: str) -> Callable[[list[tuple[str, bytes]]], list[tuple[str, bytes]]]:
     return lambda members: sorted([*members, (name, dict(members)[name])])
 
@@ -151,6 +156,9 @@ def twice(name: str) -> Callable[[list[tuple[str, bytes]]], list[tuple[str, byte
         (rename("manifest.yaml", "manifest.yml"), "damaged", None),
         (replaced("manifest.yaml", b"{"), "damaged", None),
         (replaced("manifest.yaml", b"[]"), "damaged", None),
+        (in_manifest(b'"overall"', b'"overall": "bad", "overall"'), "damaged", None),
+        (in_manifest(b'"good"', b"NaN"), "damaged", None),
+        (in_manifest(b'"identity"', b'"identical"'), "changed", "records/a.json"),
         (replaced("manifest.yaml", document(FILES).replace(b'"good"', b'"bad"')), "changed", "SHA256SUMS"),
         (add("../escaped"), "unsafe", f"{NAME}/../escaped"),
         (add("a\\b"), "unsafe", f"{NAME}/a\\\\b"),
@@ -164,6 +172,13 @@ def test_a_member_that_is_not_as_packed_is_named(
     result = verified(tmp_path, packed(change(members_of(FILES))))
     assert result.exit_code == 1
     assert (kind, member) in [(problem.kind, problem.member) for problem in result.problems]
+
+
+def test_a_strangers_name_reaches_no_terminal_raw(tmp_path: Path) -> None:
+    """A path in the manifest could clear the screen and print a verdict of its own."""
+    change = in_manifest(b'"records/a.json"', b'"\\u001b[2J\\ngood: r\\u0435port"')
+    shown = verified(tmp_path, packed(change(members_of(FILES)))).text()
+    assert "renamed: \\x1b[2J\\ngood: r\\u0435port: it is now called 'records/a.json'" in shown
 
 
 def test_a_consistent_forgery_has_another_identity(tmp_path: Path, good: Path) -> None:

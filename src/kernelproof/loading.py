@@ -22,7 +22,7 @@ import numpy as np
 
 from kernelproof.errors import WorkerReplyError
 
-# Address space on either side of an image, in bytes, that nothing may touch: an access beyond the guard bands is a crash.
+# Address space on either side of an image, in bytes, that nothing may touch: access beyond the guard bands is a crash.
 FENCE_BYTES = 8 << 20
 PROT_NONE = 0  # <sys/mman.h>
 NUMPY_DTYPES = frozenset({"float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"})

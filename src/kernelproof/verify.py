@@ -27,6 +27,7 @@ from typing import Any, BinaryIO
 
 SCHEMA = "kernelproof.bundle/1"
 MANIFEST, SUMS = "manifest.yaml", "SHA256SUMS"
+CLASSES = ("identity", "measurement", "context")
 
 GOOD, TAMPERED, UNREADABLE = "good", "tampered", "unreadable"
 EXIT_CODES = {GOOD: 0, TAMPERED: 1, UNREADABLE: 2}
@@ -74,7 +75,9 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.member}: {self.message}" if self.member else f"{self.kind}: {self.message}"
+        # Escaped: the name is a stranger's, and could move the cursor or look like another in other letters.
+        member = re.sub(r"[^ -~]", lambda found: found[0].encode("unicode_escape").decode("ascii"), self.member or "")
+        return f"{self.kind}: {member}: {self.message}" if member else f"{self.kind}: {self.message}"
 
 
 @dataclass
@@ -199,7 +202,8 @@ def _manifest(inside: dict[str, Packed], result: VerifyResult) -> dict[str, Any]
     """The manifest's bundle name and members ({path: (sha256, bytes)}); sets the result's identity and facts."""
     result.identity = inside[MANIFEST].sha256
     try:
-        document = json.loads((inside[MANIFEST].kept or b"").decode("utf-8"))
+        text = (inside[MANIFEST].kept or b"").decode("utf-8")
+        document = json.loads(text, object_pairs_hook=_each_key_once, parse_constant=_no_number)
         schema = document["schema"]
         if schema != SCHEMA:
             raise Unreadable(f"{MANIFEST} has schema {schema!r}; this verifier knows {SCHEMA!r}")
@@ -208,6 +212,9 @@ def _manifest(inside: dict[str, Packed], result: VerifyResult) -> dict[str, Any]
             name, sha256, size = row["path"], row["sha256"], row["bytes"]
             if not (isinstance(name, str) and isinstance(sha256, str) and isinstance(size, int)):
                 raise TypeError(f"member {name!r}")
+            if row["class"] not in CLASSES:
+                message = f"{MANIFEST} puts it into the class {row['class']!r}; there are {', '.join(CLASSES)}"
+                result.problems.append(Problem("changed", name, message))
             if name in listed:
                 result.problems.append(Problem("duplicate", name, f"{MANIFEST} lists it twice"))
             listed[name] = (sha256, size)
@@ -216,6 +223,20 @@ def _manifest(inside: dict[str, Packed], result: VerifyResult) -> dict[str, Any]
         return {"bundle": result.bundle, "members": listed}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{MANIFEST} cannot be read ({type(error).__name__}: {error}): it was changed") from None
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping whose keys are all different: readers do not agree on which of two counts."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} stands twice")
+        found[key] = value
+    return found
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
 
 
 def _differences(listed: dict[str, tuple[str, int]], found: dict[str, Packed]) -> list[Problem]:

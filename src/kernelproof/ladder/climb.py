@@ -524,7 +524,7 @@ class Climb:
         if loaded is None or loaded.status == "skipped" or self.built is None or self.built.library is None:
             return
         if self._altered(self.built.library):
-            message = f"{self.built.library.path} was changed or removed while the candidate ran: what was tested is gone"
+            message = f"{self.built.library.path} was changed or removed while the candidate ran"
             self._note("determinism", Outcome("failed", message), 0.0, "its library")
 
     def _verdict(self, rungs: list[Rung]) -> str:
