@@ -34,7 +34,8 @@ def test_a_good_run(config: Config) -> None:
     assert facts.overall == "good"
     assert facts.missing == []
     assert verdict(facts, "plain") == records.Verdict(
-        "op", "plain", "variant", "cpu", "ok", "correct", "faster", 0.9, "not_needed", False
+        *("op", "plain", "variant", "cpu", "ok", "correct", "faster", 0.9, "not_needed", False),
+        gate="no claim, below in its one case",
     )
     assert (verdict(facts, "tiled").speed, verdict(facts, "tiled").profile) == ("not_run", "ok")
     assert verdict(facts, "library").build == "not_needed"
@@ -97,7 +98,17 @@ def test_the_gate_condemns_only_variants_that_claim_to_pass_it(config: Config) -
     operator = config.operators["op"]
     plain = replace(operator.variants["plain"], gate=True)
     claimed = replace(config, operators={"op": replace(operator, variants={**operator.variants, "plain": plain})})
-    assert verdict(gathered(claimed), "plain").reason == "the gate: large-float32, hot: 1.3 > 0.95"
+    said = verdict(gathered(claimed), "plain")
+    assert (said.gate, said.bad) == ("fails, above in its one case", True)
+    assert said.reason == "the gate: above in its one case: large-float32 hot, 1.3 > 0.95"
+
+
+def test_a_fault_that_the_benchmark_found_is_bad_as_for_the_gate(config: Config) -> None:
+    outcome = "dropped: wrong for new values in the same memory (hot)"
+    contender = records.Contender("plain", "variant", "tvm_ffi", "wrong", False, outcome)
+    rewrite(config, "results/bench/op-cpu.json", records.BenchRecord, contenders=[contender])
+    said = verdict(gathered(config), "plain")
+    assert (said.bad, said.reason, said.gate) == (True, f"wrong when timed: {outcome}", "no claim")
 
 
 def test_what_was_not_run_makes_the_run_incomplete(config: Config) -> None:

@@ -8,14 +8,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import report_records
 
-from kernelproof import report
+from kernelproof import claims, report
 from kernelproof.errors import RecordError
 from kernelproof.records import CaseResult, Failure, ManifestRecord, Metric, Record, RuleAdvice
+from kernelproof.views import verdict as verdict_view
 from kernelproof.views.common import LIMITS
 
 GOLD = Path(__file__).parent / "gold" / "report"
@@ -151,7 +153,7 @@ def test_the_verdict_of_a_gpu_run(tmp_path: Path) -> None:
     text, summary = render(tmp_path, report_records.gpu_run())
     page = checked(text)
     for sentence in (
-        "3 of 6 variants are correct; 1 of 1 speed claims holds.",
+        "3 of 6 variants are correct; the one speed claim holds.",
         "fp16_wmma is wrong.",
         "fp16_async crashed.",
         "fp16_tiled failed to build.",
@@ -181,6 +183,38 @@ def test_the_verdict_of_a_run_without_a_gpu(tmp_path: Path) -> None:
         assert sentence in page.text, sentence
     assert summary.startswith("## ⚠️ Incomplete")
     assert report_records.EARLIER in summary
+
+
+def test_a_variant_above_the_gate_in_one_case_does_not_pass(tmp_path: Path) -> None:
+    """The page's first case alone would have read as passing."""
+    manifest, records = report_records.gpu_run()
+    bench = records["results/bench/attention-cuda.json"]
+    assert isinstance(bench, report_records.BenchRecord)
+    row = [row for row in bench.oracle if row.variant == "fp16_fused"][-1]
+    row.high, row.passed, row.reason = 0.97, False, "upper bound 0.97 > 0.95"
+    text, summary = render(tmp_path, (manifest, records))
+    assert "3 of 6 variants are correct; the one speed claim does not hold." in checked(text).text
+    assert "`sdpa_cudnn` faster | fails, above in 1 of 8 cases |" in summary
+    silent = replace(report_records.SETTINGS, gated=frozenset())
+    found = report.read_all(tmp_path / "results" / "manifest" / "4f1c9a6be2d0.json", tmp_path)
+    summary = report.render_summary(found, silent)
+    assert "3 of 6 variants are correct; no speed is claimed." in summary
+    assert "| **0.911×** | 0.907–0.916 | `sdpa_cudnn` faster | no claim, above in 1 of 8 cases |" in summary
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([claims.NO_CLAIM], "no speed is claimed"),
+        ([claims.PASSES, claims.PASSES, claims.NO_CLAIM], "2 of 2 speed claims hold"),
+        ([claims.PASSES, claims.FAILS], "1 of 2 speed claims holds"),
+        ([claims.FAILS], "the one speed claim does not hold"),
+        ([claims.PASSES, claims.PASSES, claims.NOT_RUN], "2 of 2 speed claims hold, 1 was not judged"),
+        ([claims.NOT_RUN, claims.NOT_RUN], "none of 2 speed claims was judged"),
+    ],
+)
+def test_the_headline_counts_claims_only(words: list[str], said: str) -> None:
+    assert verdict_view._claimwords(words) == said
 
 
 def test_advice_is_ordered_by_its_estimate(tmp_path: Path) -> None:

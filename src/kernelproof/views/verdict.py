@@ -234,20 +234,21 @@ def _correctwords(correct: int, number: int) -> str:
 
 
 def _claimwords(words: Sequence[str]) -> str:
-    """How many of the claims of speed hold; what claims nothing does not count."""
+    """How many of the claims of speed hold; a variant that claims nothing does not count."""
     number = Counter(words)
-    judged = number[claims.PASSES] + number[claims.FAILS]
-    if not judged and not number[claims.NOT_RUN]:
-        return "no speed is claimed"
-    if not judged:
-        only = number[claims.NOT_RUN] == 1
-        return (
-            "the one speed claim was not judged"
-            if only
-            else f"none of {number[claims.NOT_RUN]} speed claims was judged"
-        )
-    holds = f"{number[claims.PASSES]} of {judged} speed claims hold{'s' if number[claims.PASSES] == 1 else ''}"
-    return f"{holds}, {number[claims.NOT_RUN]} not judged" if number[claims.NOT_RUN] else holds
+    holding, waiting = number[claims.PASSES], number[claims.NOT_RUN]
+    judged = holding + number[claims.FAILS]
+    match judged, waiting:
+        case 0, 0:
+            return "no speed is claimed"
+        case 0, 1:
+            return "the one speed claim was not judged"
+        case 0, _:
+            return f"none of {waiting} speed claims was judged"
+        case 1, 0:
+            return f"the one speed claim {'holds' if holding else 'does not hold'}"
+    said = f"{holding} of {judged} speed claims {'holds' if holding == 1 else 'hold'}"
+    return f"{said}, {waiting} {'was' if waiting == 1 else 'were'} not judged" if waiting else said
 
 
 def _verb(word: str, number: int) -> str:

@@ -1,0 +1,86 @@
+"""What a benchmark says of a variant's speed, in the words that the gate, the manifest, the report and the run share.
+
+Only a variant with `gate: true` claims to be faster, and only a claim passes or fails. It passes when in every case and
+mode that was measured the upper end of ours / fastest correct baseline is at most `gate.max_ratio`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kernelproof import records
+from kernelproof.records import BenchRecord, OracleRow
+
+PASSES, FAILS, NO_CLAIM, NOT_RUN = "passes", "fails", "no claim", "not run"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A variant before the gate: its word, and every case that it was measured in, claim or not."""
+
+    word: str  # passes, fails, no claim, not run
+    rows: list[OracleRow] = field(default_factory=list)
+    reason: str = ""  # of a word without rows
+
+    @property
+    def above(self) -> list[OracleRow]:
+        """Cases that are not shown to be below the limit."""
+        return [row for row in self.rows if not row.passed]
+
+    @property
+    def note(self) -> str:
+        """`above in 1 of 8 cases`; empty where nothing was measured."""
+        if not self.rows:
+            return ""
+        side, number, total = "above" if self.above else "below", len(self.above), len(self.rows)
+        if total == 1:
+            return f"{side} in its one case"
+        share = f"{number} of" if 0 < number < total else "all"
+        return f"{side} in {share} {total} cases"
+
+    @property
+    def decisive(self) -> OracleRow | None:
+        """The case that decides: of those above, else of all, the one with the highest upper end."""
+        return max(self.above or self.rows, key=lambda row: (row.high is None, row.high or 0.0), default=None)
+
+    @property
+    def why(self) -> str:
+        """The note with the case that decides, or why there is none."""
+        if (row := self.decisive) is None:
+            return self.reason
+        which = f"; the {'worst' if self.above else 'closest'}" if len(self.rows) > 1 else ""
+        return f"{self.note}{which}: {row.case} {row.mode}{row.reason and f', {row.reason}'}"
+
+    def __str__(self) -> str:
+        return f"{self.word}, {self.note}" if self.note else self.word
+
+
+def judge(name: str, *, claimed: bool, correct: bool, bench: BenchRecord | None) -> Claim:
+    """What a variant's benchmark says. Without correctness there is no speed."""
+    unjudged = NOT_RUN if claimed else NO_CLAIM
+    if not correct or found_by_bench(bench, name):
+        return Claim(unjudged, reason="correctness is a precondition")
+    if bench is None or bench.status == records.NOT_RUN:
+        return Claim(unjudged, reason=(bench.reason if bench else None) or "there is no benchmark record")
+    rows = [row for row in bench.oracle if row.variant == name]
+    if not rows:
+        outcome = next((entry.outcome for entry in bench.contenders if entry.name == name), "it was not timed")
+        return Claim(
+            FAILS if claimed else NO_CLAIM, reason=f"claimed to be faster, but {outcome}" if claimed else outcome
+        )
+    if not claimed:
+        return Claim(NO_CLAIM, rows)
+    return Claim(PASSES if all(row.passed for row in rows) else FAILS, rows)
+
+
+def found_by_bench(bench: BenchRecord | None, name: str) -> tuple[str, str] | None:
+    """What the benchmark found wrong with a variant that the test had passed (a result, a crash, a hang), and why."""
+    for contender in bench.contenders if bench else []:
+        if contender.name != name:
+            continue
+        if not contender.correct and contender.verdict == "wrong":
+            return "wrong when timed", contender.outcome
+        for fault in ("crashed", "hung"):
+            if contender.outcome.startswith(f"dropped: {fault}"):
+                return f"{fault} when timed", contender.outcome
+    return None

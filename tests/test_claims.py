@@ -1,0 +1,51 @@
+"""What a benchmark says of a variant's speed: claims pass or fail, the rest is told without a verdict."""
+
+import pytest
+
+from kernelproof import claims
+from kernelproof.records import BenchRecord, Contender, OracleRow
+
+
+def bench(*highs: float | None) -> BenchRecord:
+    rows = [
+        OracleRow(
+            "v", f"c{number}", "hot", "base", high, high, high, high is not None and high <= 0.95, f"up to {high}"
+        )
+        for number, high in enumerate(highs)
+    ]
+    return BenchRecord(operator="op", device="cpu", oracle=rows)
+
+
+@pytest.mark.parametrize(
+    ("highs", "claimed", "said"),
+    [
+        ((0.9, 0.8, 0.7), True, "passes, below in all 3 cases"),
+        ((0.9, 0.96, 0.7), True, "fails, above in 1 of 3 cases"),
+        ((0.9, None), True, "fails, above in 1 of 2 cases"),
+        ((0.9, 0.96, 0.7), False, "no claim, above in 1 of 3 cases"),
+        ((0.9, 0.8), False, "no claim, below in all 2 cases"),
+        ((1.9, 1.8), False, "no claim, above in all 2 cases"),
+        ((1.9,), True, "fails, above in its one case"),
+        ((), True, "fails"),
+        ((), False, "no claim"),
+    ],
+)
+def test_a_claim_passes_in_every_case_or_fails(highs: tuple[float, ...], claimed: bool, said: str) -> None:
+    assert str(claims.judge("v", claimed=claimed, correct=True, bench=bench(*highs))) == said
+
+
+def test_the_deciding_case_is_named() -> None:
+    found = claims.judge("v", claimed=True, correct=True, bench=bench(0.9, 1.2, 0.99))
+    assert found.why == "above in 2 of 3 cases; the worst: c1 hot, up to 1.2"
+    found = claims.judge("v", claimed=True, correct=True, bench=bench(0.9, 0.93))
+    assert found.why == "below in all 2 cases; the closest: c1 hot, up to 0.93"
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_what_is_not_correct_or_not_measured_neither_passes_nor_fails(claimed: bool) -> None:
+    word = claims.NOT_RUN if claimed else claims.NO_CLAIM
+    wrong = BenchRecord(contenders=[Contender("v", "variant", "tvm_ffi", "wrong", False, "dropped: wrong")])
+    absent = BenchRecord("not_run", "no GPU")
+    for correct, record in ((False, bench(0.5)), (True, wrong), (True, None), (True, absent)):
+        found = claims.judge("v", claimed=claimed, correct=correct, bench=record)
+        assert (found.word, found.note, bool(found.reason)) == (word, "", True)
