@@ -139,7 +139,8 @@ class Session:
 
     def host(self, variant: VariantConfig) -> WorkerHost:
         """The worker host for a variant, started if it is not."""
-        return self.resources.host(variant, min(THREADS, self.config.bench.cpu_threads or THREADS))
+        cores = len(os.sched_getaffinity(0))
+        return self.resources.host(variant, min(THREADS, cores, self.config.bench.cpu_threads or cores))
 
     def operator(self, variant: VariantConfig) -> Operator:
         """The variant's operator (imports torch)."""
