@@ -13,10 +13,21 @@ from typing import Any
 
 import pytest
 
-from kernelproof import build, capture, cli, doctor, gate, scaffold
+from kernelproof import bench, build, capture, cli, doctor, gate, processes, profile, scaffold, verify
+from kernelproof import test as stage_test
 from kernelproof.errors import BuildError, ExitCode, KernelproofError
 from kernelproof.gate import GateResult, Row
-from kernelproof.records import BuildRecord, CaptureRecord
+from kernelproof.records import (
+    BenchRecord,
+    BuildRecord,
+    CaptureRecord,
+    CaseResult,
+    Contender,
+    FileHash,
+    OracleRow,
+    ProfileRecord,
+    TestRecord,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = f"--config={ROOT / 'config.yaml'}"
@@ -128,6 +139,19 @@ def test_a_file_that_is_no_bundle_is_unreadable(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().out.startswith("unreadable: ")
 
 
+def test_verify_holds_a_bundle_against_an_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Path, str | None]] = []
+
+    def run(path: Path, identity: str | None) -> verify.VerifyResult:
+        asked.append((path, identity))
+        return verify.VerifyResult(str(path))
+
+    monkeypatch.setattr(verify, "run", run)
+    cli.main(["verify", "a.tar.gz", "--identity", "0" * 64])
+    cli.main(["verify", "a.tar.gz"])
+    assert asked == [(Path("a.tar.gz"), "0" * 64), (Path("a.tar.gz"), None)]
+
+
 @pytest.mark.parametrize(
     ("status", "code"),
     [("passes", ExitCode.WELL), ("fails", ExitCode.BAD_VERDICT), ("not run", ExitCode.COULD_NOT_RUN)],
@@ -205,6 +229,62 @@ def test_a_full_disk_behind_standard_output_is_an_error(tmp_path: Path) -> None:
     assert b"No space left on device" in done.stderr
     assert b"Traceback" not in done.stderr
     assert b"Exception ignored" not in done.stderr
+
+
+# --- plain lines ------------------------------------------------------------------------------------------------------
+
+CASES = [CaseResult(f"c{n}", "s", {}, {}, "float32", "normal", 0, "passed") for n in range(3)]
+LIBRARY = FileHash("lib.so", "0" * 64, 1)
+
+
+@pytest.mark.parametrize(
+    ("stage", "record", "line"),
+    [
+        ("test", TestRecord(verdict="correct", cases=CASES, duration_s=12.34), "correct (3 cases, 12.3 s)"),
+        ("test", TestRecord("failed", "launch: it hung", verdict="hung"), "hung: launch: it hung"),
+        ("test", TestRecord("not_run", "no usable GPU here (none)"), "not run: no usable GPU here (none)"),
+        ("build", BuildRecord(library=LIBRARY, duration_s=2.0), "built (2.0 s)"),
+        ("build", BuildRecord(), "nothing to build"),
+        ("build", BuildRecord("failed", "nvcc ended with exit code 2"), "failed: nvcc ended with exit code 2"),
+        ("profile", ProfileRecord(duration_s=6.0), "profiled (0 kernels, 6.0 s)"),
+        ("profile", ProfileRecord("not_run", "ncu not found"), "not run: ncu not found"),
+    ],
+)
+def test_a_stage_says_a_line_a_variant(
+    stage: str, record: Any, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = {"test": stage_test, "build": build, "profile": profile}[stage]
+    monkeypatch.setattr(module, "run", lambda *_: [record] if stage == "test" else record)
+    command = [stage, CONFIG, "--operator", "attention", "--variant", "fp16_wmma"]
+    assert cli.main(command) == ExitCode.WELL
+    assert capsys.readouterr().out == f"attention/fp16_wmma: {line}\n"
+    monkeypatch.setenv(cli.RUN_PID, "1")
+    monkeypatch.setattr(processes, "end_with", lambda _: None)
+    assert cli.main(command) == ExitCode.WELL
+    assert capsys.readouterr().out == ""  # the workflow has its own display
+
+
+def test_a_benchmark_says_a_line_a_contender(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        OracleRow("cpu_flash", "c", mode, "b", ratio, 0.7, 0.9, True, "")
+        for mode, ratio in (("hot", 0.8), ("cold", 1.0))
+    ]
+    outcomes = {"cpu_flash": "timed", "cpu_naive": "dropped: hung", "sdpa": "timed"}
+    contenders = [Contender(name, "variant", "tvm_ffi", "correct", True, said) for name, said in outcomes.items()]
+    record = BenchRecord(operator="attention", device="cpu", contenders=contenders, oracle=rows)
+    monkeypatch.setattr(bench, "run", lambda *_: record)
+    command = ["bench", CONFIG, "--operator", "attention", "--device", "cpu"]
+    assert cli.main(command) == ExitCode.WELL
+    assert capsys.readouterr().out.splitlines() == [
+        "attention/cpu_flash: timed; 0.800 to 1.000 times the fastest correct baseline",
+        "attention/cpu_naive: dropped: hung",
+        "attention/sdpa: timed",
+    ]
+    record.status, record.reason = "not_run", "no GPU"
+    cli.main(command)
+    assert capsys.readouterr().out == "attention on cpu: not run: no GPU\n"
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,8 @@ def _parser() -> argparse.ArgumentParser:
         )
 
     verify = command("verify", "check a bundle: every member, and that the archive is safe", _verify, config=False)
-    verify.add_argument("bundle", type=Path)
+    verify.add_argument("bundle", type=Path, help="kernelproof-….tar.gz")
+    verify.add_argument("--identity", metavar="SHA256", help="the SHA-256 of manifest.yaml that the bundle must have")
 
     gate = command("gate", "decide by the records whether the claims hold", _gate)
     gate.add_argument("records", nargs="?", type=Path, help="default: results")
@@ -154,7 +155,41 @@ def _stage(arguments: argparse.Namespace, stage: str, subject: str, run: Callabl
     record = _told(stage, subject, run)
     if arguments.json:
         _print_json(record)
+    elif stage in ("bench", "profile"):
+        _print_lines(_lines(stage, subject, record))
     return ExitCode.WELL
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    """What a person who typed the command wants to know; the workflow tells it itself."""
+    if RUN_PID not in os.environ:
+        print("\n".join(lines))
+
+
+def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
+    """One line a variant: `attention/cpu_flash: correct (56 cases, 12.3 s)`, or what went wrong and why."""
+    spent = f"{record.duration_s:.1f} s"
+    verdict = getattr(record, "verdict", record.status).replace("_", " ")
+    if record.status != "ok":
+        yield f"{subject}: {verdict}: {(record.reason or 'no reason given').strip()}"
+    elif stage == "bench":
+        yield from _bench_lines(record)
+    elif stage == "test":
+        ran = sum(case.status != "skipped" for case in record.cases)
+        yield f"{subject}: {verdict} ({ran} cases, {spent})"
+    elif stage == "build":
+        yield f"{subject}: built ({spent})" if record.library else f"{subject}: nothing to build"
+    else:
+        yield f"{subject}: profiled ({len(record.kernels)} kernel{'' if len(record.kernels) == 1 else 's'}, {spent})"
+
+
+def _bench_lines(record: Any) -> Iterator[str]:
+    """Each contender's outcome and, of a variant, its ratios to the fastest correct baseline of each case."""
+    for contender in record.contenders:
+        ratios = [row.ratio for row in record.oracle if row.variant == contender.name and row.ratio is not None]
+        span = f"{min(ratios):.3f} to {max(ratios):.3f}" if len(ratios) > 1 else "".join(f"{r:.3f}" for r in ratios)
+        of = f"; {span} times the fastest correct baseline" if ratios else ""
+        yield f"{record.operator}/{contender.name}: {contender.outcome}{of}"
 
 
 def _print_json(records: Any) -> None:
@@ -220,6 +255,9 @@ def _each_variant(arguments: argparse.Namespace, stage: str, run: Callable[[str]
     found = [_told(stage, f"{arguments.operator}/{name}", functools.partial(run, name)) for name in arguments.variant]
     if arguments.json:
         _print_json(found if len(found) > 1 else found[0])
+    else:
+        named = zip(arguments.variant, found, strict=True)
+        _print_lines(line for name, record in named for line in _lines(stage, f"{arguments.operator}/{name}", record))
     return ExitCode.WELL
 
 
@@ -305,7 +343,8 @@ def _bundle(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from kernelproof import verify
 
-    return verify.main([str(arguments.bundle), *(["--json"] if arguments.json else [])])
+    identity = [f"--identity={arguments.identity}"] if arguments.identity else []
+    return verify.main([*identity, *(["--json"] if arguments.json else []), "--", str(arguments.bundle)])
 
 
 def _gate(arguments: argparse.Namespace) -> int:
