@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from kernelproof import bundle, manifest, records, verify
+from kernelproof import config as configuration
 from kernelproof.config import Config
 from kernelproof.errors import BundleError
 
@@ -91,6 +92,22 @@ def test_a_bundle_holds_the_run_and_verifies(run: Run) -> None:
         "source/envs/tool.txt",
     } <= names
     assert not [name for name in names if "pycache" in name or "bundle/other.log" in name or ".snakemake" in name]
+
+
+def test_another_configuration_file_is_in_the_bundle_and_replay_names_it(run: Run) -> None:
+    members = unpacked(run.pack())
+    assert "       ./repro.sh\n" in members["REPLAY.md"].decode()
+    assert members["source/config.yaml"] == (run.config.root / "config.yaml").read_bytes()
+    other = run.config.root / "configs" / "my other.yaml"
+    other.parent.mkdir()
+    other.write_bytes(members["source/config.yaml"] + b"bench: {processes: 2}\n")
+    run.config = configuration.load(other, root=run.config.root)
+    run.gather()
+    members = unpacked(run.pack())
+    assert members["source/configs/my other.yaml"] == other.read_bytes()
+    assert "./repro.sh -- --configfile 'configs/my other.yaml'\n" in members["REPLAY.md"].decode()
+    assert json.loads(members["source/config.resolved.json"])["bench"]["processes"] == 2
+    assert members["source/config.resolved.json"] == members["config.json"]
 
 
 def test_the_manifest_lists_every_member_and_is_json_and_yaml(run: Run) -> None:

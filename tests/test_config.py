@@ -185,6 +185,22 @@ def test_bad_overrides(folder: Path, override: str, expected: str) -> None:
     assert expected in str(caught.value)
 
 
+def test_the_source_is_named_from_the_root_and_a_stranger_is_copied(folder: Path) -> None:
+    inside = config.load((folder / written(GOOD, folder)).absolute(), root=Path())
+    assert inside.source == "config.yaml"
+    elsewhere = folder / "elsewhere.yaml"
+    elsewhere.write_text(yaml.safe_dump(GOOD))
+    root = folder / "root"
+    root.mkdir()
+    for name in ("op.py", "binding.cc", "v.cc"):
+        (root / name).touch()
+    config.save(config.load(elsewhere, root=root), root / "results" / "config.json")
+    loaded = config.load(root / "results" / "config.json", root=root)
+    assert loaded.source == "results/config.given.yaml"
+    assert (root / loaded.source).read_text() == elsewhere.read_text()
+    assert str(folder) not in (root / "results" / "config.json").read_text()
+
+
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [

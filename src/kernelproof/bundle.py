@@ -20,6 +20,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import tarfile
 import tempfile
@@ -129,7 +130,7 @@ def _collect(config: Config, facts: ManifestRecord, folder: Path, name: str) -> 
             raise BundleError("changed since the manifest was made", subject=member.source, hint="run again")
         packed.append(Packed(member, data))
     packed += [_made(page, _page(folder / page), members.CONTEXT) for page in PAGES]
-    packed.append(_made(REPLAY, replay_text(facts, name).encode(), members.CONTEXT))
+    packed.append(_made(REPLAY, replay_text(facts, name, config.source).encode(), members.CONTEXT))
     packed.append(_made("records/manifest.json", _record_bytes(facts), members.CONTEXT))
     packed.append(_made(MACHINE_CODE, machine_code_text(packed), members.IDENTITY))
     return sorted(packed, key=lambda item: item.member.path)
@@ -198,11 +199,12 @@ def _mtime(facts: ManifestRecord) -> int:
     return int(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp())
 
 
-def replay_text(facts: ManifestRecord, name: str) -> str:
+def replay_text(facts: ManifestRecord, name: str, configuration: str) -> str:
     """How to check this bundle and run it again."""
     state = facts.provenance
     commit = state.commit or "none: there was no git repository"
     dirt = f" with uncommitted changes (difference {state.diff_sha256})" if state.commit and state.dirty else ""
+    option = "" if configuration == "config.yaml" else f" -- --configfile {shlex.quote(configuration)}"
     return f"""# How to check and replay {name}
 
 Commit: {commit}{dirt}. `source/` holds the files as they were built and measured; records name the commit that each
@@ -219,14 +221,17 @@ was made from.
 
        tar xf {name}.tar.gz
        cd {name}/source
-       ./repro.sh
+       ./repro.sh{option}
+
+   The configuration is `{configuration}`. Values that were set on the command line are not in it; they are in
+   `{members.RESOLVED}`, which holds everything: `./repro.sh -- --configfile {members.RESOLVED}`.
 
    With an NVIDIA GPU everything runs; without one the CPU variants run, and the CUDA variants are built and analysed.
 
 3. Compare. Members of class `identity` must be equal byte for byte; of class `measurement` they are statistics, to be
    compared as such on the same GPU; `context` is information.
 
-`config.json` is the configuration as resolved, `records/` what every stage found, `samples/` every timing sample.
+`config.json` is the same configuration to read, `records/` what every stage found, `samples/` every timing sample.
 """
 
 

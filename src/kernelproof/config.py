@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 from kernelproof.errors import ConfigError
 from kernelproof.records import atomic_write, from_json
 
+GIVEN = "config.given.yaml"  # beside the resolved configuration: the file that it was made from, if that lay elsewhere
 # Where an override was given: to a stage's own command, as strings, or to the workflow, which hands on a mapping.
 SET, CONFIG = "command line (--set)", "command line (--config)"
 SCHEMA_FILE = Path(__file__).resolve().parents[2] / "workflow" / "schemas" / "config.schema.yaml"
@@ -252,7 +254,14 @@ def load(
 
 
 def save(config: Config, path: Path) -> None:
-    """Write the resolved configuration as JSON, if it differs from what is there."""
+    """Write the resolved configuration as JSON, if it differs from what is there.
+
+    A file from outside the root is copied beside it and named by that: a path of this machine has no place in a bundle.
+    """
+    source, copy = config.root / config.source, path.parent / GIVEN
+    if source.is_file() and not source.resolve().is_relative_to(config.root.resolve()):
+        atomic_write(copy, source.read_bytes())
+        config = dataclasses.replace(config, source=os.path.relpath(copy, config.root))
     payload = dataclasses.asdict(config)
     del payload["root"]
     text = json.dumps({"schema": "kernelproof.config.resolved/1", **payload}, indent=1) + "\n"
@@ -307,7 +316,8 @@ def resolve(path: Path, overrides: Sequence[str] | Mapping[str, Any], root: Path
         raise ConfigError(f"{count}\n{listed}", hint="docs/reference/config.md describes every key")
     resolved: dict[str, Any] = data
     resolved.pop("schema")
-    resolved["source"] = str(path)
+    inside = path.resolve().is_relative_to(root.resolve())
+    resolved["source"] = os.path.relpath(path, root) if inside else str(path.absolute())
     return resolved
 
 

@@ -33,6 +33,7 @@ IDENTITY, MEASUREMENT, CONTEXT = "identity", "measurement", "context"
 # What a machine needs to run everything again from the bundle alone.
 SOURCE_FOLDERS = ("src", "csrc", "workflow", "envs")
 SOURCE_FILES = ("Snakefile", "config.yaml", "repro.sh", "pyproject.toml", "README.md", "LICENSE")
+RESOLVED = "config.resolved.json"  # beside the sources: the configuration with what was set on the command line
 NOT_SOURCE = re.compile(r"\.(?:pyc|pyo|so|o|a|cubin|egg-info)$|^\.(?!clang-format)|^__pycache__$")
 LOGGED_STAGES = ("capture", "build", "test", "bench", "profile")  # the later stages' logs are still being written
 
@@ -83,7 +84,8 @@ def content(root: Path, source: str, name: str) -> bytes:
 
 def _wanted(config: Config, records: dict[str, Record]) -> Iterator[tuple[str, tuple[str, str]]]:
     """(name in the bundle, (path from the root, class)) of everything that belongs in; it may not exist."""
-    yield "config.json", ("results/config.json", IDENTITY)
+    for name in ("config.json", f"source/{RESOLVED}"):  # to read, and to run it again
+        yield name, ("results/config.json", IDENTITY)
     for path, record in records.items():
         member_class = MEASUREMENT if isinstance(record, TestRecord | BenchRecord | ProfileRecord) else CONTEXT
         yield f"records/{Path(path).relative_to('results')}", (path, member_class)
@@ -127,7 +129,9 @@ def _of_record(record: Record) -> Iterator[tuple[str, tuple[str, str]]]:
 
 def _sources(config: Config) -> list[str]:
     named = [path for operator in config.operators.values() for path in _operator_files(operator)]
-    return sorted({*_files(config.root, [*SOURCE_FOLDERS, *SOURCE_FILES]), *_files(config.root, named)})
+    return sorted(
+        {*_files(config.root, [*SOURCE_FOLDERS, *SOURCE_FILES]), *_files(config.root, [*named, config.source])}
+    )
 
 
 def _operator_files(operator: OperatorConfig) -> Iterator[str]:
