@@ -22,7 +22,7 @@ from kernelproof.records import atomic_write, from_json
 GIVEN = "config.given.yaml"  # beside the resolved configuration: the file that it was made from, if that lay elsewhere
 # Where an override was given: to a stage's own command, as strings, or to the workflow, which hands on a mapping.
 SET, CONFIG = "command line (--set)", "command line (--config)"
-SCHEMA_FILE = Path(__file__).resolve().parents[2] / "workflow" / "schemas" / "config.schema.yaml"
+SCHEMA_NAME = "config.schema.yaml"
 
 
 @dataclass(frozen=True)
@@ -253,6 +253,13 @@ def load(
     return dataclasses.replace(config, root=root or Path())
 
 
+def schema_file() -> Path:
+    """The schema: beside this module in a wheel, with the workflow in a checkout."""
+    here = Path(__file__).resolve()
+    packed = here.with_name("schemas") / SCHEMA_NAME
+    return packed if packed.is_file() else here.parents[2] / "workflow" / "schemas" / SCHEMA_NAME
+
+
 def save(config: Config, path: Path) -> None:
     """Write the resolved configuration as JSON, if it differs from what is there.
 
@@ -301,7 +308,7 @@ def resolve(path: Path, overrides: Sequence[str] | Mapping[str, Any], root: Path
     text = _read(path)
     data, lines, faults = _compose(text, path)
     overridden, override_faults = _apply_overrides(data, overrides)
-    schema = yaml.load(SCHEMA_FILE.read_text(encoding="utf-8"), Loader=_safe_loader())
+    schema = yaml.load(schema_file().read_text(encoding="utf-8"), Loader=_safe_loader())
     places = _Places(path, lines, overridden, SET if isinstance(overrides, Sequence) else CONFIG)
     faults += override_faults
     for error in Draft202012Validator(schema).iter_errors(data):
