@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from kernelproof import bench, config, records
+from kernelproof.config import Precision
 from kernelproof.records import BenchRecord, TestRecord
 
 # Each contender is RMSNorm in torch; `work` is how often it is done, so ratios are known.
@@ -162,6 +164,29 @@ def test_faulty_contenders_are_named_and_the_others_go_on(tmp_path: Path) -> Non
         "lazy": False,
     }
     assert {entry["contender"] for entry in record.discarded} == {"raising", "crashing", "remembering", "lazy"}
+
+
+def test_timed_results_are_held_to_every_criterion(tmp_path: Path) -> None:
+    """A result that is everywhere too large by a quarter of a rounding keeps the bound and the RMS, and is biased."""
+    import torch
+
+    from kernelproof import judge
+    from kernelproof.operators import attention
+
+    loaded = project(tmp_path, {"ours": contender("once")}, {})
+    dims = {"batch": 1, "heads": 2, "seq": 128, "head_dim": 64}
+    case = records.Case("attention", "s", dims, {"causal": False, "layout": "bhsd"}, "float16", "normal", 3)
+    call = attention.OPERATOR.make_call(case, judge.generator(case))
+    reference = attention.OPERATOR.reference(call, Precision("float16", "float16"), "cpu")
+
+    def said(factor: float) -> str | None:
+        data = bytes((reference.output * factor).to(torch.float16).numpy().tobytes())
+        (tmp_path / "output").write_bytes(data)
+        output = {"path": str(tmp_path / "output"), "sha256": hashlib.sha256(data).hexdigest()}
+        return bench._fault(loaded, case, call, reference, output | {"dtype": "float16", "shape": (1, 2, 128, 64)})
+
+    assert said(1.0) is None
+    assert str(said(1 + 2**-13)).startswith("the result is too large by")
 
 
 def test_only_correct_contenders_are_timed(tmp_path: Path) -> None:

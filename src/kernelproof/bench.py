@@ -423,11 +423,7 @@ def _judge_outputs(config: Config, measurement: Measurement, operator: Operator)
 
 
 def _fault(config: Config, case: Case, call: Call, reference: Reference, output: Mapping[str, Any]) -> str | None:
-    """Why a result is not right, or None.
-
-    Bias (criterion c) is for the test stage, which judges it over a suite: with new values in every run, a kernel near
-    the limit would be accused by chance.
-    """
+    """Why a result is not right by any of the test's criteria, or None."""
     import torch
 
     from kernelproof import images, judge
@@ -441,7 +437,7 @@ def _fault(config: Config, case: Case, call: Call, reference: Reference, output:
         return "the bytes handed over are not those that were announced"
     values = torch.frombuffer(bytearray(data), dtype=expected.dtype).reshape(expected.shape)
     result = judge.judge(case, call, reference, images.Returned(values), config.test.tolerance)
-    return "; ".join(failure.message for failure in result.failures if failure.criterion != judge.BIAS) or None
+    return "; ".join(failure.message for failure in result.failures) or None
 
 
 # --- summarising ------------------------------------------------------------------------------------------------------
