@@ -103,7 +103,11 @@ def test_wrong_when_timed_fails(loaded: config.Config) -> None:
     outcome = "dropped: wrong for new values in the same memory (hot)"
     benched(loaded, {}, contenders=[Contender("plain", "variant", "python", "wrong", False, outcome)])
     code, rows = judged(loaded)
-    assert (code, rows["plain"].correctness) == (ExitCode.BAD_VERDICT, "wrong when timed")
+    assert (code, rows["plain"].correctness, rows["plain"].speed) == (
+        ExitCode.BAD_VERDICT,
+        "wrong when timed",
+        "no claim",
+    )
 
 
 def test_a_claim_that_could_not_be_timed_fails(loaded: config.Config) -> None:

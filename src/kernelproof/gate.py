@@ -9,7 +9,7 @@ run; it neither passes nor fails, except that a gate on which nothing at all was
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,24 +125,33 @@ def _rows(config: Config, root: Path) -> Iterator[Row]:
 
 def _row(variant: VariantConfig, root: Path) -> Row:
     who = (variant.operator, variant.name, variant.device)
+    unjudged = NOT_RUN if variant.gate else NO_CLAIM
     test = _read(root / "test" / variant.operator / f"{variant.name}.json", TestRecord)
     if test is None or test.verdict == records.NOT_RUN:
         reason = (test.reason if test else None) or "there is no test record"
-        return Row(*who, NOT_RUN, NOT_RUN if variant.gate else NO_CLAIM, NOT_RUN, reason)
+        return Row(*who, NOT_RUN, unjudged, NOT_RUN, reason)
     if test.verdict != "correct":
         reason = test.reason or "correctness is a precondition"
         status = FAILS if test.verdict in BAD_VERDICTS else NOT_RUN
-        return Row(*who, test.verdict.replace("_", " "), NOT_RUN, status, reason)
+        return Row(*who, test.verdict.replace("_", " "), unjudged, status, reason)
     bench = _read(root / "bench" / f"{variant.operator}-{variant.device}.json", BenchRecord)
     if (fault := claims.found_by_bench(bench, variant.name)) is not None:
-        return Row(*who, fault[0], NOT_RUN, FAILS, fault[1])
+        return Row(*who, fault[0], unjudged, FAILS, fault[1])
     claim = claims.judge(variant.name, claimed=variant.gate, correct=True, bench=bench)
     status = PASSES if claim.word == NO_CLAIM else claim.word
-    reason = claim.why if variant.gate else f"gate: false{f'; {claim.note}' if claim.note else ''}"
-    if (row := claim.decisive) is None:
-        return Row(*who, "correct", claim.word, status, reason)
-    figures = row.case, row.mode, row.best_baseline, row.ratio, row.low, row.high
-    return Row(*who, "correct", claim.word, status, reason, *figures)
+    reason = claim.why if variant.gate else f"gate: false; {claim.why}"
+    judged = Row(*who, "correct", claim.word, status, reason)
+    if (case := claim.decisive) is None:
+        return judged
+    return replace(
+        judged,
+        case=case.case,
+        mode=case.mode,
+        best_baseline=case.best_baseline,
+        ratio=case.ratio,
+        low=case.low,
+        high=case.high,
+    )
 
 
 def _read(path: Path, kind: type[records.R]) -> records.R | None:
