@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from defects import REPOSITORY, project
 
 from kernelproof import records, test
 from kernelproof.config import Config
-from kernelproof.errors import ConfigError
+from kernelproof.errors import ConfigError, TestError
 from kernelproof.records import BuildRecord, TestRecord
 
 
@@ -154,6 +155,42 @@ def test_a_record_is_written_when_pytest_dies(tmp_path: Path, monkeypatch: pytes
     record = climbed(config, "good")
     assert (record.verdict, record.status) == ("not_run", "failed")
     assert record.reason == "pytest itself failed: RuntimeError: out of luck"
+
+
+BROKEN_MODULES = {
+    "does not import": ("syntax error here(", "SyntaxError"),
+    "is no operator": ("OPERATOR = 1\n", "broken.py"),
+    "cannot make the inputs": (
+        "from kernelproof.operators import rmsnorm\n"
+        "class Broken(type(rmsnorm.OPERATOR)):\n"
+        "    def make_call(self, case, generator):\n"
+        "        raise RuntimeError('there is no memory for that')\n"
+        "OPERATOR = Broken()\n",
+        "broken.py failed: RuntimeError: there is no memory for that",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN_MODULES)
+def test_a_fault_in_the_operators_module_is_an_error_and_no_verdict(tmp_path: Path, fault: str) -> None:
+    """Else a variant would be `not run`, and the run would end with 0."""
+    config = project(tmp_path, "good")
+    text, words = BROKEN_MODULES[fault]
+    (tmp_path / "broken.py").write_text(text)
+    operator = dataclasses.replace(config.operators["rmsnorm"], module="broken.py")
+    config = dataclasses.replace(config, operators={"rmsnorm": operator})
+    with pytest.raises(TestError, match=words) as caught:
+        climbed(config, "good")
+    assert str(caught.value).startswith("rmsnorm/good: ")
+    assert records.read(config.record("test", "rmsnorm", "good"), TestRecord).status == "failed"
+
+
+def test_an_unknown_dimension_is_an_error(tmp_path: Path) -> None:
+    config = project(tmp_path, "good")
+    shapes = {name: {"rows": 3, "colz": 8} for name in ("tiny", "odd", "even")}
+    operator = dataclasses.replace(config.operators["rmsnorm"], shapes=shapes)
+    with pytest.raises(TestError, match="unknown dimension colz; allowed: rows, cols"):
+        climbed(dataclasses.replace(config, operators={"rmsnorm": operator}), "good")
 
 
 def test_an_interrupt_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,16 +16,19 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelproof import records
+from kernelproof.errors import KernelproofError, TestError
 from kernelproof.processes import scrubbed
 from kernelproof.records import Provenance, TestRecord
 from kernelproof.repository import provenance
 
 if TYPE_CHECKING:
+    import pytest
+
     from kernelproof.config import Config, VariantConfig
-    from kernelproof.ladder.climb import Resources, Session
+    from kernelproof.ladder.climb import Climb, Resources, Session
 
 LADDER = Path(__file__).resolve().parent / "ladder"
 LOG_LIMIT_BYTES = 64 << 10  # of what a candidate printed: its beginning and its end
@@ -35,7 +38,7 @@ def run(config: Config, operator: str, names: list[str], output_dir: Path) -> li
     """Test variants of one operator one after the other; writes `<name>.json`, `.xml` and `.log` into `output_dir`.
 
     Calls in one process share a warm worker host, references and the fresh seed. Raises ConfigError for an unknown
-    name.
+    name, and TestError when not the candidate failed but what judges it: the operator's module, or a shape it refuses.
     """
     variants = [config.operator(operator).variant(name) for name in names]
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -89,6 +92,15 @@ class StagePlugin:
     def __init__(self, session: Session) -> None:
         self.__name__ = "kernelproof-stage"
         self.session = session
+        self.fault: BaseException | None = None  # raised on our side: a candidate's failures come as results
+
+    def pytest_exception_interact(self, call: pytest.CallInfo[Any]) -> None:
+        """Keep the first exception that no rung reported."""
+        import pytest
+
+        error = call.excinfo.value if call.excinfo else None
+        if self.fault is None and not isinstance(error, pytest.fail.Exception):
+            self.fault = error
 
 
 def _climb(session: Session, path: Path) -> TestRecord:
@@ -96,9 +108,13 @@ def _climb(session: Session, path: Path) -> TestRecord:
     climb = session.climbs[0]
     session.start()
     junit, written = path.with_suffix(".xml"), io.StringIO()
-    failure = _pytest(junit, written, StagePlugin(session))
+    plugin = StagePlugin(session)
+    failure = _pytest(junit, written, plugin)
     climb.leave()
-    records.atomic_write(path.with_suffix(".log"), scrubbed(written.getvalue() + _candidate_output(climb.log)))
+    log = path.with_suffix(".log")
+    records.atomic_write(log, scrubbed(written.getvalue() + _candidate_output(climb.log)))
+    if plugin.fault is not None:
+        raise _fault_of_ours(plugin.fault, climb, log)
     record = climb.record()
     if failure is None:
         _scrub_junit(junit)
@@ -107,6 +123,21 @@ def _climb(session: Session, path: Path) -> TestRecord:
         record.status, record.reason = records.FAILED, failure
         record.verdict = "not_run" if record.verdict == "correct" else record.verdict
     return record
+
+
+def _fault_of_ours(error: BaseException, climb: Climb, log: Path) -> TestError:
+    """The operator's module does not import, refuses a shape, or failed while it made inputs or a reference."""
+    module = climb.settings.module
+    if isinstance(error, KernelproofError):
+        subject = f"{climb.variant.key}: {error.subject}" if error.subject else climb.variant.key
+        return TestError(error.message, subject=subject, log=error.log or log, hint=error.hint)
+    what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    return TestError(
+        f"nothing was judged, for {module} failed: {what}",
+        subject=climb.variant.key,
+        log=log,
+        hint="mend the operator's module, or the shapes that it is given",
+    )
 
 
 def _pytest(junit: Path, written: io.StringIO, plugin: StagePlugin) -> str | None:
@@ -131,7 +162,7 @@ def _pytest(junit: Path, written: io.StringIO, plugin: StagePlugin) -> str | Non
             code = pytest.main([*map(str, arguments), str(LADDER / "test_ladder.py")], plugins=[plugin])
     except Exception as error:
         return f"pytest itself failed: {type(error).__name__}: {error}"
-    if code == pytest.ExitCode.INTERRUPTED:
+    if code == pytest.ExitCode.INTERRUPTED and plugin.fault is None:  # it calls a fault while it collects that too
         raise KeyboardInterrupt
     if code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         return None
