@@ -221,6 +221,21 @@ def test_results_that_cannot_be_written_are_an_error(project: Path) -> None:
         built(project, variant("plain"))
 
 
+def test_a_full_disk_condemns_no_variant(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler fails as it would for a wrong source; with space again the same command must build."""
+    compiler = tmp_path / "full-disk-g++"
+    compiler.write_text(
+        '#!/bin/sh\ncase "$*" in *" -c "*) echo "as: a.o: No space left on device" >&2; exit 1;; esac\nexec g++ "$@"\n'
+    )
+    compiler.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("CXX", str(compiler))
+        with pytest.raises(BuildError, match=r"(?s)plain: the build cannot be kept: No space left.*free some space"):
+            built(project, variant("plain"))
+    assert not list((project / "results").glob("build/*/plain.json"))
+    assert answer(project, built(project, variant("plain"))) == 41
+
+
 def test_stage_does_not_import_torch(project: Path) -> None:
     code = (
         "import sys; from pathlib import Path; import test_build as t; root = Path(sys.argv[1]);"

@@ -185,6 +185,19 @@ def test_a_fault_in_the_operators_module_is_an_error_and_no_verdict(tmp_path: Pa
     assert records.read(config.record("test", "rmsnorm", "good"), TestRecord).status == "failed"
 
 
+def test_a_full_disk_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker cannot hand its results over and says so, as a candidate could that fails by itself."""
+    config = project(tmp_path, "raises")
+    status_of = os.statvfs
+
+    def full(path: str | Path) -> os.statvfs_result:
+        return os.statvfs_result([0 if place == 4 else value for place, value in enumerate(status_of(path))])
+
+    monkeypatch.setattr(os, "statvfs", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        climbed(config, "raises")
+
+
 def test_an_unknown_dimension_is_an_error(tmp_path: Path) -> None:
     config = project(tmp_path, "good")
     shapes = {name: {"rows": 3, "colz": 8} for name in ("tiny", "odd", "even")}

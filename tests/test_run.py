@@ -291,6 +291,13 @@ def test_a_run_that_fails(project: Path, how: str, said: str) -> None:
     assert "Traceback" not in errors
 
 
+def test_a_stage_without_space_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    display = run.Display(io.StringIO())
+    display.errors.append({"stage": "report", "subject": "x", "message": "[Errno 28] No space left on device"})
+    assert "next: free some space" in str(run.failure(1, display))
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_ends_cleanly_and_continues(project: Path, number: signal.Signals, status: int) -> None:
     (project / "how").write_text("hang")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import hashlib
 import importlib.metadata
@@ -64,10 +65,13 @@ def run(
     try:
         return _run(config, operator, variant, output, cuda_home, cores or len(os.sched_getaffinity(0)))
     except OSError as error:
+        step = (
+            "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the path and its permissions"
+        )
         raise BuildError(
             f"the build cannot be kept: {error.strerror}",
-            subject=str(error.filename),
-            hint="is the disk full, or the folder read-only?",
+            subject=str(error.filename or f"{operator}/{variant}"),
+            hint=f"{step} and run the same command again",
         ) from None
 
 
@@ -102,6 +106,9 @@ def _run(config: Config, operator: str, variant: str, output: Path, cuda_home: P
     record.log = _relative(log_path, config.root)
     records.write(output, record)
     return record
+
+
+FULL_DISK = os.strerror(errno.ENOSPC)  # a compiler on a full disk says this, and fails as if the source were wrong
 
 
 class Unbuildable(Exception):
@@ -701,6 +708,9 @@ def _ninja(plan: Plan, edges: Sequence[Edge], temporary: Path, name: str, shown:
         said += output
     if done.returncode != 0:
         log.say(done.stdout + done.stderr)
+        # No fault of the variant, and with space again it must be tried again: hence no record.
+        if FULL_DISK in said + done.stdout + done.stderr or not os.statvfs(temporary).f_bavail:
+            raise OSError(errno.ENOSPC, FULL_DISK, plan.variant.key)
         message = scrubbed(first_errors(said) or first_errors(shown.shown(done.stdout + done.stderr)))
         raise Unbuildable("failed to build", compiler_message=message, remedy="the log has the compiler's whole output")
     log.say(f"{name}: {done.duration_s:.2f} s")

@@ -301,7 +301,7 @@ def failure(status: int, display: Display) -> KernelproofError:
     text = LOG.read_text(encoding="utf-8", errors="replace") if LOG.exists() else ""
     if display.errors:
         said = "\n".join(_grouped(display.errors))
-        return ToolError(f"some stages could not run\n{said}", log=_stage_log(text) or LOG, hint=_hint(text))
+        return ToolError(f"some stages could not run\n{said}", log=_stage_log(text) or LOG, hint=_hint(text + said))
     refused = re.search(r"^kernelproof: (.*)", text, re.MULTILINE | re.DOTALL)
     if refused:
         return ToolError(refused[1].strip())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import functools
 import io
 import os
@@ -125,8 +126,10 @@ def _climb(session: Session, path: Path) -> TestRecord:
     return record
 
 
-def _fault_of_ours(error: BaseException, climb: Climb, log: Path) -> TestError:
+def _fault_of_ours(error: BaseException, climb: Climb, log: Path) -> Exception:
     """The operator's module does not import, refuses a shape, or failed while it made inputs or a reference."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return error
     module = climb.settings.module
     if isinstance(error, KernelproofError):
         subject = f"{climb.variant.key}: {error.subject}" if error.subject else climb.variant.key

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import importlib.metadata
 import json
@@ -388,6 +389,8 @@ class Climb:
                 "run", timeout_s=limit_s, arguments=layout.spec, outputs=list(call.outputs), repeats=repeats
             )
         except WorkerReplyError:
+            if not os.statvfs(self._images).f_bavail:  # its results could not be handed over: no fault of the variant
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._images)) from None
             if self.variant.device == "cuda":
                 self.leave()  # an error can leave the whole CUDA context unusable
             raise
