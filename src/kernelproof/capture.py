@@ -11,6 +11,7 @@ import dataclasses
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import sys
 import sysconfig
@@ -154,7 +155,7 @@ def operating_system(config: Config) -> dict[str, Any]:
         release = {}
     return {
         "name": release.get("PRETTY_NAME") or platform.system(),
-        "kernel": platform.release(),
+        "kernel": re.match(r"[\d.]*", platform.release())[0],  # type: ignore[index]  # what follows can name the site
         "libc": " ".join(platform.libc_ver()),
     }
 
