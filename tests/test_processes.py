@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -93,3 +94,23 @@ def test_scrubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     text = processes.scrubbed(f"{tmp_path}/a.o /home/somebody/.cache secret-host.example somebody@secret-host rootless")
     assert text == "<repo>/a.o <home>/.cache <host> <user>@<host> rootless"
+
+
+def test_what_a_killed_stage_left_is_swept_and_what_a_live_one_has_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / "kernelproof-bench-killed"
+    new = tmp_path / "kernelproof-bench-new"
+    left.mkdir()
+    new.mkdir()
+    (left / "image").write_bytes(b"x")
+    os.utime(left, (0, 0))
+    with processes.scratch_folder("bench") as live:
+        assert not left.exists()
+        assert new.exists()  # its process may be about to lock it
+        os.utime(live, (0, 0))
+        with processes.scratch_folder("bench") as other:
+            assert live.exists()
+        assert not other.exists()
+    assert not live.exists()

@@ -28,6 +28,7 @@ from kernelproof import records, repository
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import BenchError, RecordError, WorkerError, WorkerReplyError, WorkerTimeout
+from kernelproof.processes import scratch_folder
 from kernelproof.records import (
     BenchCase,
     BenchRecord,
@@ -371,14 +372,14 @@ def _measure_and_summarise(
 ) -> None:
     from kernelproof.supervisor import WorkerHost
 
-    with tempfile.TemporaryDirectory(prefix="kernelproof-bench-") as folder:
+    with scratch_folder("bench") as folder:
         threads = config.bench.cpu_threads or len(os.sched_getaffinity(0))
         # The host imports torch while we do the same and make the inputs.
-        with WorkerHost(device=record.device, needs_torch=True, scratch=Path(folder), threads=threads) as host:
+        with WorkerHost(device=record.device, needs_torch=True, scratch=folder, threads=threads) as host:
             from kernelproof import operators
 
             operator = operators.load(config.operator(record.operator).module, config.root)
-            arenas = _arenas(config.operator(record.operator), operator, entrants, Path(folder))
+            arenas = _arenas(config.operator(record.operator), operator, entrants, folder)
             if not arenas:
                 record.status, record.reason = records.NOT_RUN, "no correct contender accepts any benchmark case"
                 return

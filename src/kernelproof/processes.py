@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import getpass
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -24,6 +27,7 @@ from typing import IO
 from kernelproof.errors import ToolError, describe_exit
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+SETTLED_S = 60.0  # a temporary folder younger than this may not have its lock yet
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -174,6 +178,32 @@ def end_with(pid: int) -> None:
         os._exit(128 + signal.SIGKILL)
 
     threading.Thread(target=wait, daemon=True, name="end-with-run").start()
+
+
+@contextlib.contextmanager
+def scratch_folder(stage: str) -> Iterator[Path]:
+    """A temporary folder, removed at the end; what a killed stage left of its own is removed at the beginning.
+
+    A lock on the folder says that its process lives; the kernel frees it however that ends.
+    """
+    prefix = f"kernelproof-{stage}-"
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with contextlib.suppress(OSError), _locked(left):
+            if left.stat().st_uid == os.getuid() and time.time() - left.stat().st_mtime > SETTLED_S:
+                shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix) as folder, _locked(Path(folder)):
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock. Raises OSError when another process does."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _write_log(log: Path | None, command: list[str], stdout: str, stderr: str) -> None:

@@ -13,7 +13,6 @@ import functools
 import io
 import os
 import re
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelproof import records
 from kernelproof.errors import KernelproofError, TestError
-from kernelproof.processes import scrubbed
+from kernelproof.processes import scratch_folder, scrubbed
 from kernelproof.records import Provenance, TestRecord
 from kernelproof.repository import provenance
 
@@ -76,14 +75,10 @@ def _resources() -> Resources:
     """This process's, ended with it."""
     from kernelproof.ladder.climb import Resources
 
-    folder = tempfile.TemporaryDirectory(prefix="kernelproof-test-")
-    resources = Resources(Path(folder.name))
-
-    def end() -> None:
-        resources.close()
-        folder.cleanup()
-
-    atexit.register(end)
+    ends = contextlib.ExitStack()
+    atexit.register(ends.close)
+    resources = Resources(ends.enter_context(scratch_folder("test")))
+    ends.callback(resources.close)
     return resources
 
 
