@@ -48,6 +48,11 @@ def crashing(x, weight, eps):
     os.abort()
 
 
+def killing(x, weight, eps):
+    os.kill(os.getppid(), 9)
+    return norm(x, weight, eps)
+
+
 def remembering(x, weight, eps):
     key = (x.data_ptr(), weight.data_ptr())
     if key not in SEEN:
@@ -164,6 +169,16 @@ def test_faulty_contenders_are_named_and_the_others_go_on(tmp_path: Path) -> Non
         "lazy": False,
     }
     assert {entry["contender"] for entry in record.discarded} == {"raising", "crashing", "remembering", "lazy"}
+
+
+def test_who_takes_the_host_down_is_found_and_nobody_else_is_blamed(tmp_path: Path) -> None:
+    """After the kill the process goes on for a moment, in which the journal names the next contender."""
+    variants = {name: contender(name) for name in ("once", "killing")}
+    record = measured(project(tmp_path, variants, {"base": contender("thrice")}))
+    found = outcomes(record)
+    assert found["once"] == found["base"] == "timed"
+    assert "crashed: the worker host was killed by SIGKILL" in found["killing"]
+    assert {row.contender for row in record.times} == {"once", "base"}
 
 
 def test_timed_results_are_held_to_every_criterion(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import errno
 import fcntl
 import json
 import os
@@ -230,10 +231,19 @@ def test_a_full_disk_condemns_no_variant(project: Path, tmp_path: Path, monkeypa
     compiler.chmod(0o755)
     with monkeypatch.context() as patch:
         patch.setenv("CXX", str(compiler))
-        with pytest.raises(BuildError, match=r"(?s)plain: the build cannot be kept: No space left.*free some space"):
+        with pytest.raises(BuildError, match=r"(?s)the build cannot be kept: No space left.*free some space"):
             built(project, variant("plain"))
     assert not list((project / "results").glob("build/*/plain.json"))
     assert answer(project, built(project, variant("plain"))) == 41
+
+
+def test_a_full_disk_takes_the_compilers_words_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(BuildError, match=r"(?s)toy/broken: the build cannot be kept.*free some space"):
+        built(project, variant("broken", sources=["csrc/broken.cc"]))
 
 
 def test_stage_does_not_import_torch(project: Path) -> None:

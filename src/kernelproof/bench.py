@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from kernelproof import records, repository
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
-from kernelproof.errors import BenchError, RecordError, WorkerError, WorkerReplyError, WorkerTimeout
+from kernelproof.errors import BenchError, RecordError, WorkerCrashed, WorkerError, WorkerReplyError, WorkerTimeout
 from kernelproof.processes import scratch_folder
 from kernelproof.records import (
     BenchCase,
@@ -274,17 +274,48 @@ class Measurement:
                         self.request(worker, arena, names, action, index, seed)
                         break
                     except WorkerError as error:
-                        self.blame(arena, names, error)
                         worker.close()
+                        if not self.drop_alone(arena, names, error, action, index, seed):
+                            self.blame(arena, names, error)
                         worker = self.host.spawn()
         finally:
             worker.close()
+
+    def drop_alone(
+        self, arena: Arena, names: list[str], error: WorkerError, action: str, index: int, seed: int
+    ) -> bool:
+        """Where the process did not end by itself, drop who brings one down alone; False when that is nobody.
+
+        A contender that kills the host or writes to the connection has the time to let another one look guilty.
+        """
+        if len(names) == 1 or isinstance(error, (WorkerCrashed, WorkerTimeout, WorkerReplyError)):
+            return False
+        found = False
+        for name in names:
+            worker = self.host.spawn()
+            try:
+                self.ask(worker, arena, [name], action, index, seed)
+            except WorkerError as fault:
+                self.drop(name, None, f"crashed: {fault.message}")
+                found = True
+            finally:
+                worker.close()
+        return found
 
     def taking_part(self, arena: Arena) -> list[str]:
         """Who is still in, by name; those far too slow for this case only in the first processes."""
         return [name for name in arena.names if self.slow[name, arena.id] < SLOW_PROCESSES]
 
     def request(self, worker: Any, arena: Arena, names: list[str], action: str, index: int, seed: int) -> None:
+        started = time.monotonic()
+        reply = self.ask(worker, arena, names, action, index, seed)
+        elapsed_s = time.monotonic() - started
+        self.found.measuring_s += elapsed_s
+        arena.seconds += elapsed_s
+        self.keep(arena, reply, index)
+
+    def ask(self, worker: Any, arena: Arena, names: list[str], action: str, index: int, seed: int) -> Mapping[str, Any]:
+        """A process's answer for one case."""
         scratch = Path(self.host.scratch)
         plan = {
             "action": action,
@@ -299,18 +330,14 @@ class Measurement:
             "journal": str(scratch / "journal"),
             "launches": self.found.kernels,
         }
-        started = time.monotonic()
-        reply = worker.request(
+        reply: Mapping[str, Any] = worker.request(
             "measure",
             timeout_s=REQUEST_BASE_S + REQUEST_FACTOR * self.settings.max_seconds * len(names),
             contenders=[self.entrants[name].candidate for name in names],
             cases=[{**arena.payload, "contenders": names}],
             plan=plan,
         )
-        elapsed_s = time.monotonic() - started
-        self.found.measuring_s += elapsed_s
-        arena.seconds += elapsed_s
-        self.keep(arena, reply, index)
+        return reply
 
     def keep(self, arena: Arena, reply: Mapping[str, Any], index: int) -> None:
         count = len(reply["samples"]["contender"])

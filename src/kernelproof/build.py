@@ -109,6 +109,7 @@ def _run(config: Config, operator: str, variant: str, output: Path, cuda_home: P
 
 
 FULL_DISK = os.strerror(errno.ENOSPC)  # a compiler on a full disk says this, and fails as if the source were wrong
+SPACE_BYTES = 1 << 20  # with less than this free a failed compilation proves nothing
 
 
 class Unbuildable(Exception):
@@ -708,12 +709,21 @@ def _ninja(plan: Plan, edges: Sequence[Edge], temporary: Path, name: str, shown:
         said += output
     if done.returncode != 0:
         log.say(done.stdout + done.stderr)
-        # No fault of the variant, and with space again it must be tried again: hence no record.
-        if FULL_DISK in said + done.stdout + done.stderr or not os.statvfs(temporary).f_bavail:
-            raise OSError(errno.ENOSPC, FULL_DISK, plan.variant.key)
+        _blame_a_full_disk(said + done.stdout + done.stderr, temporary)
         message = scrubbed(first_errors(said) or first_errors(shown.shown(done.stdout + done.stderr)))
         raise Unbuildable("failed to build", compiler_message=message, remedy="the log has the compiler's whole output")
     log.say(f"{name}: {done.duration_s:.2f} s")
+
+
+def _blame_a_full_disk(said: str, temporary: Path) -> None:
+    """Raises OSError where a step failed for want of space: no variant's fault, and to be tried again, so no record.
+
+    The compiler's words are not enough: on a full disk they are not written either.
+    """
+    if FULL_DISK in said:
+        raise OSError(errno.ENOSPC, FULL_DISK, str(temporary))
+    with tempfile.TemporaryFile(dir=temporary) as probe:
+        os.posix_fallocate(probe.fileno(), 0, SPACE_BYTES)
 
 
 def ninja_file(edges: Sequence[Edge], folder: str) -> str:
