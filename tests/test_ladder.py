@@ -185,9 +185,10 @@ def test_a_fault_in_the_operators_module_is_an_error_and_no_verdict(tmp_path: Pa
     assert records.read(config.record("test", "rmsnorm", "good"), TestRecord).status == "failed"
 
 
-def test_a_full_disk_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker cannot hand its results over and says so, as a candidate could that fails by itself."""
-    config = project(tmp_path, "raises")
+@pytest.mark.parametrize("name", ["raises", "exit_zero"])
+def test_a_full_disk_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The worker cannot hand its results over, or dies of its log, as a candidate could that fails by itself."""
+    config = project(tmp_path, name)
     status_of = os.statvfs
 
     def full(path: str | Path) -> os.statvfs_result:
@@ -195,7 +196,7 @@ def test_a_full_disk_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(os, "statvfs", full)
     with pytest.raises(OSError, match="No space left on device"):
-        climbed(config, "raises")
+        climbed(config, name)
 
 
 def test_an_unknown_dimension_is_an_error(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from kernelproof.records import BuildRecord, Case, CaseResult, Failure, FileHash
 
 if TYPE_CHECKING:
     from kernelproof.config import Config, OperatorConfig, VariantConfig
-    from kernelproof.images import Returned
+    from kernelproof.images import Layout, Returned
     from kernelproof.judge import ErrorHistogram
     from kernelproof.operators import Call, Operator, Reference
     from kernelproof.supervisor import Worker, WorkerHost
@@ -48,6 +48,7 @@ CRASHES_ALLOWED = 2  # after that many the remaining cases are not run
 REPEATED_CASES = 3
 THREADS = 4  # of a CPU candidate: enough for races to show, few enough for tests to run beside each other
 CPU_REPEATED_ELEMENTS = 40_000  # product of the dimensions: a hundred calls of a naive CPU kernel take a second or two
+SPACE_BYTES = 1 << 20  # with less than this free, besides its results, a worker's failure proves nothing
 REFERENCES_KEPT_BYTES = 512 << 20
 
 
@@ -388,10 +389,9 @@ class Climb:
             reply = worker.request(
                 "run", timeout_s=limit_s, arguments=layout.spec, outputs=list(call.outputs), repeats=repeats
             )
-        except WorkerReplyError:
-            if not os.statvfs(self._images).f_bavail:  # its results could not be handed over: no fault of the variant
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._images)) from None
-            if self.variant.device == "cuda":
+        except WorkerError as error:
+            _blame_a_full_disk(self._images, layout)
+            if self.variant.device == "cuda" and isinstance(error, WorkerReplyError):
                 self.leave()  # an error can leave the whole CUDA context unusable
             raise
         return images.read_back(layout), reply
@@ -605,6 +605,13 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return ""
+
+
+def _blame_a_full_disk(folder: Path, layout: Layout) -> None:
+    """Raises OSError when a worker may have failed because its results or its log found no space: nobody is judged."""
+    space = os.statvfs(folder)
+    if space.f_bavail * space.f_frsize < SPACE_BYTES + sum(len(image.raw) for image in layout.images.values()):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
