@@ -186,6 +186,14 @@ def test_compile_error_is_a_record_with_the_compilers_words(project: Path) -> No
     assert answer(project, built(project, variant("plain"))) == 41
 
 
+def test_a_macro_that_breaks_the_compilation(project: Path) -> None:
+    record = built(project, variant("broken", macros={"STEP": "%"}))
+    assert (record.status, record.library) == ("failed", None)
+    assert "csrc/answer.cc:" in str(record.compiler_message)
+    assert " -DSTEP=% " in log(project, record)
+    assert answer(project, built(project, variant("plain"))) == 41
+
+
 def test_undefined_symbol_is_found_when_linking(project: Path) -> None:
     record = built(project, variant("unlinked", sources=["csrc/unlinked.cc"]))
     assert record.status == "failed"
