@@ -142,6 +142,10 @@ def test_all_faults_come_at_once(folder: Path) -> None:
         ("a: [1", "not valid YAML"),
         ("", "null is not a mapping"),
         ("- 1", "is not a mapping"),
+        ("a: &a [*a]", "an alias (*) is not taken"),
+        ("a: &a [1]\nb: *a", "config.yaml:2: b: an alias (*) is not taken; write the value out"),
+        ("yes: 1", "YAML does not read this key as text; put it in quotes"),
+        ("a: .nan", "config.yaml:1: a: .nan is not a finite number"),
         (
             "project: p\nproject: q\nschema: kernelproof.config/1\noperators: {}",
             "config.yaml:2: project: the key stands twice",

@@ -307,6 +307,8 @@ def resolve(path: Path, overrides: Sequence[str] | Mapping[str, Any], root: Path
 
     text = _read(path)
     data, lines, faults = _compose(text, path)
+    if faults and data is None:
+        raise _invalid(faults)
     overridden, override_faults = _apply_overrides(data, overrides)
     schema = yaml.load(schema_file().read_text(encoding="utf-8"), Loader=_safe_loader())
     places = _Places(path, lines, overridden, SET if isinstance(overrides, Sequence) else CONFIG)
@@ -318,14 +320,19 @@ def resolve(path: Path, overrides: Sequence[str] | Mapping[str, Any], root: Path
         _name_members(data)
         faults += _cross_check(data, places, root)
     if faults:
-        listed = "\n".join(str(fault) for fault in dict.fromkeys(faults))
-        count = f"{len(set(faults))} fault{'s' if len(set(faults)) > 1 else ''} in the configuration"
-        raise ConfigError(f"{count}\n{listed}", hint="docs/reference/config.md describes every key")
+        raise _invalid(faults)
     resolved: dict[str, Any] = data
     resolved.pop("schema")
     inside = path.resolve().is_relative_to(root.resolve())
     resolved["source"] = os.path.relpath(path, root) if inside else str(path.absolute())
     return resolved
+
+
+def _invalid(faults: Sequence[Fault]) -> ConfigError:
+    distinct = list(dict.fromkeys(faults))
+    count = f"{len(distinct)} fault{'s' if len(distinct) > 1 else ''} in the configuration"
+    listed = "\n".join(str(fault) for fault in distinct)
+    return ConfigError(f"{count}\n{listed}", hint="docs/reference/config.md describes every key")
 
 
 def _read(path: Path) -> str:
@@ -355,9 +362,43 @@ def _compose(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Fault]]:
     import yaml
 
     loader = _safe_loader()(text)
+    lines: dict[Key, int] = {}
+    faults: list[Fault] = []
+    aliases: list[Fault] = []
+    visited: set[int] = set()
+
+    def walk(node: Any, key: Key) -> None:
+        line = node.start_mark.line + 1
+        lines.setdefault(key, line)
+        if id(node) in visited:  # also what keeps an alias within itself from being endless
+            aliases.append(
+                Fault(f"{path}:{lines[key]}", _dotted(key), "an alias (*) is not taken; write the value out")
+            )
+            return
+        visited.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            seen: set[str] = set()
+            for name, value in node.value:
+                child = (*key, str(name.value))
+                lines[child] = name.start_mark.line + 1
+                place = f"{path}:{lines[child]}"
+                if name.tag != "tag:yaml.org,2002:str":
+                    faults.append(Fault(place, _dotted(child), "YAML does not read this key as text; put it in quotes"))
+                if name.value in seen:
+                    faults.append(Fault(place, _dotted(child), "the key stands twice; keep one"))
+                seen.add(name.value)
+                walk(value, child)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                walk(value, (*key, index))
+        elif node.tag == "tag:yaml.org,2002:float" and node.value.lower().lstrip("+-") in (".nan", ".inf"):
+            faults.append(Fault(f"{path}:{line}", _dotted(key), f"{node.value} is not a finite number"))
+
     try:
         node = loader.get_single_node()
-        data = loader.construct_document(node) if node is not None else None
+        if node is not None:
+            walk(node, ())
+        data = loader.construct_document(node) if node is not None and not aliases else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -366,27 +407,7 @@ def _compose(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Fault]]:
         raise ConfigError(f"not valid YAML: {error}", subject=str(path)) from None
     finally:
         loader.dispose()
-    lines: dict[Key, int] = {}
-    faults: list[Fault] = []
-
-    def walk(node: Any, key: Key) -> None:
-        lines.setdefault(key, node.start_mark.line + 1)
-        if isinstance(node, yaml.MappingNode):
-            seen: set[str] = set()
-            for name, value in node.value:
-                child = (*key, str(name.value))
-                lines[child] = name.start_mark.line + 1
-                if name.value in seen:
-                    faults.append(Fault(f"{path}:{lines[child]}", _dotted(child), "the key stands twice; keep one"))
-                seen.add(name.value)
-                walk(value, child)
-        elif isinstance(node, yaml.SequenceNode):
-            for index, value in enumerate(node.value):
-                walk(value, (*key, index))
-
-    if node is not None:
-        walk(node, ())
-    return data, lines, faults
+    return data, lines, faults + aliases
 
 
 @dataclass

@@ -16,8 +16,8 @@ rule bench:
         device="cpu|cuda",
     threads: workflow.cores  # nothing else runs while something is measured
     params:
-        settings=json.dumps([dataclasses.asdict(CONFIG.bench), dataclasses.asdict(CONFIG.gate)]),
-        cases=lambda wildcards: json.dumps(
+        settings=digest([dataclasses.asdict(CONFIG.bench), dataclasses.asdict(CONFIG.gate)]),
+        cases=lambda wildcards: digest(
             [CONFIG.operator(wildcards.operator).shapes, dataclasses.asdict(CONFIG.operator(wildcards.operator).bench)]
         ),
         machine=MACHINE,

@@ -1,5 +1,6 @@
 # What every rule needs: the checked configuration, the run's lock, and the names of records and modules.
 import dataclasses
+import hashlib
 import json
 import os
 
@@ -42,9 +43,14 @@ def variant_of(wildcards):
     return CONFIG.operator(wildcards.operator).variant(wildcards.variant)
 
 
+def digest(*settings):
+    """A hash of settings, as a parameter of a rule; their text may hold what Snakemake takes for a wildcard."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
 def specification(variant):
     """Everything in the configuration that decides how a variant is built and called; a change runs its chain again."""
-    return json.dumps(dataclasses.asdict(variant), sort_keys=True)
+    return digest(dataclasses.asdict(variant))
 
 
 def record(stage, variant):

@@ -11,6 +11,6 @@ rule manifest:
     log:
         "results/logs/manifest/{folder}.log",
     params:
-        settings=json.dumps([CONFIG.project, dataclasses.asdict(CONFIG.gate), dataclasses.asdict(CONFIG.bundle)]),
+        settings=digest([CONFIG.project, dataclasses.asdict(CONFIG.gate), dataclasses.asdict(CONFIG.bundle)]),
     shell:
         "{KERNELPROOF} manifest --config {RESOLVED} --folder reports/{wildcards.folder} 2> {log}"

@@ -9,8 +9,8 @@ rule profile:
         "results/logs/profile/{operator}/{variant}.log",
     threads: workflow.cores  # counters are replayed: another job on the GPU would be in them
     params:
-        settings=json.dumps(dataclasses.asdict(CONFIG.profile)),
-        case=lambda wildcards: json.dumps(dataclasses.asdict(CONFIG.operator(wildcards.operator).profile)),
+        settings=digest(dataclasses.asdict(CONFIG.profile)),
+        case=lambda wildcards: digest(dataclasses.asdict(CONFIG.operator(wildcards.operator).profile)),
         machine=MACHINE,
     shell:
         "{KERNELPROOF} profile --config {RESOLVED} --operator {wildcards.operator} --variant {wildcards.variant} 2> {log}"

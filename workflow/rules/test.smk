@@ -17,7 +17,7 @@ for job in support.test_jobs(CONFIG):
             operator=job.operator.name,
             variants=job.arguments,
             specification=[specification(variant) for variant in job.variants],
-            cases=json.dumps(
+            cases=digest(
                 [job.operator.shapes, dataclasses.asdict(job.operator.test), dataclasses.asdict(CONFIG.test)]
             ),
             machine=MACHINE,
