@@ -17,9 +17,7 @@ for job in support.test_jobs(CONFIG):
             operator=job.operator.name,
             variants=job.arguments,
             specification=[specification(variant) for variant in job.variants],
-            cases=digest(
-                [job.operator.shapes, dataclasses.asdict(job.operator.test), dataclasses.asdict(CONFIG.test)]
-            ),
+            cases=digest([job.operator.shapes, dataclasses.asdict(job.operator.test), dataclasses.asdict(CONFIG.test)]),
             machine=MACHINE,
         shell:
             "OMP_NUM_THREADS={threads} {KERNELPROOF} test --config {RESOLVED} --operator {params.operator} {params.variants} 2> {log}"
