@@ -1,6 +1,7 @@
 """A configuration is checked whole, and every fault names its line, its value and what is allowed."""
 
 import copy
+import itertools
 from pathlib import Path
 
 import pytest
@@ -142,8 +143,13 @@ def test_all_faults_come_at_once(folder: Path) -> None:
         ("a: [1", "not valid YAML"),
         ("", "null is not a mapping"),
         ("- 1", "is not a mapping"),
-        ("a: &a [*a]", "an alias (*) is not taken"),
-        ("a: &a [1]\nb: *a", "config.yaml:2: b: an alias (*) is not taken; write the value out"),
+        ("a: &a [*a]", "config.yaml:1: a[0]: an alias (*) to what it is a part of has no end"),
+        (
+            "a: &a [1,1,1,1,1,1,1,1,1]\n"
+            + "".join(f"{y}: &{y} [{','.join([f'*{x}'] * 9)}]\n" for x, y in itertools.pairwise("abcdefghi")),
+            "the document has more than 100000 values, aliases followed",
+        ),
+        ("a: &a {b: 1}\nc:\n  <<: *a", "config.yaml:3: c.<<: a merge key is not taken; write the keys out"),
         ("yes: 1", "YAML does not read this key as text; put it in quotes"),
         ("a: .nan", "config.yaml:1: a: .nan is not a finite number"),
         (
@@ -157,6 +163,16 @@ def test_broken_yaml(folder: Path, text: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config.load(Path("config.yaml"))
     assert expected in str(caught.value)
+
+
+def test_an_alias_repeats_a_value(folder: Path) -> None:
+    data = copy.deepcopy(GOOD)
+    data["operators"]["op"]["variants"]["w"] = data["operators"]["op"]["variants"]["v"]
+    path = written(data, folder)
+    assert "*id001" in path.read_text()
+    variants = config.load(path).operators["op"].variants
+    assert (variants["v"].name, variants["w"].name) == ("v", "w")
+    assert variants["v"].sources == variants["w"].sources
 
 
 def test_missing_file(folder: Path) -> None:

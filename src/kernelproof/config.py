@@ -23,6 +23,7 @@ GIVEN = "config.given.yaml"  # beside the resolved configuration: the file that 
 # Where an override was given: to a stage's own command, as strings, or to the workflow, which hands on a mapping.
 SET, CONFIG = "command line (--set)", "command line (--config)"
 SCHEMA_NAME = "config.schema.yaml"
+MAX_VALUES = 100_000  # of a document with its aliases followed: a few nested ones can ask for any number
 
 
 @dataclass(frozen=True)
@@ -358,47 +359,55 @@ Key = tuple[str | int, ...]
 
 
 def _compose(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Fault]]:
-    """The YAML document as data, the line of each key, and the keys that stand twice."""
+    """The YAML document as data, the line of each key, and its faults; the data are None where they are beyond use."""
     import yaml
 
     loader = _safe_loader()(text)
     lines: dict[Key, int] = {}
     faults: list[Fault] = []
-    aliases: list[Fault] = []
-    visited: set[int] = set()
+    count = 0
 
-    def walk(node: Any, key: Key) -> None:
+    def walk(node: Any, key: Key, above: tuple[int, ...]) -> None:
+        nonlocal count
         line = node.start_mark.line + 1
         lines.setdefault(key, line)
-        if id(node) in visited:  # also what keeps an alias within itself from being endless
-            aliases.append(
-                Fault(f"{path}:{lines[key]}", _dotted(key), "an alias (*) is not taken; write the value out")
+        place = f"{path}:{lines[key]}"
+        count += 1
+        if id(node) in above:
+            raise _Unusable(Fault(place, _dotted(key), "an alias (*) to what it is a part of has no end"))
+        if count > MAX_VALUES:
+            raise _Unusable(
+                Fault(place, _dotted(key), f"the document has more than {MAX_VALUES} values, aliases followed")
             )
-            return
-        visited.add(id(node))
+        above = (*above, id(node))
         if isinstance(node, yaml.MappingNode):
             seen: set[str] = set()
             for name, value in node.value:
                 child = (*key, str(name.value))
                 lines[child] = name.start_mark.line + 1
                 place = f"{path}:{lines[child]}"
-                if name.tag != "tag:yaml.org,2002:str":
+                if name.tag == "tag:yaml.org,2002:merge":
+                    faults.append(Fault(place, _dotted(child), "a merge key is not taken; write the keys out"))
+                elif name.tag != "tag:yaml.org,2002:str":
                     faults.append(Fault(place, _dotted(child), "YAML does not read this key as text; put it in quotes"))
                 if name.value in seen:
                     faults.append(Fault(place, _dotted(child), "the key stands twice; keep one"))
                 seen.add(name.value)
-                walk(value, child)
+                walk(value, child, above)
         elif isinstance(node, yaml.SequenceNode):
             for index, value in enumerate(node.value):
-                walk(value, (*key, index))
+                walk(value, (*key, index), above)
         elif node.tag == "tag:yaml.org,2002:float" and node.value.lower().lstrip("+-") in (".nan", ".inf"):
             faults.append(Fault(f"{path}:{line}", _dotted(key), f"{node.value} is not a finite number"))
 
     try:
         node = loader.get_single_node()
-        if node is not None:
-            walk(node, ())
-        data = loader.construct_document(node) if node is not None and not aliases else None
+        if node is None:
+            return None, lines, faults
+        walk(node, (), ())
+        return _unshared(loader.construct_document(node)), lines, faults
+    except _Unusable as error:
+        return None, lines, [*faults, error.fault]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -407,7 +416,20 @@ def _compose(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Fault]]:
         raise ConfigError(f"not valid YAML: {error}", subject=str(path)) from None
     finally:
         loader.dispose()
-    return data, lines, faults + aliases
+
+
+class _Unusable(Exception):
+    """The document cannot be read to its end, because of this fault."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+
+
+def _unshared(value: Any) -> Any:
+    """The same data with nothing in two places: what an alias repeats can then be changed in one of them."""
+    if isinstance(value, dict):
+        return {key: _unshared(item) for key, item in value.items()}
+    return [_unshared(item) for item in value] if isinstance(value, list) else value
 
 
 @dataclass
