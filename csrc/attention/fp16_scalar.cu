@@ -143,7 +143,7 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
                         : args.head_dim <= 128 ? attention<T, 128>
                                                : attention<T, 256>;
     const int64_t blocks = (args.query_rows + kRows - 1) / kRows * args.query_heads * args.batch;
-    return launch_kernel("fp16_scalar", kernel, blocks, kThreads, args.placement, stream, args,
+    return launch_kernel("fp16_scalar", kernel, {blocks, kThreads}, args.placement, stream, args,
                          SoftmaxScale(args.scale));
 }
 

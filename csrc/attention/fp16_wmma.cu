@@ -229,8 +229,8 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
     const bool aligned = is_aligned(args.q, args.q_stride) && is_aligned(args.k, args.k_stride) &&
                          is_aligned(args.v, args.v_stride) && is_aligned(args.o, args.o_stride);
     const int64_t blocks = (args.query_rows + kRows - 1) / kRows * args.query_heads * args.batch;
-    return launch_kernel("fp16_wmma", kernel, blocks, kThreads, args.placement, stream, args, SoftmaxScale(args.scale),
-                         aligned);
+    return launch_kernel("fp16_wmma", kernel, {blocks, kThreads}, args.placement, stream, args,
+                         SoftmaxScale(args.scale), aligned);
 }
 
 }  // namespace fp16_wmma

@@ -32,21 +32,39 @@ static inline const char *cuda_message(const char *what, cudaError_t status) {
     return message("%s: %s (%s)", what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
-// Blocks of a launch are counted in one dimension, the only one that reaches 2^31 - 1.
+// How a kernel is spread over the device. Blocks count in one dimension, the only one that reaches 2^31 - 1.
+struct Grid {
+    int64_t blocks;
+    int threads;
+    int shared_bytes = 0;  // dynamic shared memory of a block
+    int cluster = 1;       // blocks of a thread block cluster
+};
+
 template <typename Kernel, typename... Arguments>
-const char *launch_kernel(const char *name, Kernel kernel, int64_t blocks, int threads, Placement placement,
-                          void *stream, const Arguments &...arguments) {
+const char *launch_kernel(const char *name, Kernel kernel, const Grid &grid, Placement placement, void *stream,
+                          const Arguments &...arguments) {
+    constexpr int kSharedWithoutOptIn = 48 * 1024;
     if (!placement.on_cuda) return message("%s runs on a CUDA device; the tensors are in host memory", name);
-    if (blocks > INT32_MAX) {
-        return message("%s would need %lld blocks; a grid has at most %d", name, static_cast<long long>(blocks),
+    if (grid.blocks > INT32_MAX) {
+        return message("%s would need %lld blocks; a grid has at most %d", name, static_cast<long long>(grid.blocks),
                        INT32_MAX);
     }
     const DeviceGuard guard(placement.index);
-    if (guard.status() != cudaSuccess) return cuda_message(name, guard.status());
+    cudaError_t status = guard.status();
+    if (status == cudaSuccess && grid.shared_bytes > kSharedWithoutOptIn) {
+        status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes);
+    }
+    if (status != cudaSuccess) return cuda_message(name, status);
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<unsigned>(blocks));
-    config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
+    config.blockDim = dim3(static_cast<unsigned>(grid.threads));
+    config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
     config.stream = static_cast<cudaStream_t>(stream);
-    const cudaError_t status = cudaLaunchKernelEx(&config, kernel, arguments...);
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(grid.cluster), 1, 1};
+    config.attrs = &cluster;
+    config.numAttrs = grid.cluster > 1 ? 1 : 0;
+    status = cudaLaunchKernelEx(&config, kernel, arguments...);
     return status == cudaSuccess ? nullptr : cuda_message(name, status);
 }

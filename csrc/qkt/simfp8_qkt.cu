@@ -106,6 +106,6 @@ const char *launch(const QktArgs &args, void *stream) {
     using namespace simfp8_qkt;
     const int64_t blocks =
         (args.query_rows + kTile - 1) / kTile * ((args.key_rows + kTile - 1) / kTile) * args.heads * args.batch;
-    return launch_kernel("simfp8_qkt", scores, blocks, kThreads, args.placement, stream, args,
+    return launch_kernel("simfp8_qkt", scores, {blocks, kThreads}, args.placement, stream, args,
                          is_aligned(args.q_codes, args.q_stride), is_aligned(args.k_codes, args.k_stride));
 }

@@ -91,7 +91,7 @@ const char *launch_for(const RmsNormArgs &args, void *stream) {
     const int64_t work = aligned && fits ? args.cols / kWidth : args.cols;  // what the threads of a block share
     const int threads =
         work >= kMaxThreads ? kMaxThreads : static_cast<int>((work + kWarpSize - 1) / kWarpSize * kWarpSize);
-    return launch_kernel("one_pass", aligned && fits ? in_registers<T> : read_twice<T>, args.rows, threads,
+    return launch_kernel("one_pass", aligned && fits ? in_registers<T> : read_twice<T>, {args.rows, threads},
                          args.placement, stream, args);
 }
 
