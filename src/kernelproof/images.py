@@ -221,7 +221,7 @@ def _changes(image: Image, after: torch.Tensor) -> list[str]:
     places = (before != now).any(1).nonzero()[:, 0]
     if not len(places):
         return []  # only gaps, which are reported as guard bands
-    index = [int(i) for i in torch.unravel_index(places[0], image.tensor.shape)]
+    index = [int(i) for i in np.unravel_index(int(places[0]), image.tensor.shape)]
     return [f"{image.name}: {len(places)} of {math.prod(image.tensor.shape)} elements changed, the first at {index}"]
 
 

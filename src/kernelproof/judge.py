@@ -22,6 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from kernelproof.errors import TestError
@@ -305,7 +306,7 @@ def _bound(found: _Findings, result: CaseResult, factor: float) -> None:
     use = found.comparable
     ratio = found.ratio.where(use, torch.zeros_like(found.ratio)) / factor
     worst = int(ratio.argmax())
-    index = [int(i) for i in torch.unravel_index(torch.tensor(worst), ratio.shape)]
+    index = [int(i) for i in np.unravel_index(worst, ratio.shape)]
     result.max_abs_error = float(found.error.where(use, torch.zeros_like(found.error)).abs().max())
     largest = float(ratio.flatten()[worst])
     result.max_bound_ratio = largest if math.isfinite(largest) else None  # an exact case has bound 0: no ratio

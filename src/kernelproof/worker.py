@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import resource
@@ -45,6 +46,8 @@ def main() -> None:
 
 def preload(needs_torch: bool) -> None:
     """Import what candidates need. No CUDA call may happen here: a CUDA context does not survive a fork."""
+    usual = gc.get_threshold()
+    gc.set_threshold(100_000, 20, 20)  # see kernelproof.__main__
     import numpy  # noqa: F401
 
     if needs_torch:
@@ -54,6 +57,9 @@ def preload(needs_torch: bool) -> None:
     import tvm_ffi  # noqa: F401
 
     import kernelproof.loading  # noqa: F401
+
+    gc.freeze()  # a worker's collections need not look at what was imported
+    gc.set_threshold(*usual)
 
 
 class Host:

@@ -353,11 +353,14 @@ class Climb:
         _, reply = self._run(call, self.limits.determinism, trials)
         if not reply["differing"]:
             return None
+        import numpy as np
+
         repeat, place = reply["first_difference"]
         shape = tuple(call.output.shape)
+        index = [int(i) for i in np.unravel_index(place, shape)]
         return (
             f"{reply['differing']} of {trials - 1} repeats gave other bits than the first call, the first of them "
-            f"repeat {repeat} at element {_unravel(place, shape)} of {list(shape)}: a race, a missing barrier, or "
+            f"repeat {repeat} at element {index} of {list(shape)}: a race, a missing barrier, or "
             "memory that is read before it is written"
         )
 
@@ -589,14 +592,6 @@ def _skipped(case: Case, reason: str) -> CaseResult:
         "skipped",
         reason=reason,
     )
-
-
-def _unravel(place: int, shape: tuple[int, ...]) -> list[int]:
-    index = []
-    for size in reversed(shape):
-        place, at = divmod(place, size)
-        index.append(at)
-    return index[::-1]
 
 
 def _version(package: str) -> str:
