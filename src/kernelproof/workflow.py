@@ -163,6 +163,11 @@ class Job:
         """`--variant first --variant second`."""
         return " ".join(f"--variant {variant.name}" for variant in self.variants)
 
+    @property
+    def priority(self) -> int:
+        """Higher for what CPU variants need: where there is no GPU theirs are the longest chains."""
+        return int(any(variant.device == "cpu" for variant in self.variants))
+
 
 def build_jobs(config: Config) -> list[Job]:
     """One job for each variant with sources, and one an operator for those without."""

@@ -12,6 +12,7 @@ for job in support.build_jobs(CONFIG):
             [record("build", variant) for variant in job.variants],
         log:
             f"results/logs/build/{job.name}.log",
+        priority: 2 * job.priority
         params:
             operator=job.operator.name,
             variants=job.arguments,

@@ -12,6 +12,7 @@ for job in support.test_jobs(CONFIG):
             [record("test", variant) for variant in job.variants],
         log:
             f"results/logs/test/{job.name}.log",
+        priority: job.priority
         threads: support.test_threads(workflow.cores)
         params:
             operator=job.operator.name,
