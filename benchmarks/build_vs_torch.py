@@ -1,11 +1,13 @@
 """Clean build of every variant: kernelproof against torch.utils.cpp_extension.load, on the same cores, in one run.
 
-    python benchmarks/build_vs_torch.py [--rounds 3] [--cores N] [--cuda-home DIR] [--only cpu|cuda] [--json FILE]
+    python benchmarks/build_vs_torch.py [--rounds 3] [--cores N] [--cuda-home DIR] [--only cpu|cuda]
+        [--layout one-file|split] [--json FILE]
 
 Both sides compile the same kernel files for the same architectures with the same flags, start from an empty folder and
 have one process a variant: as many at once as there are cores, or with --one-by-one each in turn with all cores (a
-loop of `load`; `snakemake -j1`). The peer gets the faster of the two usual layouts: the kernel's file stays free of
-PyTorch's headers, and a small binding file beside it includes them. kernelproof's side also disassembles and analyses
+loop of `load`; `snakemake -j1`). The peer's layout is one file, kernel and binding together, as PyTorch's tutorial on
+custom operators has it; `--layout split` gives it the faster one that few use: the kernel's file free of PyTorch's
+headers, and a small binding file beside it which includes them. kernelproof's side also disassembles and analyses
 the machine code and hashes every tool; that is in its time.
 
 With a CPU-only PyTorch the CUDA variants are left out, and the output says so.
@@ -31,6 +33,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from kernelproof import build, config, records, toolchain  # noqa: E402
 from kernelproof.config import Config, VariantConfig  # noqa: E402
+from kernelproof.errors import ToolError  # noqa: E402
 from kernelproof.processes import run  # noqa: E402
 
 STRIDES = "{{{0}.stride(0), {0}.stride(1), {0}.stride(2)}}"
@@ -84,12 +87,16 @@ def main() -> None:
     parser.add_argument("--one-by-one", action="store_true", help="build the variants in turn")
     parser.add_argument("--cuda-home", type=Path, help="the CUDA toolkit for both sides")
     parser.add_argument("--only", choices=["cpu", "cuda"], help="variants of one device")
+    parser.add_argument("--layout", choices=["one-file", "split"], default="one-file", help="of the PyTorch extensions")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--one", nargs=4, metavar=("SIDE", "OPERATOR", "VARIANT", "FOLDER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         side, operator, variant, folder = arguments.one
-        {"kernelproof": build_ours, "torch": build_theirs}[side](operator, variant, Path(folder), arguments.cores)
+        if side == "kernelproof":
+            build_ours(operator, variant, Path(folder), arguments.cores)
+        else:
+            build_theirs(operator, variant, Path(folder), arguments.cores, arguments.layout)
         return
     measure(arguments)
 
@@ -109,12 +116,13 @@ def measure(arguments: argparse.Namespace) -> None:
     if left_out:
         print(f"left out: {', '.join(left_out)}: {why_not}")
     at_once = 1 if arguments.one_by_one else min(arguments.cores, len(variants))
+    print(f"the peer's layout: {arguments.layout}")
     print(f"order: {'one by one' if arguments.one_by_one else f'{at_once} at once'}")
     times: dict[str, list[float]] = {"kernelproof": [], "torch": []}
     for index in range(arguments.rounds):
         sides = list(times) if index % 2 == 0 else list(reversed(times))
         for side in sides:
-            times[side].append(clean_build(side, loaded, variants, arguments.cores, at_once))
+            times[side].append(clean_build(side, loaded, variants, arguments, at_once))
             print(f"round {index + 1}: {side:12} {times[side][-1]:8.2f} s", flush=True)
     ratios = [theirs / ours for ours, theirs in zip(times["kernelproof"], times["torch"], strict=True)]
     print(f"kernelproof: {spread(times['kernelproof'])} s")
@@ -138,7 +146,7 @@ def cuda_for_both(cuda_home: Path | None) -> tuple[toolchain.CudaToolchain | Non
         return None, "this PyTorch is built without CUDA and cannot compile a CUDA extension"
     try:
         return toolchain.find_cuda(cuda_home), ""
-    except toolchain.ToolError as error:
+    except ToolError as error:
         return None, str(error)
 
 
@@ -154,17 +162,19 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
-def clean_build(side: str, loaded: Config, variants: list[VariantConfig], cores: int, at_once: int) -> float:
+def clean_build(
+    side: str, loaded: Config, variants: list[VariantConfig], arguments: argparse.Namespace, at_once: int
+) -> float:
     """Seconds from an empty folder to every variant's library, one process a variant, `at_once` of them at a time."""
     with tempfile.TemporaryDirectory(prefix="build-vs-torch-") as name:
         folder = Path(name)
         shutil.copytree(ROOT / "csrc", folder / "csrc")
         config.save(loaded, folder / "results" / "config.json")
-        each = max(1, cores // at_once)
+        options = ["--cores", str(max(1, arguments.cores // at_once)), "--layout", arguments.layout]
 
         def one(variant: VariantConfig) -> None:
             run(
-                [sys.executable, __file__, "--cores", str(each), "--one", side, variant.operator, variant.name, folder],
+                [sys.executable, __file__, *options, "--one", side, variant.operator, variant.name, folder],
                 cwd=folder,
                 env={**os.environ, "PATH": f"{toolchain.find_ninja().parent}{os.pathsep}{os.environ['PATH']}"},
             )
@@ -183,7 +193,7 @@ def build_ours(operator: str, variant: str, folder: Path, cores: int) -> None:
         sys.exit(f"{operator}/{variant}: {record.reason}\n{record.compiler_message}")
 
 
-def build_theirs(operator: str, variant: str, folder: Path, cores: int) -> None:
+def build_theirs(operator: str, variant: str, folder: Path, cores: int, layout: str) -> None:
     """One variant as a PyTorch extension."""
     loaded = dataclasses.replace(config.load(folder / "results" / "config.json"), root=folder)
     chosen = loaded.operator(operator).variant(variant)
@@ -191,7 +201,10 @@ def build_theirs(operator: str, variant: str, folder: Path, cores: int) -> None:
     work.mkdir(parents=True)
     parameters, body = BODIES[operator]
     on_cuda = chosen.device == "cuda"
+    sources = [folder / source for source in chosen.sources]
     binding = work / "torch_binding.cc"
+    if layout == "one-file":
+        binding = work / f"extension{sources[0].suffix}"
     binding.write_text(
         BINDING.format(
             parameters=parameters,
@@ -200,6 +213,10 @@ def build_theirs(operator: str, variant: str, folder: Path, cores: int) -> None:
             stream="at::cuda::getCurrentCUDAStream()" if on_cuda else "nullptr",
         )
     )
+    if layout == "one-file":
+        kernels = "".join(f'#include "{source}"\n' for source in sources)
+        binding.write_text(f"#include <torch/extension.h>\n{kernels}{binding.read_text()}")
+        sources = []
     archs = toolchain.resolve_archs(chosen.archs or loaded.archs) if on_cuda else []
     os.environ["MAX_JOBS"] = str(cores)
     if archs:
@@ -209,7 +226,7 @@ def build_theirs(operator: str, variant: str, folder: Path, cores: int) -> None:
     macros = build.macro_flags(chosen.macros)
     cpp_extension.load(
         name=f"{operator}_{variant}",
-        sources=[str(binding), *[str(folder / source) for source in chosen.sources]],
+        sources=[str(path) for path in [binding, *sources]],
         extra_include_paths=[str(folder / "csrc"), str(folder / "csrc" / operator)],
         extra_cflags=["-O3", *macros, *([] if on_cuda else chosen.flags)],
         extra_cuda_cflags=["-O3", "-lineinfo", "--threads", str(cores), *macros, *chosen.flags] if on_cuda else None,
