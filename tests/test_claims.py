@@ -26,6 +26,8 @@ def bench(*highs: float | None) -> BenchRecord:
         ((0.9, 0.8), False, "no claim, below in all 2 cases"),
         ((1.9, 1.8), False, "no claim, above in all 2 cases"),
         ((1.9,), True, "fails, above in its one case"),
+        ((None, None), True, "fails, nothing to compare it with"),
+        ((None,), False, "no claim, nothing to compare it with"),
         ((), True, "fails"),
         ((), False, "no claim"),
     ],
@@ -49,3 +51,10 @@ def test_what_is_not_correct_or_not_measured_neither_passes_nor_fails(claimed: b
     for correct, record in ((False, bench(0.5)), (True, wrong), (True, None), (True, absent)):
         found = claims.judge("v", claimed=claimed, correct=correct, bench=record)
         assert (found.word, found.note, bool(found.reason)) == (word, "", True)
+
+
+@pytest.mark.parametrize("fault", ["crashed", "hung", "failed"])
+def test_a_variant_that_fails_when_timed_is_found(fault: str) -> None:
+    outcome = f"dropped: {fault}: it said why"
+    record = BenchRecord(contenders=[Contender("v", "variant", "tvm_ffi", "correct", True, outcome)])
+    assert claims.found_by_bench(record, "v") == (f"{fault} when timed", outcome)

@@ -32,6 +32,8 @@ class Claim:
         """`above in 1 of 8 cases`; empty where nothing was measured."""
         if not self.rows:
             return ""
+        if all(row.ratio is None for row in self.rows):
+            return "nothing to compare it with"
         side, number, total = "above" if self.above else "below", len(self.above), len(self.rows)
         if total == 1:
             return f"{side} in its one case"
@@ -80,7 +82,7 @@ def found_by_bench(bench: BenchRecord | None, name: str) -> tuple[str, str] | No
             continue
         if not contender.correct and contender.verdict == "wrong":
             return "wrong when timed", contender.outcome
-        for fault in ("crashed", "hung"):
+        for fault in ("crashed", "hung", "failed"):
             if contender.outcome.startswith(f"dropped: {fault}"):
                 return f"{fault} when timed", contender.outcome
     return None

@@ -28,7 +28,6 @@ import json
 import math
 import os
 import random
-import resource
 import sys
 import tempfile
 import time
@@ -320,7 +319,7 @@ class _Session:
             # A short name: the same bytes of another mode or version are the same file.
             path = Path(self.plan.scratch) / f"{name}-{digest[:24]}.output"
             if not path.exists():
-                with _unlimited_files():
+                with loading.unlimited_files():
                     path.write_bytes(data)
             self.found.outputs.append(
                 {
@@ -715,7 +714,7 @@ class _GraphRunner:
         with self.torch.profiler.profile(activities=activities) as profiler:
             graph.replay()
             self.torch.cuda.synchronize()
-        with tempfile.TemporaryDirectory() as folder, _unlimited_files():
+        with tempfile.TemporaryDirectory() as folder, loading.unlimited_files():
             path = Path(folder, "trace.json")
             profiler.export_chrome_trace(str(path))
             events = json.loads(path.read_text())["traceEvents"]
@@ -878,17 +877,6 @@ def _poison(values: Sequence[Tensor | None]) -> None:
     for value in values:
         if value is not None:
             value.fill_(float("nan") if value.is_floating_point() else 0x55)
-
-
-@contextmanager
-def _unlimited_files() -> Iterator[None]:
-    """Lift the limit on the size of files, which is meant for what a candidate writes itself."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def _release(device: str) -> None:

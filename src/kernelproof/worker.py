@@ -22,7 +22,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -236,7 +236,7 @@ class Worker:
         the last call left them. The other calls must give the same bits: `differing` counts those that do not, and
         `first_difference` is [repeat, flat element index] of the first that did not.
         """
-        from kernelproof.loading import load_image, synchronise, to_bytes
+        from kernelproof.loading import load_image, synchronise, to_bytes, unlimited_files
 
         if self.candidate is None:
             raise RuntimeError("nothing is loaded")
@@ -268,7 +268,7 @@ class Worker:
             if place is not None:
                 differing += 1
                 first_difference = first_difference or [repeat, place]
-        with _handing_over():
+        with unlimited_files():
             for name, image in images.items():
                 Path(arguments[name]["image"] + ".out").write_bytes(to_bytes(first.get(name, image.raw)))
         return {
@@ -303,17 +303,6 @@ class Worker:
 def _first_lines(text: str, most: int = 12) -> str:
     lines = text.strip().splitlines()
     return "\n".join(lines[:most])[:2000]
-
-
-@contextlib.contextmanager
-def _handing_over() -> Iterator[None]:
-    """Lift the file-size limit, which is meant for the candidate, while results are written."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def _copy(raw: Any) -> Any:
