@@ -175,6 +175,25 @@ def test_an_alias_repeats_a_value(folder: Path) -> None:
     assert variants["v"].sources == variants["w"].sources
 
 
+@pytest.mark.parametrize("overrides", [["gate.max_ratio=.nan"], {"gate": {"max_ratio": ".inf"}}])
+def test_an_override_that_is_no_number(folder: Path, overrides: object) -> None:
+    with pytest.raises(ConfigError, match=r"gate\.max_ratio: (nan|inf) is not a finite number"):
+        config.load(written(GOOD, folder), overrides)  # type: ignore[arg-type]
+
+
+def test_a_source_is_a_file_of_the_repository(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (folder / "v.cc").unlink()
+    (folder / "v.cc").mkdir()
+    with pytest.raises(ConfigError, match=r"sources\[0\]: 'v\.cc' is a folder"):
+        config.load(written(GOOD, folder))
+    (folder / "v.cc").rmdir()
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "v.cc"
+    elsewhere.touch()
+    (folder / "v.cc").symlink_to(elsewhere)
+    with pytest.raises(ConfigError, match=r"'v\.cc' leads out of the repository"):
+        config.load(written(GOOD, folder))
+
+
 def test_missing_file(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.yaml: the configuration does not exist"):
         config.load(Path("nowhere.yaml"))

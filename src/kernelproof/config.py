@@ -456,6 +456,11 @@ def _apply_overrides(data: Any, overrides: Sequence[str] | Mapping[str, Any]) ->
         return set(), []
     pairs, faults = _override_pairs(overrides)
     for key, value in pairs:
+        try:
+            json.dumps(value, allow_nan=False, default=str)
+        except ValueError:
+            place = SET if isinstance(overrides, Sequence) else CONFIG
+            faults.append(Fault(place, _dotted(key), f"{value} is not a finite number"))
         target = data
         for name in key[:-1]:
             if not isinstance(target.get(name), dict):
@@ -618,10 +623,14 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
     def fault(key: Key, message: str) -> Fault:
         return Fault(places.of(key), _dotted(key), message)
 
-    def missing(key: Key, path: str) -> Iterator[Fault]:
+    def missing(key: Key, path: str, folder: bool = False) -> Iterator[Fault]:
         if not (root / path).exists():
             siblings = [str(p.relative_to(root)) for p in sorted((root / path).parent.glob("*"))]
             yield fault(key, f"{path!r} does not exist{_nearest(path, siblings)}")
+        elif not (root / path).resolve().is_relative_to(root.resolve()):
+            yield fault(key, f"{path!r} leads out of the repository, whose files alone are packed; copy it here")
+        elif folder != (root / path).is_dir():
+            yield fault(key, f"{path!r} is {'not ' if folder else ''}a folder")
 
     for name, operator in data["operators"].items():
         here: Key = ("operators", name)
@@ -630,7 +639,7 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
         if "binding" in operator:
             yield from missing((*here, "binding"), operator["binding"])
         for index, folder in enumerate(operator["include"]):
-            yield from missing((*here, "include", index), folder)
+            yield from missing((*here, "include", index), folder, folder=True)
         for stage in ("test", "bench"):
             for index, shape in enumerate(operator[stage]["shapes"]):
                 if shape not in operator["shapes"]:

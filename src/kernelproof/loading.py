@@ -61,7 +61,7 @@ class Image:
 
 @contextlib.contextmanager
 def unlimited_files() -> Iterator[None]:
-    """Lift the limit on the size of files, which is meant for what a candidate writes itself, for a worker's results."""
+    """Lift the limit on the size of files, which is meant for what a candidate writes itself."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     try:
