@@ -203,7 +203,7 @@ rule report:
 rule stage:
     output: "reports/0123456789ab/bundle.json"
     log: "results/stage.log"
-    shell: "{sys.executable} stage.py 2> {{log}}"
+    shell: "{sys.executable} stage.py 2> {log}"
 """
 STAGE = """\
 import json, os, sys, time
@@ -212,6 +212,8 @@ def event(kind, status="", message=""):
     line = {"t": time.time(), "stage": "bundle", "subject": "0123456789ab", "event": kind, "status": status}
     with open(os.environ["KERNELPROOF_EVENTS"], "a") as stream:
         stream.write(json.dumps(line | {"message": message, "pid": os.getpid()}) + "\\n")
+if Path("how").read_text() == "import":
+    import nothing_of_this_name
 event("start")
 Path("stage.pid").write_text(str(os.getpid()))
 how = Path("how").read_text()
@@ -280,6 +282,10 @@ def test_a_run_with_a_bad_verdict(project: Path) -> None:
     [
         ("error", "some stages could not run\nbundle 0123456789ab: the packing failed"),
         ("crash", "the workflow ended with exit code 1"),
+        (
+            "import",
+            "the workflow ended with exit code 1\n  ModuleNotFoundError: No module named 'nothing_of_this_name'",
+        ),
     ],
 )
 def test_a_run_that_fails(project: Path, how: str, said: str) -> None:

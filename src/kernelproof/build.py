@@ -711,7 +711,12 @@ def _ninja(plan: Plan, edges: Sequence[Edge], temporary: Path, name: str, shown:
         log.say(done.stdout + done.stderr)
         _blame_a_full_disk(said + done.stdout + done.stderr, temporary)
         message = scrubbed(first_errors(said) or first_errors(shown.shown(done.stdout + done.stderr)))
-        raise Unbuildable("failed to build", compiler_message=message, remedy="the log has the compiler's whole output")
+        first = message.strip().partition("\n")[0]
+        raise Unbuildable(
+            f"failed to build: {first}" if first else "failed to build",
+            compiler_message=message,
+            remedy="the log has the compiler's whole output",
+        )
     log.say(f"{name}: {done.duration_s:.2f} s")
 
 

@@ -307,8 +307,13 @@ def failure(status: int, display: Display) -> KernelproofError:
         return ToolError(refused[1].strip())
     if "No space left on device" in text:
         return ToolError("no space left on the disk", log=LOG, hint="free some space and run the same command again")
-    last = "\n".join(f"  {line}" for line in processes.scrubbed(text).strip().splitlines()[-12:])
-    return ToolError(f"the workflow {describe_exit(status)}\n{last}", log=_stage_log(text) or LOG, hint=_hint(text))
+    log = _stage_log(text) or LOG
+    with contextlib.suppress(OSError):  # a stage that could not even start has told nobody but its own log
+        text = Path(log).read_text(encoding="utf-8", errors="replace").strip() or text
+    lines = processes.scrubbed(text).strip().splitlines()
+    shown = lines[-1:] if any(line.startswith("Traceback") for line in lines) else lines[-12:]
+    last = "\n".join(f"  {line}" for line in shown)
+    return ToolError(f"the workflow {describe_exit(status)}\n{last}", log=log, hint=_hint(text))
 
 
 def _grouped(errors: Sequence[Mapping[str, Any]]) -> list[str]:
