@@ -102,6 +102,7 @@ OP = "operators.op"
         (f"{OP}.variants.v.macros", {"1BAD": 1}, "is not of the form"),
         (f"{OP}.baselines.b.entry", "nothing", "abi python needs entry"),
         (f"{OP}.test.shapes", ["smal"], "no shape of this name; allowed: large, small; did you mean 'small'?"),
+        (f"{OP}.bench.cuda_shapes", ["smal"], "no shape of this name; allowed: large, small; did you mean 'small'?"),
         (f"{OP}.profile", {"shape": "huge"}, "no shape 'huge'; allowed: large, small"),
         (f"{OP}.shapes.small.rows", 0, "0 is out of range; allowed: at least 1"),
         (f"{OP}.shapes.small.rows", "two", '"two" is not a whole number'),
@@ -225,7 +226,7 @@ def test_the_source_is_named_from_the_root_and_a_stranger_is_copied(folder: Path
     ("key", "value", "expected"),
     [
         ("operators.op.test.dtypes", ["float32"], "operators.op.test.dtypes: unknown key; allowed: families, family_"),
-        ("operators.op.bench.families", ["normal"], "operators.op.bench.families: unknown key; allowed: dtypes, opt"),
+        ("operators.op.bench.families", ["normal"], "operators.op.bench.families: unknown key; allowed: cuda_shapes, dty"),
         ("operators.op.bench.family_shape", "small", "operators.op.bench.family_shape: unknown key"),
         ("operators.op.bench.seeds", [1], "operators.op.bench.seeds: unknown key"),
         ("operators.op.variants.v.dtypes", ["float8_e4m3fn"], '"float8_e4m3fn" is not known'),

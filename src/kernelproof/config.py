@@ -82,7 +82,7 @@ class VariantConfig:
 class CaseSelection:
     """Which shapes and option values a stage goes through; empty: all there are.
 
-    Families, their shape and seeds are the tests' own, data types the benchmark's.
+    Families, their shape and seeds are the tests' own, data types and a GPU's further shapes the benchmark's.
     """
 
     shapes: list[str]
@@ -91,6 +91,7 @@ class CaseSelection:
     seeds: list[int] = field(default_factory=list)
     dtypes: list[str] = field(default_factory=list)
     family_shape: str = ""  # of the families other than normal; empty: the profiled shape
+    cuda_shapes: list[str] = field(default_factory=list)  # timed on a GPU, beside `shapes`
 
 
 @dataclass(frozen=True)
@@ -631,13 +632,13 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
             yield from missing((*here, "binding"), operator["binding"])
         for index, folder in enumerate(operator["include"]):
             yield from missing((*here, "include", index), folder)
-        for stage in ("test", "bench"):
-            for index, shape in enumerate(operator[stage]["shapes"]):
+        for stage, shapes in (("test", "shapes"), ("bench", "shapes"), ("bench", "cuda_shapes")):
+            for index, shape in enumerate(operator[stage][shapes]):
                 if shape not in operator["shapes"]:
                     message = (
                         f"no shape of this name; {_allowed(operator['shapes'])}{_nearest(shape, operator['shapes'])}"
                     )
-                    yield fault((*here, stage, "shapes", index), message)
+                    yield fault((*here, stage, shapes, index), message)
         family_shape = operator["test"]["family_shape"]
         if family_shape and family_shape not in operator["shapes"]:
             message = (
