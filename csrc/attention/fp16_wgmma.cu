@@ -1,0 +1,500 @@
+// Attention forward for sm_90a: the tensor copy engine brings the tiles, wgmma multiplies them out of shared memory,
+// and warpgroups have roles. One thread feeds a ring of key and value tiles; each consumer warpgroup owns 64 query rows
+// and keeps its scores, weights and sums in registers. While a warpgroup turns scores into weights, its own product of
+// the previous weights with V runs, and the other warpgroups' products run: they take turns to queue theirs.
+#include <cfloat>
+#include <initializer_list>
+#include <type_traits>
+
+#include "../common/cuda_launch.h"
+#include "../common/hopper.cuh"
+#include "../common/mma.cuh"
+#include "../common/reduce.cuh"
+#include "../common/tensor_map.h"
+#include "online_softmax.h"
+
+// What was chosen by measurement; override to measure again.
+#ifndef KERNELPROOF_CONSUMERS_64  // consumer warpgroups at head_dim 64
+    #define KERNELPROOF_CONSUMERS_64 3
+#endif
+#ifndef KERNELPROOF_KEYS_64  // keys of a tile at head_dim 64
+    #define KERNELPROOF_KEYS_64 128
+#endif
+#ifndef KERNELPROOF_KEYS_128
+    #define KERNELPROOF_KEYS_128 128
+#endif
+#ifndef KERNELPROOF_STAGES  // of the ring
+    #define KERNELPROOF_STAGES 2
+#endif
+#ifndef KERNELPROOF_TURNS  // 0: warpgroups queue their products as they come
+    #define KERNELPROOF_TURNS 1
+#endif
+#ifndef KERNELPROOF_L2_BYTES  // keys and values that causal blocks of very different length may share at a time
+    #define KERNELPROOF_L2_BYTES (32 << 20)
+#endif
+
+namespace fp16_wgmma {
+
+constexpr int kStages = KERNELPROOF_STAGES;
+constexpr bool kTurns = KERNELPROOF_TURNS != 0;
+constexpr int kColumns = kSwizzleBytes / 2;  // 16-bit columns of a slab, the widest tile that can be swizzled
+constexpr int kWarpgroupWarps = kWarpgroupSize / kWarpSize;
+constexpr int kTurnBarrier = 1;  // named barriers kTurnBarrier + consumer, then one for each consumer alone
+constexpr int kRegistersOfBlock = 64 * 1024;
+constexpr int kSharedOfBlock = 227 * 1024;
+constexpr int kProducerRegisters = 24;
+
+// What weights in (0, 1] are multiplied by before rounding, as a power of two. float16 loses digits below 2^-14, so
+// weights use all of its range; the sums carry the factor too, and it divides out at the end.
+template <typename T>
+constexpr float kWeightExponent = 0.0f;
+template <>
+constexpr float kWeightExponent<__half> = 15.0f;
+
+// Scores times `factor` beyond this lose digits that matter when the maximum is subtracted after scaling.
+constexpr float kLargeExponent = 512.0f;
+
+template <int kDim>
+struct Tiling {
+    static constexpr int kConsumers = kDim == 64 ? KERNELPROOF_CONSUMERS_64 : 2;
+    static constexpr int kKeys = kDim == 64 ? KERNELPROOF_KEYS_64 : KERNELPROOF_KEYS_128;
+    static constexpr int kRows = kConsumers * kWarpgroupRows;  // query rows of an item
+    static constexpr int kThreads = (kConsumers + 1) * kWarpgroupSize;
+    static constexpr int kSlabs = kDim / kColumns;
+    static constexpr int kQBytes = kRows * kDim * 2, kTileBytes = kKeys * kDim * 2;  // of K or V
+    static constexpr int kSharedBytes = kQBytes + 2 * kStages * kTileBytes + kSwizzleAlign;
+    static constexpr int kConsumerRegisters =
+        (kRegistersOfBlock / kWarpgroupSize - kProducerRegisters) / kConsumers / 8 * 8 > 240
+            ? 240
+            : (kRegistersOfBlock / kWarpgroupSize - kProducerRegisters) / kConsumers / 8 * 8;
+
+    static_assert(kDim % kColumns == 0, "a row is a whole number of 128-byte slabs");
+    static_assert(kKeys % 16 == 0, "P V sums 16 keys an instruction");
+    static_assert(kKeys * kSwizzleBytes % kSwizzleAlign == 0, "slabs start where the swizzle's pattern starts");
+    static_assert(kKeys <= 256 && kRows <= 256, "a box of the copy engine has at most 256 rows");
+    static_assert(kConsumers >= 1 && kConsumers <= 3, "more than three accumulators do not fit in the registers");
+    static_assert(kStages >= 2, "K of the next tile is loaded before V of this one");
+    static_assert(kSharedBytes + 1024 <= kSharedOfBlock, "the ring does not fit in shared memory");
+};
+
+// The work: an item is kRows query rows of one head. Block b takes items b, 2 n - 1 - b, 2 n + b, ... of n blocks, a
+// snake through a list that begins with the longest, so that all blocks end at about the same time.
+struct Schedule {
+    int64_t items;
+    int64_t row_tiles;
+    int64_t heads_at_once;  // neighbours in the list belong to this many heads, whose keys and values fit in the L2
+};
+
+struct Item {
+    int first_row, head, batch, key_head;
+    int tiles;  // of keys that its last row sees
+};
+
+template <int kRows, int kKeys>
+__device__ __forceinline__ Item item_at(const AttentionArgs &args, const Schedule &schedule, int64_t index) {
+    const int64_t heads = args.batch * args.query_heads;
+    const int64_t first_head = index / (schedule.heads_at_once * schedule.row_tiles) * schedule.heads_at_once;
+    const int64_t here = min(schedule.heads_at_once, heads - first_head);
+    const int64_t place = index - first_head * schedule.row_tiles;
+    const int64_t head = first_head + place % here;
+    Item item;
+    item.first_row = static_cast<int>(schedule.row_tiles - 1 - place / here) * kRows;
+    item.head = static_cast<int>(head % args.query_heads);
+    item.batch = static_cast<int>(head / args.query_heads);
+    item.key_head = item.head / static_cast<int>(args.query_heads / args.key_heads);
+    const int64_t last_row = min(static_cast<int64_t>(item.first_row) + kRows, args.query_rows) - 1;
+    item.tiles = static_cast<int>((visible_end(args, last_row) + kKeys - 1) / kKeys);
+    return item;
+}
+
+__device__ __forceinline__ int64_t snake(int64_t round) {
+    return round * gridDim.x + (round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
+}
+
+// A place in the ring and the parity of the phase in which it is used.
+struct Place {
+    int stage = 0;
+    uint32_t parity = 0;
+    __device__ __forceinline__ void advance() {
+        if (++stage == kStages) stage = 0, parity ^= 1;
+    }
+};
+
+// S = Q K^T for 64 rows
+template <typename T, int kDim, int kSize>
+__device__ __forceinline__ void queue_scores(float (&s_rmem)[kSize], uint64_t q, uint64_t k) {
+    constexpr int kQSlab = Tiling<kDim>::kRows * kSwizzleBytes, kKSlab = Tiling<kDim>::kKeys * kSwizzleBytes;
+#pragma unroll
+    for (int d = 0; d < kDim; d += 16) {
+        const int inside = d % kColumns * 2;
+        wgmma_k16<T, false>(s_rmem, descriptor_advance(q, d / kColumns * kQSlab + inside),
+                            descriptor_advance(k, d / kColumns * kKSlab + inside), d > 0);
+    }
+    wgmma_commit();
+}
+
+// O += P V for 64 rows
+template <typename T, int kSize, int kSteps>
+__device__ __forceinline__ void queue_output(float (&o_rmem)[kSize], const uint32_t (&p_rmem)[kSteps][4], uint64_t v) {
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j) {
+        wgmma_k16<T, true>(o_rmem, p_rmem[j], descriptor_advance(v, j * 16 * kSwizzleBytes), true);
+    }
+    wgmma_commit();
+}
+
+// What a lane knows of its two rows.
+struct Rows {
+    float highest[2];  // score so far
+    float total[2];    // this lane's share of the sum of weights
+    float shrink[2];   // by how much the latest maximum shrinks what was summed before
+};
+
+// Scores become weights. `visible`: keys of this tile that each row sees, less this lane's first column.
+template <typename T, bool kMasked, int kSize>
+__device__ __forceinline__ void softmax(float (&s_rmem)[kSize], Rows &rows, const int (&visible)[2], float factor) {
+    float base[2], offset[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const float before = rows.highest[r];
+        float peak[2] = {before, -INFINITY};
+#pragma unroll
+        for (int i = 2 * r; i < kSize; i += 4) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                if (kMasked && i / 4 * 8 + e >= visible[r]) s_rmem[i + e] = -INFINITY;
+                peak[e] = fmaxf(peak[e], s_rmem[i + e]);
+            }
+        }
+        float highest = fmaxf(peak[0], peak[1]);
+        highest = fmaxf(highest, __shfl_xor_sync(kAllLanes, highest, 1));
+        highest = fmaxf(highest, __shfl_xor_sync(kAllLanes, highest, 2));
+        rows.highest[r] = highest;
+        base[r] = highest == -INFINITY ? 0.0f : highest;  // no visible key yet: weights are 2^-inf
+        rows.shrink[r] = exp2_approx((before - base[r]) * factor);
+        offset[r] = kWeightExponent<T> - base[r] * factor;
+    }
+    if (__any_sync(kAllLanes, fmaxf(fabsf(base[0]), fabsf(base[1])) * factor > kLargeExponent)) {
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) s_rmem[i] -= base[i / 2 % 2];
+        offset[0] = offset[1] = kWeightExponent<T>;
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 2 * r; i < kSize; i += 4) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                s_rmem[i + e] = exp2_approx(fmaf(s_rmem[i + e], factor, offset[r]));
+                sum += s_rmem[i + e];
+            }
+        }
+        rows.total[r] = rows.total[r] * rows.shrink[r] + sum;
+    }
+}
+
+template <typename T, int kSize, int kSteps>
+__device__ __forceinline__ void pack_weights(uint32_t (&p_rmem)[kSteps][4], const float (&s_rmem)[kSize]) {
+    static_assert(kSize == 8 * kSteps, "a step takes two 8-column blocks of the accumulator");
+#pragma unroll
+    for (int i = 0; i < kSize; i += 2) p_rmem[i / 8][i / 2 % 4] = pack<T>(s_rmem[i], s_rmem[i + 1]);
+}
+
+template <int kSize>
+__device__ __forceinline__ void scale_rows(float (&o_rmem)[kSize], const float (&by)[2]) {
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) o_rmem[i] *= by[i / 2 % 2];
+}
+
+// Multiplies 64 rows of Q by -1 or 0, for scales of that sign.
+__device__ __forceinline__ void change_sign(char *q_smem, int slabs, int slab_bytes, float sign, int barrier) {
+    const uint32_t keep = sign == 0.0f ? 0u : ~0u, flip = sign == 0.0f ? 0u : 0x80008000u;
+    for (int i = threadIdx.x % kWarpgroupSize; i < slabs * kWarpgroupRows * kSwizzleBytes / 16; i += kWarpgroupSize) {
+        constexpr int kUnits = kWarpgroupRows * kSwizzleBytes / 16;
+        uint4 *unit = reinterpret_cast<uint4 *>(q_smem + i / kUnits * slab_bytes) + i % kUnits;
+        const uint4 value = *unit;
+        *unit = make_uint4((value.x & keep) ^ flip, (value.y & keep) ^ flip, (value.z & keep) ^ flip,
+                           (value.w & keep) ^ flip);
+    }
+    async_proxy_fence();
+    named_barrier_wait<kWarpgroupSize>(barrier);
+}
+
+// Writes row g and g + 8 of a warp's 16. The four lanes of a row transpose 4 x 4 pairs, so that each holds 16 bytes.
+template <typename T, int kSize>
+__device__ __forceinline__ void store_rows(T *o,  // [query_rows, 2 kSize]
+                                           int64_t stride, int64_t row, int64_t rows, const float (&o_rmem)[kSize]) {
+    const int t = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < kSize; i += 16) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            uint32_t own[4], unit[4];  // own[b]: columns 8 b + 2 t, + 1 of these 32; unit[u]: columns 8 t + 2 u, + 1
+#pragma unroll
+            for (int b = 0; b < 4; ++b) own[b] = pack<T>(o_rmem[i + 4 * b + 2 * r], o_rmem[i + 4 * b + 2 * r + 1]);
+#pragma unroll
+            for (int b = 0; b < 4; b += 2) {  // lanes t and t ^ 1
+                const uint32_t got = __shfl_xor_sync(kAllLanes, t % 2 == 0 ? own[b + 1] : own[b], 1);
+                unit[b] = t % 2 == 0 ? own[b] : got;
+                unit[b + 1] = t % 2 == 0 ? got : own[b + 1];
+            }
+#pragma unroll
+            for (int b = 0; b < 2; ++b) {  // lanes t and t ^ 2
+                const uint32_t got = __shfl_xor_sync(kAllLanes, t < 2 ? unit[b + 2] : unit[b], 2);
+                own[b] = t < 2 ? unit[b] : got;
+                own[b + 2] = t < 2 ? got : unit[b + 2];
+            }
+            if (row + 8 * r < rows) {
+                *reinterpret_cast<uint4 *>(o + (row + 8 * r) * stride + 2 * i + 8 * t) =
+                    make_uint4(own[0], own[1], own[2], own[3]);
+            }
+        }
+    }
+}
+
+template <typename T, int kDim>
+__global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
+    attention(const __grid_constant__ AttentionArgs args, const SoftmaxScale scale, const Schedule schedule,
+              const __grid_constant__ CUtensorMap q_map,  // [batch, query_heads, query_rows, kDim]
+              const __grid_constant__ CUtensorMap k_map,  // [batch, key_heads, key_rows, kDim]
+              const __grid_constant__ CUtensorMap v_map) {
+    using Tile = Tiling<kDim>;
+    constexpr int kRows = Tile::kRows, kKeys = Tile::kKeys, kConsumers = Tile::kConsumers;
+    constexpr int kQSlabBytes = kRows * kSwizzleBytes, kSlabBytes = kKeys * kSwizzleBytes;
+
+    const int warp = __shfl_sync(kAllLanes, threadIdx.x / kWarpSize, 0);  // uniform, and the compiler knows
+    const int lane = threadIdx.x % kWarpSize;
+    const int consumer = warp / kWarpgroupWarps - 1;  // -1: the producer
+
+    extern __shared__ char dynamic_smem[];
+    char *Q_smem = dynamic_smem + (-shared_address(dynamic_smem) & (kSwizzleAlign - 1));  // [kSlabs, kRows, 64]
+    char *K_smem = Q_smem + Tile::kQBytes;               // [kStages, kSlabs, kKeys, 64]
+    char *V_smem = K_smem + kStages * Tile::kTileBytes;  // [kStages, kSlabs, kKeys, 64]
+    __shared__ uint64_t q_full, q_empty, k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
+
+    if (threadIdx.x == 0) {
+        mbarrier_init(&q_full, 1);
+        mbarrier_init(&q_empty, kConsumers * kWarpgroupWarps);
+        for (int i = 0; i < kStages; ++i) {
+            mbarrier_init(&k_full[i], 1);
+            mbarrier_init(&k_empty[i], kConsumers * kWarpgroupWarps);
+            mbarrier_init(&v_full[i], 1);
+            mbarrier_init(&v_empty[i], kConsumers * kWarpgroupWarps);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+
+    if (consumer < 0) {
+        registers_release<kProducerRegisters>();
+        if (warp != 0 || lane != 0) return;
+        tensor_map_prefetch(&q_map);
+        tensor_map_prefetch(&k_map);
+        tensor_map_prefetch(&v_map);
+        const auto load = [](char *to_smem, int rows, const CUtensorMap *map, uint64_t *full, int row, int head,
+                             int batch) {
+            mbarrier_arrive_expect(full, rows * kDim * 2);
+            for (int slab = 0; slab < Tile::kSlabs; ++slab) {
+                tensor_copy_4d(to_smem + slab * rows * kSwizzleBytes, map, full, slab * kColumns, row, head, batch);
+            }
+        };
+        Place k_at, v_at;
+        uint32_t q_parity = 1;
+        for (int64_t round = 0; snake(round) < schedule.items; ++round) {
+            const Item item = item_at<kRows, kKeys>(args, schedule, snake(round));
+            mbarrier_wait(&q_empty, q_parity);
+            q_parity ^= 1;
+            load(Q_smem, kRows, &q_map, &q_full, item.first_row, item.head, item.batch);
+            for (int tile = item.tiles - 1; tile >= -1; --tile) {  // from the diagonal down; V one tile behind K
+                if (tile >= 0) {
+                    mbarrier_wait(&k_empty[k_at.stage], k_at.parity ^ 1);
+                    load(K_smem + k_at.stage * Tile::kTileBytes, kKeys, &k_map, &k_full[k_at.stage], tile * kKeys,
+                         item.key_head, item.batch);
+                    k_at.advance();
+                }
+                if (tile + 1 < item.tiles) {
+                    mbarrier_wait(&v_empty[v_at.stage], v_at.parity ^ 1);
+                    load(V_smem + v_at.stage * Tile::kTileBytes, kKeys, &v_map, &v_full[v_at.stage], (tile + 1) * kKeys,
+                         item.key_head, item.batch);
+                    v_at.advance();
+                }
+            }
+        }
+    } else {
+        registers_claim<Tile::kConsumerRegisters>();
+        const uint64_t q = swizzled_descriptor(Q_smem + consumer * kWarpgroupRows * kSwizzleBytes);
+        const uint64_t k = swizzled_descriptor(K_smem), v = swizzled_descriptor(V_smem, kSlabBytes);
+        const int own_row = consumer * kWarpgroupRows + warp % kWarpgroupWarps * 16 + lane / 4;
+
+        const auto take_turn = [&] {
+            if (kTurns && kConsumers > 1) named_barrier_wait<2 * kWarpgroupSize>(kTurnBarrier + consumer);
+        };
+        const auto pass_turn = [&] {
+            constexpr int kLast = kConsumers - 1;
+            if (kTurns && kConsumers > 1) {
+                named_barrier_arrive<2 * kWarpgroupSize>(kTurnBarrier + (consumer == kLast ? 0 : consumer + 1));
+            }
+        };
+        const auto release = [&](uint64_t *empty) {
+            if (lane == 0) mbarrier_arrive(empty);
+        };
+        if (consumer == kConsumers - 1) pass_turn();  // the first consumer begins
+
+        Place k_at, v_at;
+        uint32_t q_parity = 0;
+        for (int64_t round = 0; snake(round) < schedule.items; ++round) {
+            const Item item = item_at<kRows, kKeys>(args, schedule, snake(round));
+            const int64_t row = item.first_row + own_row, first_row = item.first_row + consumer * kWarpgroupRows;
+            const int64_t last_row = min(first_row + kWarpgroupRows, args.query_rows) - 1;
+            const int64_t ends[2] = {visible_end(args, row), visible_end(args, row + 8)};
+            // Of this warpgroup: keys before `whole_end` are seen by all its rows, tiles from `tiles` on by none.
+            const int64_t whole_end = visible_end(args, first_row);
+            const int tiles =
+                first_row > last_row ? 0 : static_cast<int>((visible_end(args, last_row) + kKeys - 1) / kKeys);
+            const int whole_tiles = static_cast<int>(whole_end / kKeys);
+
+            float o_rmem[kDim / 2], s_rmem[kKeys / 2];
+            uint32_t p_rmem[kKeys / 16][4];
+            Rows rows = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}, {0.0f, 0.0f}};
+#pragma unroll
+            for (int i = 0; i < kDim / 2; ++i) o_rmem[i] = 0.0f;
+            int visible[2];
+            const auto look_at = [&](int tile) {
+#pragma unroll
+                for (int r = 0; r < 2; ++r) {
+                    const int64_t seen = ends[r] - static_cast<int64_t>(tile) * kKeys;
+                    visible[r] = static_cast<int>(min(seen, static_cast<int64_t>(kKeys))) - lane % 4 * 2;
+                }
+            };
+
+            mbarrier_wait(&q_full, q_parity);
+            q_parity ^= 1;
+            if (scale.sign != 1.0f) {
+                change_sign(Q_smem + consumer * kWarpgroupRows * kSwizzleBytes, Tile::kSlabs, kQSlabBytes, scale.sign,
+                            kTurnBarrier + kConsumers + consumer);
+            }
+            for (int tile = item.tiles - 1; tile >= tiles; --tile) {  // seen by other warpgroups only
+                mbarrier_wait(&k_full[k_at.stage], k_at.parity);
+                release(&k_empty[k_at.stage]);
+                k_at.advance();
+                mbarrier_wait(&v_full[v_at.stage], v_at.parity);
+                release(&v_empty[v_at.stage]);
+                v_at.advance();
+                if (tile > 0) take_turn(), pass_turn();
+            }
+            int tile = tiles - 1;
+            if (tiles > 0) {
+                mbarrier_wait(&k_full[k_at.stage], k_at.parity);
+                wgmma_fence();
+                queue_scores<T, kDim>(s_rmem, q, descriptor_advance(k, k_at.stage * Tile::kTileBytes));
+                wgmma_wait<0>(s_rmem);
+                release(&k_empty[k_at.stage]);
+                k_at.advance();
+                look_at(tile);
+                softmax<T, true>(s_rmem, rows, visible, scale.factor);
+                pack_weights<T>(p_rmem, s_rmem);
+
+                // The scores of a tile are queued before the output of the tile before, so that the softmax of the one
+                // hides the product of the other.
+                const auto step = [&](auto masked) {
+                    mbarrier_wait(&k_full[k_at.stage], k_at.parity);
+                    mbarrier_wait(&v_full[v_at.stage], v_at.parity);
+                    take_turn();
+                    wgmma_fence();
+                    queue_scores<T, kDim>(s_rmem, q, descriptor_advance(k, k_at.stage * Tile::kTileBytes));
+                    queue_output<T>(o_rmem, p_rmem, descriptor_advance(v, v_at.stage * Tile::kTileBytes));
+                    pass_turn();
+                    wgmma_wait<1>(s_rmem);
+                    release(&k_empty[k_at.stage]);
+                    k_at.advance();
+                    look_at(tile);
+                    softmax<T, decltype(masked)::value>(s_rmem, rows, visible, scale.factor);
+                    wgmma_wait<0>(o_rmem);
+                    release(&v_empty[v_at.stage]);
+                    v_at.advance();
+                    scale_rows(o_rmem, rows.shrink);
+                    pack_weights<T>(p_rmem, s_rmem);
+                };
+                while (--tile >= whole_tiles) step(std::true_type());
+                for (; tile >= 0; --tile) step(std::false_type());
+            }
+            release(&q_empty);
+            if (tiles > 0) {
+                mbarrier_wait(&v_full[v_at.stage], v_at.parity);
+                wgmma_fence();
+                queue_output<T>(o_rmem, p_rmem, descriptor_advance(v, v_at.stage * Tile::kTileBytes));
+                wgmma_wait<0>(o_rmem);
+                release(&v_empty[v_at.stage]);
+                v_at.advance();
+            }
+            float by[2];
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                float total = rows.total[r] + __shfl_xor_sync(kAllLanes, rows.total[r], 1);
+                total += __shfl_xor_sync(kAllLanes, total, 2);
+                by[r] = total > 0.0f ? 1.0f / total : 0.0f;  // no visible key: zeros
+            }
+            scale_rows(o_rmem, by);
+            T *o = static_cast<T *>(args.o) + item.batch * args.o_stride.batch + item.head * args.o_stride.head;
+            store_rows(o, args.o_stride.row, row, args.query_rows, o_rmem);
+        }
+    }
+}
+
+template <typename T, int kDim>
+const char *launch_for(const AttentionArgs &args, void *stream) {
+    using Tile = Tiling<kDim>;
+    constexpr const char *kName = "fp16_wgmma";
+    constexpr CUtensorMapDataType kType =
+        std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    if (args.query_rows > INT32_MAX - 256 || args.key_rows > INT32_MAX - 256) {
+        return "fp16_wgmma takes fewer than 2^31 - 256 rows";
+    }
+    const Tensor4 q{"q", args.q, args.batch, args.query_heads, args.query_rows, kDim, args.q_stride, 2};
+    const Tensor4 k{"k", args.k, args.batch, args.key_heads, args.key_rows, kDim, args.k_stride, 2};
+    const Tensor4 v{"v", args.v, args.batch, args.key_heads, args.key_rows, kDim, args.v_stride, 2};
+    const Tensor4 o{"o", args.o, args.batch, args.query_heads, args.query_rows, kDim, args.o_stride, 2};
+    for (const Tensor4 *tensor : {&q, &k, &v, &o}) {
+        if (const char *why = check_rows_aligned(kName, *tensor)) return why;
+    }
+    CUtensorMap q_map, k_map, v_map;
+    if (const char *why = make_tensor_map(kName, q_map, kType, q, Tile::kRows)) return why;
+    if (const char *why = make_tensor_map(kName, k_map, kType, k, Tile::kKeys)) return why;
+    if (const char *why = make_tensor_map(kName, v_map, kType, v, Tile::kKeys)) return why;
+
+    const int64_t heads = args.batch * args.query_heads;
+    const int64_t row_tiles = (args.query_rows + Tile::kRows - 1) / Tile::kRows;
+    // Without a mask all items are alike, and those of one head follow each other.
+    const int64_t head_bytes = 4 * args.key_rows * kDim * args.key_heads / args.query_heads;
+    const int64_t fitting = args.causal ? KERNELPROOF_L2_BYTES / (head_bytes > 0 ? head_bytes : 1) : 1;
+    const Schedule schedule{heads * row_tiles, row_tiles, fitting < 1 ? 1 : fitting < heads ? fitting : heads};
+    int multiprocessors = 0;
+    const cudaError_t status =
+        cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, args.placement.index);
+    if (status != cudaSuccess) return cuda_message(kName, status);
+    SoftmaxScale scale(args.scale);
+    scale.factor = std::fmin(std::fmax(scale.factor, FLT_MIN), FLT_MAX);  // so that -inf stays -inf, and 0 stays 0
+    const int64_t blocks = schedule.items < multiprocessors ? schedule.items : multiprocessors;
+    return launch_kernel(kName, attention<T, kDim>, {blocks, Tile::kThreads, Tile::kSharedBytes}, args.placement,
+                         stream, args, scale, schedule, q_map, k_map, v_map);
+}
+
+}  // namespace fp16_wgmma
+
+const char *launch(const AttentionArgs &args, void *stream) {
+    if (!args.placement.on_cuda) return "fp16_wgmma runs on a CUDA device; the tensors are in host memory";
+    if (args.head_dim != 64 && args.head_dim != 128) {
+        return message("fp16_wgmma takes head_dim 64 or 128, not %lld", static_cast<long long>(args.head_dim));
+    }
+    const bool narrow = args.head_dim == 64;
+    if (args.dtype == Dtype::kFloat16) {
+        return narrow ? fp16_wgmma::launch_for<__half, 64>(args, stream)
+                      : fp16_wgmma::launch_for<__half, 128>(args, stream);
+    }
+    if (args.dtype == Dtype::kBfloat16) {
+        return narrow ? fp16_wgmma::launch_for<__nv_bfloat16, 64>(args, stream)
+                      : fp16_wgmma::launch_for<__nv_bfloat16, 128>(args, stream);
+    }
+    return "fp16_wgmma takes float16 or bfloat16, not float32";
+}
