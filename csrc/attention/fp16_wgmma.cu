@@ -2,16 +2,10 @@
 // and warpgroups have roles. One thread feeds a ring of key and value tiles; each consumer warpgroup owns 64 query rows
 // and keeps its scores, weights and sums in registers. While a warpgroup turns scores into weights, its own product of
 // the previous weights with V runs, and the other warpgroups' products run: they take turns to queue theirs.
-#include <cfloat>
-#include <initializer_list>
 #include <type_traits>
 
-#include "../common/cuda_launch.h"
-#include "../common/hopper.cuh"
-#include "../common/mma.cuh"
-#include "../common/reduce.cuh"
 #include "../common/tensor_map.h"
-#include "online_softmax.h"
+#include "warpgroup.cuh"
 
 // What was chosen by measurement; override to measure again.
 #ifndef KERNELPROOF_CONSUMERS_64  // consumer warpgroups at head_dim 64
@@ -38,21 +32,10 @@ namespace fp16_wgmma {
 constexpr int kStages = KERNELPROOF_STAGES;
 constexpr bool kTurns = KERNELPROOF_TURNS != 0;
 constexpr int kColumns = kSwizzleBytes / 2;  // 16-bit columns of a slab, the widest tile that can be swizzled
-constexpr int kWarpgroupWarps = kWarpgroupSize / kWarpSize;
-constexpr int kTurnBarrier = 1;  // named barriers kTurnBarrier + consumer, then one for each consumer alone
+constexpr int kTurnBarrier = 1;              // named barriers kTurnBarrier + consumer, then one for each consumer alone
 constexpr int kRegistersOfBlock = 64 * 1024;
 constexpr int kSharedOfBlock = 227 * 1024;
 constexpr int kProducerRegisters = 24;
-
-// What weights in (0, 1] are multiplied by before rounding, as a power of two. float16 loses digits below 2^-14, so
-// weights use all of its range; the sums carry the factor too, and it divides out at the end.
-template <typename T>
-constexpr float kWeightExponent = 0.0f;
-template <>
-constexpr float kWeightExponent<__half> = 15.0f;
-
-// Scores times `factor` beyond this lose digits that matter when the maximum is subtracted after scaling.
-constexpr float kLargeExponent = 512.0f;
 
 template <int kDim>
 struct Tiling {
@@ -63,10 +46,8 @@ struct Tiling {
     static constexpr int kSlabs = kDim / kColumns;
     static constexpr int kQBytes = kRows * kDim * 2, kTileBytes = kKeys * kDim * 2;  // of K or V
     static constexpr int kSharedBytes = kQBytes + 2 * kStages * kTileBytes + kSwizzleAlign;
-    static constexpr int kConsumerRegisters =
-        (kRegistersOfBlock / kWarpgroupSize - kProducerRegisters) / kConsumers / 8 * 8 > 240
-            ? 240
-            : (kRegistersOfBlock / kWarpgroupSize - kProducerRegisters) / kConsumers / 8 * 8;
+    static constexpr int kShare = (kRegistersOfBlock / kWarpgroupSize - kProducerRegisters) / kConsumers / 8 * 8;
+    static constexpr int kConsumerRegisters = kShare < 240 ? kShare : 240;
 
     static_assert(kDim % kColumns == 0, "a row is a whole number of 128-byte slabs");
     static_assert(kKeys % 16 == 0, "P V sums 16 keys an instruction");
@@ -75,49 +56,6 @@ struct Tiling {
     static_assert(kConsumers >= 1 && kConsumers <= 3, "more than three accumulators do not fit in the registers");
     static_assert(kStages >= 2, "K of the next tile is loaded before V of this one");
     static_assert(kSharedBytes + 1024 <= kSharedOfBlock, "the ring does not fit in shared memory");
-};
-
-// The work: an item is kRows query rows of one head. Block b takes items b, 2 n - 1 - b, 2 n + b, ... of n blocks, a
-// snake through a list that begins with the longest, so that all blocks end at about the same time.
-struct Schedule {
-    int64_t items;
-    int64_t row_tiles;
-    int64_t heads_at_once;  // neighbours in the list belong to this many heads, whose keys and values fit in the L2
-};
-
-struct Item {
-    int first_row, head, batch, key_head;
-    int tiles;  // of keys that its last row sees
-};
-
-template <int kRows, int kKeys>
-__device__ __forceinline__ Item item_at(const AttentionArgs &args, const Schedule &schedule, int64_t index) {
-    const int64_t heads = args.batch * args.query_heads;
-    const int64_t first_head = index / (schedule.heads_at_once * schedule.row_tiles) * schedule.heads_at_once;
-    const int64_t here = min(schedule.heads_at_once, heads - first_head);
-    const int64_t place = index - first_head * schedule.row_tiles;
-    const int64_t head = first_head + place % here;
-    Item item;
-    item.first_row = static_cast<int>(schedule.row_tiles - 1 - place / here) * kRows;
-    item.head = static_cast<int>(head % args.query_heads);
-    item.batch = static_cast<int>(head / args.query_heads);
-    item.key_head = item.head / static_cast<int>(args.query_heads / args.key_heads);
-    const int64_t last_row = min(static_cast<int64_t>(item.first_row) + kRows, args.query_rows) - 1;
-    item.tiles = static_cast<int>((visible_end(args, last_row) + kKeys - 1) / kKeys);
-    return item;
-}
-
-__device__ __forceinline__ int64_t snake(int64_t round) {
-    return round * gridDim.x + (round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
-}
-
-// A place in the ring and the parity of the phase in which it is used.
-struct Place {
-    int stage = 0;
-    uint32_t parity = 0;
-    __device__ __forceinline__ void advance() {
-        if (++stage == kStages) stage = 0, parity ^= 1;
-    }
 };
 
 // S = Q K^T for 64 rows
@@ -141,116 +79,6 @@ __device__ __forceinline__ void queue_output(float (&o_rmem)[kSize], const uint3
         wgmma_k16<T, true>(o_rmem, p_rmem[j], descriptor_advance(v, j * 16 * kSwizzleBytes), true);
     }
     wgmma_commit();
-}
-
-// What a lane knows of its two rows.
-struct Rows {
-    float highest[2];  // score so far
-    float total[2];    // this lane's share of the sum of weights
-    float shrink[2];   // by how much the latest maximum shrinks what was summed before
-};
-
-// Scores become weights. `visible`: keys of this tile that each row sees, less this lane's first column.
-template <typename T, bool kMasked, int kSize>
-__device__ __forceinline__ void softmax(float (&s_rmem)[kSize], Rows &rows, const int (&visible)[2], float factor) {
-    float base[2], offset[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        const float before = rows.highest[r];
-        float peak[2] = {before, -INFINITY};
-#pragma unroll
-        for (int i = 2 * r; i < kSize; i += 4) {
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                if (kMasked && i / 4 * 8 + e >= visible[r]) s_rmem[i + e] = -INFINITY;
-                peak[e] = fmaxf(peak[e], s_rmem[i + e]);
-            }
-        }
-        float highest = fmaxf(peak[0], peak[1]);
-        highest = fmaxf(highest, __shfl_xor_sync(kAllLanes, highest, 1));
-        highest = fmaxf(highest, __shfl_xor_sync(kAllLanes, highest, 2));
-        rows.highest[r] = highest;
-        base[r] = highest == -INFINITY ? 0.0f : highest;  // no visible key yet: weights are 2^-inf
-        rows.shrink[r] = exp2_approx((before - base[r]) * factor);
-        offset[r] = kWeightExponent<T> - base[r] * factor;
-    }
-    if (__any_sync(kAllLanes, fmaxf(fabsf(base[0]), fabsf(base[1])) * factor > kLargeExponent)) {
-#pragma unroll
-        for (int i = 0; i < kSize; ++i) s_rmem[i] -= base[i / 2 % 2];
-        offset[0] = offset[1] = kWeightExponent<T>;
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        float sum = 0.0f;
-#pragma unroll
-        for (int i = 2 * r; i < kSize; i += 4) {
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                s_rmem[i + e] = exp2_approx(fmaf(s_rmem[i + e], factor, offset[r]));
-                sum += s_rmem[i + e];
-            }
-        }
-        rows.total[r] = rows.total[r] * rows.shrink[r] + sum;
-    }
-}
-
-template <typename T, int kSize, int kSteps>
-__device__ __forceinline__ void pack_weights(uint32_t (&p_rmem)[kSteps][4], const float (&s_rmem)[kSize]) {
-    static_assert(kSize == 8 * kSteps, "a step takes two 8-column blocks of the accumulator");
-#pragma unroll
-    for (int i = 0; i < kSize; i += 2) p_rmem[i / 8][i / 2 % 4] = pack<T>(s_rmem[i], s_rmem[i + 1]);
-}
-
-template <int kSize>
-__device__ __forceinline__ void scale_rows(float (&o_rmem)[kSize], const float (&by)[2]) {
-#pragma unroll
-    for (int i = 0; i < kSize; ++i) o_rmem[i] *= by[i / 2 % 2];
-}
-
-// Multiplies 64 rows of Q by -1 or 0, for scales of that sign.
-__device__ __forceinline__ void change_sign(char *q_smem, int slabs, int slab_bytes, float sign, int barrier) {
-    const uint32_t keep = sign == 0.0f ? 0u : ~0u, flip = sign == 0.0f ? 0u : 0x80008000u;
-    for (int i = threadIdx.x % kWarpgroupSize; i < slabs * kWarpgroupRows * kSwizzleBytes / 16; i += kWarpgroupSize) {
-        constexpr int kUnits = kWarpgroupRows * kSwizzleBytes / 16;
-        uint4 *unit = reinterpret_cast<uint4 *>(q_smem + i / kUnits * slab_bytes) + i % kUnits;
-        const uint4 value = *unit;
-        *unit = make_uint4((value.x & keep) ^ flip, (value.y & keep) ^ flip, (value.z & keep) ^ flip,
-                           (value.w & keep) ^ flip);
-    }
-    async_proxy_fence();
-    named_barrier_wait<kWarpgroupSize>(barrier);
-}
-
-// Writes row g and g + 8 of a warp's 16. The four lanes of a row transpose 4 x 4 pairs, so that each holds 16 bytes.
-template <typename T, int kSize>
-__device__ __forceinline__ void store_rows(T *o,  // [query_rows, 2 kSize]
-                                           int64_t stride, int64_t row, int64_t rows, const float (&o_rmem)[kSize]) {
-    const int t = threadIdx.x % 4;
-#pragma unroll
-    for (int i = 0; i < kSize; i += 16) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            uint32_t own[4], unit[4];  // own[b]: columns 8 b + 2 t, + 1 of these 32; unit[u]: columns 8 t + 2 u, + 1
-#pragma unroll
-            for (int b = 0; b < 4; ++b) own[b] = pack<T>(o_rmem[i + 4 * b + 2 * r], o_rmem[i + 4 * b + 2 * r + 1]);
-#pragma unroll
-            for (int b = 0; b < 4; b += 2) {  // lanes t and t ^ 1
-                const uint32_t got = __shfl_xor_sync(kAllLanes, t % 2 == 0 ? own[b + 1] : own[b], 1);
-                unit[b] = t % 2 == 0 ? own[b] : got;
-                unit[b + 1] = t % 2 == 0 ? got : own[b + 1];
-            }
-#pragma unroll
-            for (int b = 0; b < 2; ++b) {  // lanes t and t ^ 2
-                const uint32_t got = __shfl_xor_sync(kAllLanes, t < 2 ? unit[b + 2] : unit[b], 2);
-                own[b] = t < 2 ? unit[b] : got;
-                own[b + 2] = t < 2 ? got : unit[b + 2];
-            }
-            if (row + 8 * r < rows) {
-                *reinterpret_cast<uint4 *>(o + (row + 8 * r) * stride + 2 * i + 8 * t) =
-                    make_uint4(own[0], own[1], own[2], own[3]);
-            }
-        }
-    }
 }
 
 template <typename T, int kDim>
@@ -299,7 +127,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                 tensor_copy_4d(to_smem + slab * rows * kSwizzleBytes, map, full, slab * kColumns, row, head, batch);
             }
         };
-        Place k_at, v_at;
+        Place<kStages> k_at, v_at;
         uint32_t q_parity = 1;
         for (int64_t round = 0; snake(round) < schedule.items; ++round) {
             const Item item = item_at<kRows, kKeys>(args, schedule, snake(round));
@@ -331,28 +159,25 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
             if (kTurns && kConsumers > 1) named_barrier_wait<2 * kWarpgroupSize>(kTurnBarrier + consumer);
         };
         const auto pass_turn = [&] {
-            constexpr int kLast = kConsumers - 1;
-            if (kTurns && kConsumers > 1) {
-                named_barrier_arrive<2 * kWarpgroupSize>(kTurnBarrier + (consumer == kLast ? 0 : consumer + 1));
-            }
+            const int next = consumer + 1 == kConsumers ? 0 : consumer + 1;
+            if (kTurns && kConsumers > 1) named_barrier_arrive<2 * kWarpgroupSize>(kTurnBarrier + next);
         };
         const auto release = [&](uint64_t *empty) {
             if (lane == 0) mbarrier_arrive(empty);
         };
         if (consumer == kConsumers - 1) pass_turn();  // the first consumer begins
 
-        Place k_at, v_at;
+        Place<kStages> k_at, v_at;
         uint32_t q_parity = 0;
         for (int64_t round = 0; snake(round) < schedule.items; ++round) {
             const Item item = item_at<kRows, kKeys>(args, schedule, snake(round));
             const int64_t row = item.first_row + own_row, first_row = item.first_row + consumer * kWarpgroupRows;
             const int64_t last_row = min(first_row + kWarpgroupRows, args.query_rows) - 1;
             const int64_t ends[2] = {visible_end(args, row), visible_end(args, row + 8)};
-            // Of this warpgroup: keys before `whole_end` are seen by all its rows, tiles from `tiles` on by none.
-            const int64_t whole_end = visible_end(args, first_row);
+            // Of the tiles of keys, all rows of this warpgroup see the first `whole_tiles`, none those from `tiles` on.
             const int tiles =
                 first_row > last_row ? 0 : static_cast<int>((visible_end(args, last_row) + kKeys - 1) / kKeys);
-            const int whole_tiles = static_cast<int>(whole_end / kKeys);
+            const int whole_tiles = static_cast<int>(visible_end(args, first_row) / kKeys);
 
             float o_rmem[kDim / 2], s_rmem[kKeys / 2];
             uint32_t p_rmem[kKeys / 16][4];
@@ -428,14 +253,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                 release(&v_empty[v_at.stage]);
                 v_at.advance();
             }
-            float by[2];
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                float total = rows.total[r] + __shfl_xor_sync(kAllLanes, rows.total[r], 1);
-                total += __shfl_xor_sync(kAllLanes, total, 2);
-                by[r] = total > 0.0f ? 1.0f / total : 0.0f;  // no visible key: zeros
-            }
-            scale_rows(o_rmem, by);
+            normalise(o_rmem, rows);
             T *o = static_cast<T *>(args.o) + item.batch * args.o_stride.batch + item.head * args.o_stride.head;
             store_rows(o, args.o_stride.row, row, args.query_rows, o_rmem);
         }
@@ -455,29 +273,20 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
     const Tensor4 k{"k", args.k, args.batch, args.key_heads, args.key_rows, kDim, args.k_stride, 2};
     const Tensor4 v{"v", args.v, args.batch, args.key_heads, args.key_rows, kDim, args.v_stride, 2};
     const Tensor4 o{"o", args.o, args.batch, args.query_heads, args.query_rows, kDim, args.o_stride, 2};
-    for (const Tensor4 *tensor : {&q, &k, &v, &o}) {
-        if (const char *why = check_rows_aligned(kName, *tensor)) return why;
-    }
     CUtensorMap q_map, k_map, v_map;
+    if (const char *why = check_rows_aligned(kName, o)) return why;
     if (const char *why = make_tensor_map(kName, q_map, kType, q, Tile::kRows)) return why;
     if (const char *why = make_tensor_map(kName, k_map, kType, k, Tile::kKeys)) return why;
     if (const char *why = make_tensor_map(kName, v_map, kType, v, Tile::kKeys)) return why;
 
-    const int64_t heads = args.batch * args.query_heads;
-    const int64_t row_tiles = (args.query_rows + Tile::kRows - 1) / Tile::kRows;
-    // Without a mask all items are alike, and those of one head follow each other.
-    const int64_t head_bytes = 4 * args.key_rows * kDim * args.key_heads / args.query_heads;
-    const int64_t fitting = args.causal ? KERNELPROOF_L2_BYTES / (head_bytes > 0 ? head_bytes : 1) : 1;
-    const Schedule schedule{heads * row_tiles, row_tiles, fitting < 1 ? 1 : fitting < heads ? fitting : heads};
+    const Schedule schedule = make_schedule(args, Tile::kRows, 2, KERNELPROOF_L2_BYTES);
     int multiprocessors = 0;
     const cudaError_t status =
         cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, args.placement.index);
     if (status != cudaSuccess) return cuda_message(kName, status);
-    SoftmaxScale scale(args.scale);
-    scale.factor = std::fmin(std::fmax(scale.factor, FLT_MIN), FLT_MAX);  // so that -inf stays -inf, and 0 stays 0
     const int64_t blocks = schedule.items < multiprocessors ? schedule.items : multiprocessors;
     return launch_kernel(kName, attention<T, kDim>, {blocks, Tile::kThreads, Tile::kSharedBytes}, args.placement,
-                         stream, args, scale, schedule, q_map, k_map, v_map);
+                         stream, args, finite_scale(args.scale), schedule, q_map, k_map, v_map);
 }
 
 }  // namespace fp16_wgmma

@@ -13,6 +13,7 @@
 #include <type_traits>
 
 constexpr int kWarpgroupSize = 128;
+constexpr int kWarpgroupWarps = 4;
 constexpr int kWarpgroupRows = 64;        // of a wgmma
 constexpr int kSwizzleBytes = 128;        // a row of a swizzled tile; its 16-byte units are permuted
 constexpr int kSwizzleAlign = 1024;       // after this many bytes (8 rows) the permutation repeats

@@ -39,6 +39,7 @@ inline const char *check_rows_aligned(const char *kernel, const Tensor4 &tensor)
 // memory. Null, or why the tensor has no map.
 inline const char *make_tensor_map(const char *kernel, CUtensorMap &map, CUtensorMapDataType type,
                                    const Tensor4 &tensor, int box_rows) {
+    if (const char *why = check_rows_aligned(kernel, tensor)) return why;
     using Encode = decltype(&cuTensorMapEncodeTiled);
     // The driver's own function, looked up once: linking with libcuda would need it at load time.
     static Encode encode = nullptr;
