@@ -200,6 +200,7 @@ __global__ void __maxnreg__(kMaxRegisters) attention(AttentionArgs args, Softmax
         }
         __syncthreads();  // everyone is done with the tile: the next one but one may overwrite it
     }
+    cp_async_wait<0>();  // a block that sees no key has fetched its queries for nothing
 
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
