@@ -19,12 +19,15 @@ constexpr float kWeightExponent<__half> = 15.0f;
 // Scores times `factor` beyond this lose digits that matter when the maximum is subtracted after scaling.
 constexpr float kLargeExponent = 512.0f;
 
-// The work: an item is kRows query rows of one head. Block b takes items b, 2 n - 1 - b, 2 n + b, ... of n blocks, a
-// snake through a list that begins with the longest, so that all blocks end at about the same time.
+// The work: an item is kRows query rows of one head. The list goes through the heads section by section; in a section
+// the items of all its heads with the most visible keys come first in one section, last in the next, and first in the
+// last of all. Block b of n takes items b, 2 n - 1 - b, 2 n + b, ...: what is longer than its neighbours' in one round
+// is shorter in the next, so that all blocks end at about the same time.
 struct Schedule {
     int64_t items;
     int64_t row_tiles;
-    int64_t heads_at_once;  // neighbours in the list belong to this many heads, whose keys and values fit in the L2
+    int64_t heads;  // of a section; the last may have fewer
+    int64_t sections;
 };
 
 struct Item {
@@ -32,13 +35,14 @@ struct Item {
     int tiles;  // of keys that its last row sees
 };
 
-// Heads of a causal call are worked on together, long rows first, as many as keep their keys and values in `l2_bytes`.
-// Without a mask all items are alike, and those of one head follow each other.
+// A section of a causal call has as many heads as keep their keys and values in `l2_bytes`. Without a mask all items
+// are alike, and those of one head follow each other.
 inline Schedule make_schedule(const AttentionArgs &args, int rows, int element_bytes, int64_t l2_bytes) {
     const int64_t heads = args.batch * args.query_heads, row_tiles = (args.query_rows + rows - 1) / rows;
     const int64_t head_bytes = 2 * args.key_rows * args.head_dim * element_bytes * args.key_heads / args.query_heads;
-    const int64_t fitting = args.causal ? l2_bytes / (head_bytes + 1) : 1;
-    return {heads * row_tiles, row_tiles, fitting < 1 ? 1 : fitting < heads ? fitting : heads};
+    const int64_t fitting = args.causal ? l2_bytes / (head_bytes + 1) + 1 : 1;
+    const int64_t sections = (heads + fitting - 1) / fitting, section_heads = (heads + sections - 1) / sections;
+    return {heads * row_tiles, row_tiles, section_heads, (heads + section_heads - 1) / section_heads};
 }
 
 // The softmax's scale, its factor neither 0 nor infinite: a hidden score times it is -inf, no difference times it NaN.
@@ -51,12 +55,13 @@ inline SoftmaxScale finite_scale(double scale) {
 template <int kRows, int kKeys>
 __device__ __forceinline__ Item item_at(const AttentionArgs &args, const Schedule &schedule, int64_t index) {
     const int64_t heads = args.batch * args.query_heads;
-    const int64_t first_head = index / (schedule.heads_at_once * schedule.row_tiles) * schedule.heads_at_once;
-    const int64_t here = min(schedule.heads_at_once, heads - first_head);
+    const int64_t section = index / (schedule.heads * schedule.row_tiles), first_head = section * schedule.heads;
+    const int64_t here = min(schedule.heads, heads - first_head);
     const int64_t place = index - first_head * schedule.row_tiles;
-    const int64_t head = first_head + place % here;
+    const int64_t head = first_head + place % here, tile = place / here;
+    const bool longest_first = (schedule.sections - section) % 2 != 0;
     Item item;
-    item.first_row = static_cast<int>(schedule.row_tiles - 1 - place / here) * kRows;
+    item.first_row = static_cast<int>(longest_first ? schedule.row_tiles - 1 - tile : tile) * kRows;
     item.head = static_cast<int>(head % args.query_heads);
     item.batch = static_cast<int>(head / args.query_heads);
     item.key_head = item.head / static_cast<int>(args.query_heads / args.key_heads);
