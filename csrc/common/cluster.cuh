@@ -2,6 +2,8 @@
 // an instruction. Source: PTX ISA, barrier.cluster, mapa, st.async.
 #pragma once
 
+#include <cuda.h>
+
 #include <cstdint>
 
 // Every thread of the cluster arrives; what it wrote before is seen by those that wait.
@@ -44,5 +46,22 @@ __device__ __forceinline__ void cluster_barrier_wait(uint64_t *received_smem, ui
         "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 ended, [%0], %1;\n"
         "@!ended bra again;\n}" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(received_smem))),
         "r"(parity)
+        : "memory");
+}
+
+// Arrives at an mbarrier of the block whose address this is; what the thread has read before, it has read.
+__device__ __forceinline__ void cluster_mbarrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// As tensor_copy_4d of hopper.cuh, into every block of the cluster whose bit in `ranks` is set: at the same place, and
+// counted by the barrier at the same place.
+__device__ __forceinline__ void cluster_tensor_copy_4d(void *to_smem, const CUtensorMap *map, uint64_t *full_smem,
+                                                       int column, int row, int head, int batch, uint16_t ranks) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to_smem))),
+        "l"(map), "r"(static_cast<uint32_t>(__cvta_generic_to_shared(full_smem))), "r"(column), "r"(row), "r"(head),
+        "r"(batch), "h"(ranks)
         : "memory");
 }
