@@ -36,19 +36,18 @@ template <int kKeys, int kDim, typename Place>
 __device__ __forceinline__ void load_tile(uint8_t *tile_smem,   // [kKeys, kDim], at `place`
                                           const uint8_t *from,  // [rows, kDim]
                                           int64_t stride, int64_t rows, bool aligned, Place place) {
+    constexpr int kRowStep = kThreads / (kDim / kChunk);  // rows that the block copies at a time
+    static_assert(kRowStep % 8 == 0, "the places of eight rows repeat");
+    const int first = threadIdx.x / (kDim / kChunk), byte = threadIdx.x % (kDim / kChunk) * kChunk;
+    uint8_t *to = tile_smem + place(first, byte);
 #pragma unroll
-    for (int i = threadIdx.x; i < kKeys * kDim / kChunk; i += kThreads) {
-        const int row = i / (kDim / kChunk), byte = i % (kDim / kChunk) * kChunk;
-        const bool exists = row < rows;
-        const uint8_t *source = from + (exists ? row : 0) * stride + byte;
-        uint8_t *to = tile_smem + place(row, byte);
+    for (int i = 0; i < kKeys; i += kRowStep, to += kRowStep * kDim) {
+        const bool exists = first + i < rows;
+        const uint8_t *source = from + (exists ? first + i : 0) * stride + byte;
         if (aligned) {
             cp_async_16(to, source, exists);
         } else {
-            alignas(16) uint8_t codes[kChunk];
-#pragma unroll
-            for (int e = 0; e < kChunk; ++e) codes[e] = exists ? source[e] : 0;
-            *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(codes);
+            for (int e = 0; e < kChunk; ++e) to[e] = exists ? source[e] : 0;
         }
     }
 }
@@ -248,7 +247,8 @@ __global__ void __maxnreg__(kMaxRegisters) attention(QuantisedAttentionArgs quan
         total[r] += __shfl_xor_sync(kAllLanes, total[r], 2);
         const int64_t row = warp_row + group + 8 * r;
         if (row >= args.query_rows) continue;
-        const float inverse = total[r] > 0.0f ? value / total[r] : 0.0f;  // no visible key: zeros
+        // No visible key gives zeros; so do scores beyond 2^27, whose rounded maximum leaves no weight.
+        const float inverse = total[r] > 1e-30f ? value / total[r] : 0.0f;
         __half *to = o + row * args.o_stride.row;
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
