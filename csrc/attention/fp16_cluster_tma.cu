@@ -35,12 +35,10 @@ namespace fp16_cluster_tma {
     #define CLUSTER_MULTICAST_K 1
 #endif
 
-constexpr int kShares = CLUSTER_SHARES;        // of the keys
-constexpr int kRowTiles = CLUSTER_ROW_TILES;   // of a cluster; rank = share + kShares * row tile
-constexpr int kCluster = kShares * kRowTiles;  // blocks
-constexpr int kWarpgroups = CLUSTER_WARPGROUPS;
-constexpr int kBlocks = CLUSTER_BLOCKS;  // of a multiprocessor
-constexpr int kThreads = kWarpgroups * kWarpgroupSize;
+constexpr int kShares = CLUSTER_SHARES;             // of the keys
+constexpr int kRowTiles = CLUSTER_ROW_TILES;        // of a cluster; rank = share + kShares * row tile
+constexpr int kCluster = kShares * kRowTiles;       // blocks
+constexpr int kBlocks = CLUSTER_BLOCKS;             // of a multiprocessor
 constexpr int kWarps = kWarpgroupSize / kWarpSize;  // of a warpgroup; warp w has rows 16 w to 16 w + 15
 constexpr int kRows = kWarpgroupRows;               // query rows of a block
 constexpr int kOwnedWarps = kWarps / kShares;       // rows of these many warps are a block's to store
@@ -53,7 +51,7 @@ static_assert(kShares == 1 || kShares == 2 || kShares == 4, "a block owns the ro
 static_assert(kCluster <= 8, "a cluster of more than 8 blocks is not portable");
 static_assert(kKeys / kRowTiles % 8 == 0, "a swizzled box has whole groups of 8 rows");
 
-enum Barrier { kWarpgroupBarrier = 1, kRowBarrier = kWarpgroupBarrier + kWarpgroups };
+enum Barrier { kWarpgroupBarrier = 1, kRowBarrier = kWarpgroupBarrier + 4 };
 
 struct Problem {
     char *o;                         // [batch, query_heads, query_rows, head_dim]
@@ -70,7 +68,9 @@ struct Problem {
 
 template <int kDim>
 struct Tiling {
-    static constexpr int kSteps = CLUSTER_KEYS / kDim;  // that a warpgroup has under way
+    static constexpr int kWarpgroups = kDim == 64 || CLUSTER_WARPGROUPS == 1 ? CLUSTER_WARPGROUPS : 2;
+    static constexpr int kThreads = kWarpgroups * kWarpgroupSize;
+    static constexpr int kSteps = kDim == 64 ? CLUSTER_KEYS / kKeys : 1;  // that a warpgroup has under way
     static constexpr int kSlabs = kDim / kColumnsAtOnce;
     static constexpr int kQSlab = kRows * kSwizzleBytes, kSlab = kKeys * kSwizzleBytes;
     static constexpr int kStep = kSlabs * kSlab;                     // bytes of K, and of V
@@ -86,13 +86,14 @@ struct Tiling {
 };
 
 template <typename T, int kDim>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+__global__ void __launch_bounds__(Tiling<kDim>::kThreads, kBlocks)
     attention(const __grid_constant__ Problem problem,
               const __grid_constant__ CUtensorMap q_map,  // [batch, query_heads, query_rows, kDim]
               const __grid_constant__ CUtensorMap k_map,  // [batch, key_heads, key_rows, kDim]
               const __grid_constant__ CUtensorMap v_map) {
     using Tile = Tiling<kDim>;
-    constexpr int kSteps = Tile::kSteps, kScores = kKeys / 2, kOutputs = kDim / 2, kOwn = kOutputs / kWarpgroups;
+    constexpr int kWarpgroups = Tile::kWarpgroups, kSteps = Tile::kSteps;
+    constexpr int kScores = kKeys / 2, kOutputs = kDim / 2, kOwn = kOutputs / kWarpgroups;
     constexpr float kBias = kWeightBias<T>;
 
     const int warp_of_all = __shfl_sync(kAllLanes, threadIdx.x / kWarpSize, 0);  // uniform, and the compiler knows
@@ -443,7 +444,7 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
     if (wrong == nullptr) wrong = make_tensor_map(kName, v_map, kType, v, kKeys / kRowTiles);
     if (wrong != nullptr) return wrong;
 
-    const int stages = args.key_rows > kShares * kWarpgroups * Tile::kSteps * kKeys ? 2 : 1;
+    const int stages = args.key_rows > kShares * Tile::kWarpgroups * Tile::kSteps * kKeys ? 2 : 1;
     const Problem problem = {static_cast<char *>(args.o),
                              args.o_stride.batch * 2,
                              args.o_stride.head * 2,
@@ -457,7 +458,7 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
                              Divider(static_cast<uint32_t>(args.query_heads)),
                              Divider(static_cast<uint32_t>(args.query_heads / args.key_heads))};
     return launch_kernel(kName, attention<T, kDim>,
-                         {clusters * kCluster, kThreads, Tile::kFixed + stages * Tile::kStage, kCluster},
+                         {clusters * kCluster, Tile::kThreads, Tile::kFixed + stages * Tile::kStage, kCluster},
                          args.placement, stream, problem, q_map, k_map, v_map);
 }
 
