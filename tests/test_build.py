@@ -8,6 +8,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -311,6 +312,32 @@ def test_binding_is_compiled_once_for_all_variants(project: Path) -> None:
     first, second = built(project, variant("one")), built(project, variant("two", macros={"STEP": 2}))
     assert sum("binding.cc" in line for line in log(project, first).splitlines()) == 1
     assert not any("binding.cc" in line for line in log(project, second).splitlines())
+
+
+def dispatched(project: Path, step: int) -> BuildRecord:
+    """Build a dispatcher over one rung, which has a macro of its own."""
+    (project / "csrc/rung.cc").write_text('extern "C" int rung() { return STEP; }\n')
+    (project / "csrc/chooser.cc").write_text(
+        'extern "C" int rung();\nextern "C" int answer() { return 100 + rung(); }\n'
+    )
+    rung = variant("rung", sources=["csrc/rung.cc"], macros={"STEP": step})
+    chooser = variant("chooser", sources=["csrc/chooser.cc"], rungs=["rung"])
+    both = config(project, rung, chooser)
+    for name in ("rung", "chooser"):
+        record = build.run(both, "toy", name, project / f"results/build/toy/{name}.json")
+    return record
+
+
+def test_a_dispatcher_holds_its_rungs_as_they_are_by_themselves(project: Path) -> None:
+    record = dispatched(project, 5)
+    assert answer(project, record) == 105
+    assert [source.path for source in record.sources] == ["csrc/chooser.cc", "csrc/rung.cc"]
+    assert re.search(r"took \w+: the object of csrc/rung.cc", log(project, record))
+    assert any("-DSTEP=5" in command for command in record.commands)
+    again = dispatched(project, 6)
+    assert answer(project, again) == 106
+    assert re.search(r"took \w+: the object of csrc/chooser.cc", log(project, again))
+    assert f"reused {record.signature}" in log(project, dispatched(project, 5))
 
 
 @pytest.mark.parametrize("file", ["lib.so", "build.json"])

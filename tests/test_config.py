@@ -3,6 +3,7 @@
 import copy
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -129,6 +130,24 @@ def test_a_fault_names_the_line(folder: Path) -> None:
         config.load(path)
 
 
+@pytest.mark.parametrize(
+    ("rung", "expected"),
+    [
+        ("v", "rungs[0]: no other variant of this name; allowed: tiled"),
+        ("tiles", "rungs[0]: no other variant of this name; allowed: tiled; did you mean 'tiled'?"),
+        ("tiled", "rungs[0]: tiled is of cuda tvm_ffi, v of cpu tvm_ffi"),
+    ],
+)
+def test_a_rung_is_another_variant_of_the_same_kind(folder: Path, rung: str, expected: str) -> None:
+    data = copy.deepcopy(GOOD)
+    variants: Any = data["operators"]["op"]["variants"]  # type: ignore[index]
+    variants["tiled"] = {**variants["v"], "device": "cuda"}
+    variants["v"]["rungs"] = [rung]
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(data, folder))
+    assert f"{OP}.variants.v.{expected}\n" in f"{caught.value}\n"
+
+
 def test_all_faults_come_at_once(folder: Path) -> None:
     data = changed(f"{OP}.variants.v.devcie", "cpu")
     data["gaet"] = {}
@@ -229,8 +248,8 @@ def test_the_source_is_named_from_the_root_and_a_stranger_is_copied(folder: Path
         ("operators.op.bench.families", ["normal"], "operators.op.bench.families: unknown key; allowed: cuda_shapes, "),
         ("operators.op.bench.family_shape", "small", "operators.op.bench.family_shape: unknown key"),
         ("operators.op.bench.seeds", [1], "operators.op.bench.seeds: unknown key"),
-        ("operators.op.variants.v.dtypes", ["float8_e4m3fn"], '"float8_e4m3fn" is not known'),
-        ("operators.op.variants.v.precision.p", "float8_e4m3fn", '"float8_e4m3fn" is not known'),
+        ("operators.op.variants.v.dtypes", ["float8_e5m2"], '"float8_e5m2" is not known'),
+        ("operators.op.variants.v.precision.p", "float8_e5m2", '"float8_e5m2" is not known'),
     ],
 )
 def test_what_would_be_ignored_is_refused(folder: Path, key: str, value: object, expected: str) -> None:

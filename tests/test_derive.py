@@ -30,7 +30,7 @@ def configured() -> dict[str, Any]:
     variants = {
         "slow": settings(["csrc/op/slow.cu"], idea="one | two"),
         "fast": settings(["csrc/op/fast.cu"], limits={"head_dim": [64]}, archs=["sm_90a"]),
-        "both": settings(["csrc/op/both.cu", "csrc/op/slow.cu", "csrc/op/fast.cu"]),
+        "both": settings(["csrc/op/both.cu"], rungs=["slow", "fast"]),
         "host": settings(["csrc/op/host.cc"], device="cpu"),
     }
     operator = {
@@ -60,7 +60,7 @@ After.
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    for name in ("slow.cu", "fast.cu", "both.cu", "host.cc", "binding.cc", "choices.h"):
+    for name in ("slow.cu", "fast.cu", "both.cu", "host.cc", "binding.cc"):
         records.atomic_write(tmp_path / "csrc/op" / name, "")
     records.atomic_write(tmp_path / "op.py", "")
     records.atomic_write(tmp_path / "csrc/README.md", README)
@@ -217,11 +217,6 @@ def test_choices_without_any_time_are_an_error(config: Config) -> None:
     (config.root / GPU / "bench/op-cuda.json").unlink()
     with pytest.raises(RecordError, match="no kept record has a time of any of its rungs"):
         derive.run(config)
-
-
-def test_only_a_variant_beside_a_choices_file_is_a_dispatcher(config: Config) -> None:
-    (config.root / "csrc/op/choices.h").unlink()
-    assert [file.path for file in derive.run(config)] == ["csrc/README.md"]
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

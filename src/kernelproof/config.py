@@ -59,6 +59,7 @@ class VariantConfig:
     idea: str = ""
     abi: str = "tvm_ffi"
     sources: list[str] = field(default_factory=list)
+    rungs: list[str] = field(default_factory=list)  # of a dispatcher: variants that its library holds too
     entry: str = "run"
     macros: dict[str, Any] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
@@ -656,7 +657,20 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
                 at: Key = (*here, group, variant_name)
                 for index, source in enumerate(variant["sources"]):
                     yield from missing((*at, "sources", index), source)
+                for index, rung in enumerate(variant["rungs"]):
+                    if wrong := _rung_fault(rung, variant, operator["variants"]):
+                        yield fault((*at, "rungs", index), wrong)
                 yield from (fault(at, message) for message in _variant_faults(variant, operator))
+
+
+def _rung_fault(rung: str, variant: dict[str, Any], variants: dict[str, Any]) -> str | None:
+    """Why a variant cannot be a rung of another, or None."""
+    others = {name for name, other in variants.items() if not other["rungs"] and name != variant["name"]}
+    if rung not in others:
+        return f"no other variant of this name; {_allowed(others)}{_nearest(rung, others)}"
+    kind = variant["device"], variant["abi"]
+    found = variants[rung]["device"], variants[rung]["abi"]
+    return None if found == kind else f"{rung} is of {' '.join(found)}, {variant['name']} of {' '.join(kind)}"
 
 
 def _variant_faults(variant: dict[str, Any], operator: dict[str, Any]) -> Iterator[str]:

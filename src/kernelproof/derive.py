@@ -5,8 +5,7 @@
     csrc/<operator>/choices.h           for a dispatcher: which of its rungs was fastest where
 
 TABLE is `measured` (each rung's time, rate, ratio to the best peer, resources) or `takes` (what it accepts, from the
-configuration). A dispatcher is a variant of several sources whose first lies beside a `choices.h`; each of the others
-is a rung, named like its file, its namespace and its own variant.
+configuration). A dispatcher is a variant with `rungs`; each is a namespace of its own name.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ def run(config: Config, *, check: bool = False) -> list[Derived]:
     found = [_compared(config.root, README, _readme(config, kept))]
     for operator in config.operators.values():
         for variant in operator.variants.values():
-            if rungs := _rungs(config, variant):
+            if variant.rungs:
                 path = Path(variant.sources[0]).with_name(CHOICES)
-                found.append(_compared(config.root, path, _choices(operator, variant, rungs, kept)))
+                found.append(_compared(config.root, path, _choices(operator, variant, kept)))
     for file in found:
         if not check and not file.current:
             records.atomic_write(config.root / file.path, file.text)
@@ -266,13 +265,6 @@ def _limit(name: str, values: Sequence[object]) -> str:
 # --- the dispatcher's choices -----------------------------------------------------------------------------------------
 
 
-def _rungs(config: Config, variant: VariantConfig) -> list[str]:
-    """The rungs of a dispatcher; none for any other variant."""
-    first, *others = variant.sources or [""]
-    beside = config.root / Path(first).with_name(CHOICES) if others else None
-    return [Path(source).stem for source in others] if beside and beside.is_file() else []
-
-
 @dataclass(frozen=True)
 class Choice:
     """One measured case: its row in the table, and the rungs by time (µs), the fastest first."""
@@ -289,8 +281,8 @@ class Choice:
         return dims["head_dim"], dims["batch"] * dims["heads"] * dims["seq"], dims.get("seq_k", dims["seq"])
 
 
-def _choices(operator: OperatorConfig, variant: VariantConfig, rungs: Sequence[str], kept: Sequence[Kept]) -> str:
-    chosen = [choice for machine in kept for choice in _measured_choices(operator, variant, rungs, machine)]
+def _choices(operator: OperatorConfig, variant: VariantConfig, kept: Sequence[Kept]) -> str:
+    chosen = [choice for machine in kept for choice in _measured_choices(operator, variant, machine)]
     if not chosen:
         raise RecordError(
             "no kept record has a time of any of its rungs",
@@ -299,20 +291,18 @@ def _choices(operator: OperatorConfig, variant: VariantConfig, rungs: Sequence[s
         )
     declared = [
         f"namespace {rung} {{\nKERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream);\n}}"
-        for rung in sorted(rungs)
+        for rung in sorted(variant.rungs)
     ]
     lines = [line for choice in chosen for line in _choice_lines(choice)]
-    return CHOICES_TEXT.format(declared="\n".join(declared), rungs=len(rungs), lines="\n".join(lines))
+    return CHOICES_TEXT.format(declared="\n".join(declared), rungs=len(variant.rungs), lines="\n".join(lines))
 
 
-def _measured_choices(
-    operator: OperatorConfig, variant: VariantConfig, rungs: Sequence[str], machine: Kept
-) -> Iterator[Choice]:
+def _measured_choices(operator: OperatorConfig, variant: VariantConfig, machine: Kept) -> Iterator[Choice]:
     """The cases of one machine, in the dispatcher's first data type: the others cost the same."""
     bench = machine.read(BenchRecord, "bench", f"{operator.name}-{variant.device}")
     major, _, minor = machine.gpu.get("compute_capability", "0.0").partition(".")
     for case in bench.cases if bench else []:
-        timed = [(median, rung) for rung in rungs if (median := _median_us(bench, rung, case)) is not None]
+        timed = [(median, rung) for rung in variant.rungs if (median := _median_us(bench, rung, case)) is not None]
         if timed and case.dtype == variant.dtypes[0]:
             yield Choice(machine.name, 10 * int(major) + int(minor), case, sorted(timed))
 
