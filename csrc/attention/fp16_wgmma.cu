@@ -163,6 +163,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
             if (kTurns && kConsumers > 1) named_barrier_arrive<2 * kWarpgroupSize>(kTurnBarrier + next);
         };
         const auto release = [&](uint64_t *empty) {
+            __syncwarp();  // no lane may still wait for the phase that this ends
             if (lane == 0) mbarrier_arrive(empty);
         };
         if (consumer == kConsumers - 1) pass_turn();  // the first consumer begins
