@@ -28,7 +28,7 @@ constexpr int kPitch = kDim + kVector;
 template <int kTileRows, int kDim, typename T>
 __device__ __forceinline__ void load_tile(T *to_smem,     // [kTileRows, kPitch]
                                           const T *from,  // [rows, kDim]
-                                          int64_t stride, int64_t rows, bool aligned) {
+                                          int64_t stride, int rows, bool aligned) {
     constexpr int kStep = kThreads * kVector / kDim;
     static_assert(kTileRows % kStep == 0, "every thread copies as much as the others");
     if (aligned) {
@@ -73,6 +73,8 @@ __global__ void __maxnreg__(kMaxRegisters) attention(AttentionArgs args, Softmax
     const int all_see = visible_end(args, warp_row);                       // keys before it: every row of the warp
     const int none_sees = visible_end(args, warp_row + kRowsPerWarp - 1);  // keys from it on: no row
     const int block_end = visible_end(args, first_row + kRows - 1);
+    const int query_rows = args.query_rows - first_row < kRows ? args.query_rows - first_row : kRows;
+    const int key_rows = args.key_rows;
 
     extern __shared__ __align__(128) unsigned char smem[];
     T *Q_smem = reinterpret_cast<T *>(smem);        // [kRows, kPitch]
@@ -92,7 +94,7 @@ __global__ void __maxnreg__(kMaxRegisters) attention(AttentionArgs args, Softmax
     const auto load_stage = [&](int key) {
         if (key < block_end) {
             const int to = key / kKeys % kStages * kKeys * kPitch + my_smem;
-            const int64_t rows = args.key_rows - key - my_row;
+            const int rows = key_rows - key - my_row;
             load_tile<kKeys, kDim>(K_smem + to, k_next, args.k_stride.row, rows, aligned);
             load_tile<kKeys, kDim>(V_smem + to, v_next, args.v_stride.row, rows, aligned);
             k_next += kKeys * args.k_stride.row;
@@ -102,7 +104,7 @@ __global__ void __maxnreg__(kMaxRegisters) attention(AttentionArgs args, Softmax
     };
 
     load_tile<kRows, kDim>(Q_smem + my_smem, q + (first_row + my_row) * args.q_stride.row + my_column,
-                           args.q_stride.row, args.query_rows - first_row - my_row, aligned);
+                           args.q_stride.row, query_rows - my_row, aligned);
     load_stage(0);
     for (int key = 0; key < block_end; key += kKeys) {
         load_stage(key + kKeys);
@@ -113,7 +115,7 @@ __global__ void __maxnreg__(kMaxRegisters) attention(AttentionArgs args, Softmax
         if (key < none_sees) {
             // S = Q K^T
             float s_rmem[kKeys / 8][4] = {};
-#pragma unroll 4  // more and registers spill at head_dim 128
+#pragma unroll 2  // more and registers spill at head_dim 128
             for (int d = 0; d < kDim; d += 16) {
                 const uint32_t q_rmem[4] = {load_pair(warp_q_smem + d), load_pair(warp_q_smem + d + 8 * kPitch),
                                             load_pair(warp_q_smem + d + 8),

@@ -52,7 +52,7 @@ constexpr int kBlocksPerMultiprocessor = kRowTiles == 1 ? 3 : FP16_SWIZZLED_BLOC
 template <int kTileRows, int kDim, typename T>
 __device__ __forceinline__ void load_tile(T *to_smem,     // [kTileRows, kDim]
                                           const T *from,  // [rows, kDim]
-                                          int64_t stride, int64_t rows, bool aligned) {
+                                          int64_t stride, int rows, bool aligned) {
     constexpr int kStep = kThreads * kVector / kDim;
     static_assert(kTileRows % kStep == 0, "every thread copies as much as the others");
     static_assert(kStep % 8 == 0, "a thread's rows are permuted alike");
@@ -96,6 +96,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kRowTiles>)
     const int all_see = visible_end(args, warp_row);                         // keys before it: every row of the warp
     const int none_sees = visible_end(args, warp_row + kRowTiles * 16 - 1);  // keys from it on: no row
     const int block_end = visible_end(args, first_row + kRows - 1);
+    const int query_rows = args.query_rows - first_row < kRows ? args.query_rows - first_row : kRows;
+    const int key_rows = args.key_rows;
 
     extern __shared__ __align__(128) unsigned char smem[];
     T *Q_smem = reinterpret_cast<T *>(smem);  // [kRows, kDim]
@@ -118,7 +120,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kRowTiles>)
             T *to_smem = KV_smem + tile % kStages * kTile + my_smem;
             const T *&next = tile % 2 == 0 ? k_next : v_next;
             const int64_t stride = tile % 2 == 0 ? args.k_stride.row : args.v_stride.row;
-            load_tile<kKeys, kDim>(to_smem, next, stride, args.key_rows - key - my_row, aligned);
+            load_tile<kKeys, kDim>(to_smem, next, stride, key_rows - key - my_row, aligned);
             next += kKeys * stride;
         }
         cp_async_commit();  // an empty group too: what is under way is counted in groups
@@ -138,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kRowTiles>)
     const T *warp_q_smem = Q_smem + warp * kRowTiles * 16 * kDim;
 
     load_tile<kRows, kDim>(Q_smem + my_smem, q + (first_row + my_row) * args.q_stride.row + my_chunk * kVector,
-                           args.q_stride.row, args.query_rows - first_row - my_row, aligned);
+                           args.q_stride.row, query_rows - my_row, aligned);
 #pragma unroll
     for (int tile = 0; tile < kStages - 1; ++tile) fetch(tile);
 

@@ -30,7 +30,7 @@ __device__ __forceinline__ WeightBase weight_base(float highest, float factor, f
 
 // What sums over earlier weights are multiplied by when the highest score rises from `before` to `highest`.
 __device__ __forceinline__ float shrink_factor(float before, float highest, float factor, float bias) {
-    if (before == highest || before == -INFINITY) return 1.0f;  // nothing to shrink
     const WeightBase from = weight_base(before, factor, bias), to = weight_base(highest, factor, bias);
-    return exp2_approx((to.base - from.base) - (to.rest - from.rest));
+    const float shrink = exp2_approx((to.base - from.base) - (to.rest - from.rest));
+    return before == -INFINITY ? 1.0f : shrink;  // there is nothing to shrink yet
 }
