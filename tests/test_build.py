@@ -517,6 +517,19 @@ def test_spills_break_the_budget_and_not_the_build(project: Path) -> None:
 
 
 @needs_cuda
+def test_a_dispatchers_rungs_are_built_for_their_own_architectures_and_held_to_their_own_budgets(project: Path) -> None:
+    (project / "csrc/chooser.cu").write_text("int chosen() { return 1; }\n")
+    rung = cuda("scale", archs=["sm_90a"], budget=Budget(1, 0, 0))
+    chooser = cuda("chooser", sources=["csrc/chooser.cu"], rungs=["scale"], archs=["sm_89", "sm_90a"])
+    output = project / "results/build/toy/chooser.json"
+    record = build.run(config(project, rung, chooser), "toy", "chooser", output)
+    library(project, record)
+    assert [Path(cubin.path).name for cubin in record.cubins] == ["0-sm_89.cubin", "0-sm_90a.cubin", "1-sm_90a.cubin"]
+    assert [len(cubin.kernels) for cubin in record.cubins] == [0, 0, 1]
+    assert record.budget == []
+
+
+@needs_cuda
 def test_cuda_compile_error(project: Path) -> None:
     record = built(project, cuda("broken", sources=["csrc/broken.cu"]))
     assert record.status == "failed"
