@@ -17,8 +17,11 @@
 #ifndef KERNELPROOF_KEYS_128
     #define KERNELPROOF_KEYS_128 128
 #endif
-#ifndef KERNELPROOF_STAGES  // of the ring
+#ifndef KERNELPROOF_STAGES  // of the rings of keys and values
     #define KERNELPROOF_STAGES 2
+#endif
+#ifndef KERNELPROOF_QUERIES  // stages of the ring of queries
+    #define KERNELPROOF_QUERIES 2
 #endif
 #ifndef KERNELPROOF_TURNS  // 0: warpgroups queue their products as they come
     #define KERNELPROOF_TURNS 1
@@ -29,12 +32,10 @@
 
 namespace fp16_wgmma {
 
-constexpr int kStages = KERNELPROOF_STAGES;
+constexpr int kStages = KERNELPROOF_STAGES, kQueries = KERNELPROOF_QUERIES;
 constexpr bool kTurns = KERNELPROOF_TURNS != 0;
 constexpr int kColumns = kSwizzleBytes / 2;  // 16-bit columns of a slab, the widest tile that can be swizzled
 constexpr int kTurnBarrier = 1;              // named barriers kTurnBarrier + consumer, then one for each consumer alone
-constexpr int kRegistersOfBlock = 64 * 1024;
-constexpr int kSharedOfBlock = 227 * 1024;
 constexpr int kProducerRegisters = 24;
 
 template <int kDim>
@@ -45,8 +46,8 @@ struct Tiling {
     static constexpr int kThreads = (kConsumers + 1) * kWarpgroupSize;
     static constexpr int kSlabs = kDim / kColumns;
     static constexpr int kQBytes = kRows * kDim * 2, kTileBytes = kKeys * kDim * 2;  // of K or V
-    static constexpr int kSharedBytes = kQBytes + 2 * kStages * kTileBytes + kSwizzleAlign;
-    static constexpr int kShare = (kRegistersOfBlock / kWarpgroupSize - kProducerRegisters) / kConsumers / 8 * 8;
+    static constexpr int kSharedBytes = kQueries * kQBytes + 2 * kStages * kTileBytes + kSwizzleAlign;
+    static constexpr int kShare = (kBlockRegisters / kWarpgroupSize - kProducerRegisters) / kConsumers / 8 * 8;
     static constexpr int kConsumerRegisters = kShare < 240 ? kShare : 240;
 
     static_assert(kDim % kColumns == 0, "a row is a whole number of 128-byte slabs");
@@ -55,7 +56,7 @@ struct Tiling {
     static_assert(kKeys <= 256 && kRows <= 256, "a box of the copy engine has at most 256 rows");
     static_assert(kConsumers >= 1 && kConsumers <= 3, "more than three accumulators do not fit in the registers");
     static_assert(kStages >= 2, "K of the next tile is loaded before V of this one");
-    static_assert(kSharedBytes + 1024 <= kSharedOfBlock, "the ring does not fit in shared memory");
+    static_assert(kSharedBytes + 256 <= kBlockSharedBytes, "the rings do not fit in shared memory");
 };
 
 // S = Q K^T for 64 rows
@@ -96,20 +97,17 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
     const int consumer = warp / kWarpgroupWarps - 1;  // -1: the producer
 
     extern __shared__ char dynamic_smem[];
-    char *Q_smem = dynamic_smem + (-shared_address(dynamic_smem) & (kSwizzleAlign - 1));  // [kSlabs, kRows, 64]
-    char *K_smem = Q_smem + Tile::kQBytes;               // [kStages, kSlabs, kKeys, 64]
-    char *V_smem = K_smem + kStages * Tile::kTileBytes;  // [kStages, kSlabs, kKeys, 64]
-    __shared__ uint64_t q_full, q_empty, k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
+    char *Q_smem =
+        dynamic_smem + (-shared_address(dynamic_smem) & (kSwizzleAlign - 1));  // [kQueries, kSlabs, kRows, 64]
+    char *K_smem = Q_smem + kQueries * Tile::kQBytes;                          // [kStages, kSlabs, kKeys, 64]
+    char *V_smem = K_smem + kStages * Tile::kTileBytes;                        // [kStages, kSlabs, kKeys, 64]
+    __shared__ Ring<kQueries> q_ring;
+    __shared__ Ring<kStages> k_ring, v_ring;
 
     if (threadIdx.x == 0) {
-        mbarrier_init(&q_full, 1);
-        mbarrier_init(&q_empty, kConsumers * kWarpgroupWarps);
-        for (int i = 0; i < kStages; ++i) {
-            mbarrier_init(&k_full[i], 1);
-            mbarrier_init(&k_empty[i], kConsumers * kWarpgroupWarps);
-            mbarrier_init(&v_full[i], 1);
-            mbarrier_init(&v_empty[i], kConsumers * kWarpgroupWarps);
-        }
+        q_ring.init(kConsumers * kWarpgroupWarps);
+        k_ring.init(kConsumers * kWarpgroupWarps);
+        v_ring.init(kConsumers * kWarpgroupWarps);
         mbarrier_init_fence();
     }
     __syncthreads();
@@ -117,9 +115,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
     if (consumer < 0) {
         registers_release<kProducerRegisters>();
         if (warp != 0 || lane != 0) return;
-        tensor_map_prefetch(&q_map);
-        tensor_map_prefetch(&k_map);
-        tensor_map_prefetch(&v_map);
+        for (const CUtensorMap *map : {&q_map, &k_map, &v_map}) tensor_map_prefetch(map);
         const auto load = [](char *to_smem, int rows, const CUtensorMap *map, uint64_t *full, int row, int head,
                              int batch) {
             mbarrier_arrive_expect(full, rows * kDim * 2);
@@ -127,31 +123,31 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                 tensor_copy_4d(to_smem + slab * rows * kSwizzleBytes, map, full, slab * kColumns, row, head, batch);
             }
         };
+        Place<kQueries> q_at;
         Place<kStages> k_at, v_at;
-        uint32_t q_parity = 1;
         for (int64_t round = 0; snake(round) < schedule.items; ++round) {
             const Item item = item_at<kRows, kKeys>(args, schedule, snake(round));
-            mbarrier_wait(&q_empty, q_parity);
-            q_parity ^= 1;
-            load(Q_smem, kRows, &q_map, &q_full, item.first_row, item.head, item.batch);
+            mbarrier_wait(&q_ring.empty[q_at.stage], q_at.parity ^ 1);
+            load(Q_smem + q_at.stage * Tile::kQBytes, kRows, &q_map, &q_ring.full[q_at.stage], item.first_row,
+                 item.head, item.batch);
+            q_at.advance();
             for (int tile = item.tiles - 1; tile >= -1; --tile) {  // from the diagonal down; V one tile behind K
                 if (tile >= 0) {
-                    mbarrier_wait(&k_empty[k_at.stage], k_at.parity ^ 1);
-                    load(K_smem + k_at.stage * Tile::kTileBytes, kKeys, &k_map, &k_full[k_at.stage], tile * kKeys,
+                    mbarrier_wait(&k_ring.empty[k_at.stage], k_at.parity ^ 1);
+                    load(K_smem + k_at.stage * Tile::kTileBytes, kKeys, &k_map, &k_ring.full[k_at.stage], tile * kKeys,
                          item.key_head, item.batch);
                     k_at.advance();
                 }
                 if (tile + 1 < item.tiles) {
-                    mbarrier_wait(&v_empty[v_at.stage], v_at.parity ^ 1);
-                    load(V_smem + v_at.stage * Tile::kTileBytes, kKeys, &v_map, &v_full[v_at.stage], (tile + 1) * kKeys,
-                         item.key_head, item.batch);
+                    mbarrier_wait(&v_ring.empty[v_at.stage], v_at.parity ^ 1);
+                    load(V_smem + v_at.stage * Tile::kTileBytes, kKeys, &v_map, &v_ring.full[v_at.stage],
+                         (tile + 1) * kKeys, item.key_head, item.batch);
                     v_at.advance();
                 }
             }
         }
     } else {
         registers_claim<Tile::kConsumerRegisters>();
-        const uint64_t q = swizzled_descriptor(Q_smem + consumer * kWarpgroupRows * kSwizzleBytes);
         const uint64_t k = swizzled_descriptor(K_smem), v = swizzled_descriptor(V_smem, kSlabBytes);
         const int own_row = consumer * kWarpgroupRows + warp % kWarpgroupWarps * 16 + lane / 4;
 
@@ -168,8 +164,8 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
         };
         if (consumer == kConsumers - 1) pass_turn();  // the first consumer begins
 
+        Place<kQueries> q_at;
         Place<kStages> k_at, v_at;
-        uint32_t q_parity = 0;
         for (int64_t round = 0; snake(round) < schedule.items; ++round) {
             const Item item = item_at<kRows, kKeys>(args, schedule, snake(round));
             const int64_t row = item.first_row + own_row, first_row = item.first_row + consumer * kWarpgroupRows;
@@ -194,28 +190,30 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                 }
             };
 
-            mbarrier_wait(&q_full, q_parity);
-            q_parity ^= 1;
+            mbarrier_wait(&q_ring.full[q_at.stage], q_at.parity);
+            char *own_q_smem = Q_smem + q_at.stage * Tile::kQBytes + consumer * kWarpgroupRows * kSwizzleBytes;
+            const uint64_t q = swizzled_descriptor(own_q_smem);
             if (scale.sign != 1.0f) {
-                change_sign(Q_smem + consumer * kWarpgroupRows * kSwizzleBytes, Tile::kSlabs, kQSlabBytes, scale.sign,
-                            kTurnBarrier + kConsumers + consumer);
+                change_sign(own_q_smem, Tile::kSlabs, kQSlabBytes, scale.sign, kTurnBarrier + kConsumers + consumer);
             }
             for (int tile = item.tiles - 1; tile >= tiles; --tile) {  // seen by other warpgroups only
-                mbarrier_wait(&k_full[k_at.stage], k_at.parity);
-                release(&k_empty[k_at.stage]);
+                mbarrier_wait(&k_ring.full[k_at.stage], k_at.parity);
+                release(&k_ring.empty[k_at.stage]);
                 k_at.advance();
-                mbarrier_wait(&v_full[v_at.stage], v_at.parity);
-                release(&v_empty[v_at.stage]);
+                mbarrier_wait(&v_ring.full[v_at.stage], v_at.parity);
+                release(&v_ring.empty[v_at.stage]);
                 v_at.advance();
                 if (tile > 0) take_turn(), pass_turn();
             }
+            if (tiles == 0) release(&q_ring.empty[q_at.stage]);
             int tile = tiles - 1;
             if (tiles > 0) {
-                mbarrier_wait(&k_full[k_at.stage], k_at.parity);
+                mbarrier_wait(&k_ring.full[k_at.stage], k_at.parity);
                 wgmma_fence();
                 queue_scores<T, kDim>(s_rmem, q, descriptor_advance(k, k_at.stage * Tile::kTileBytes));
                 wgmma_wait<0>(s_rmem);
-                release(&k_empty[k_at.stage]);
+                if (tile == 0) release(&q_ring.empty[q_at.stage]);
+                release(&k_ring.empty[k_at.stage]);
                 k_at.advance();
                 look_at(tile);
                 softmax<T, true>(s_rmem, rows, visible, scale.factor);
@@ -224,20 +222,21 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                 // The scores of a tile are queued before the output of the tile before, so that the softmax of the one
                 // hides the product of the other.
                 const auto step = [&](auto masked) {
-                    mbarrier_wait(&k_full[k_at.stage], k_at.parity);
-                    mbarrier_wait(&v_full[v_at.stage], v_at.parity);
+                    mbarrier_wait(&k_ring.full[k_at.stage], k_at.parity);
+                    mbarrier_wait(&v_ring.full[v_at.stage], v_at.parity);
                     take_turn();
                     wgmma_fence();
                     queue_scores<T, kDim>(s_rmem, q, descriptor_advance(k, k_at.stage * Tile::kTileBytes));
                     queue_output<T>(o_rmem, p_rmem, descriptor_advance(v, v_at.stage * Tile::kTileBytes));
                     pass_turn();
                     wgmma_wait<1>(s_rmem);
-                    release(&k_empty[k_at.stage]);
+                    if (tile == 0) release(&q_ring.empty[q_at.stage]);
+                    release(&k_ring.empty[k_at.stage]);
                     k_at.advance();
                     look_at(tile);
                     softmax<T, decltype(masked)::value>(s_rmem, rows, visible, scale.factor);
                     wgmma_wait<0>(o_rmem);
-                    release(&v_empty[v_at.stage]);
+                    release(&v_ring.empty[v_at.stage]);
                     v_at.advance();
                     scale_rows(o_rmem, rows.shrink);
                     pack_weights<T>(p_rmem, s_rmem);
@@ -245,13 +244,13 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                 while (--tile >= whole_tiles) step(std::true_type());
                 for (; tile >= 0; --tile) step(std::false_type());
             }
-            release(&q_empty);
+            q_at.advance();
             if (tiles > 0) {
-                mbarrier_wait(&v_full[v_at.stage], v_at.parity);
+                mbarrier_wait(&v_ring.full[v_at.stage], v_at.parity);
                 wgmma_fence();
                 queue_output<T>(o_rmem, p_rmem, descriptor_advance(v, v_at.stage * Tile::kTileBytes));
                 wgmma_wait<0>(o_rmem);
-                release(&v_empty[v_at.stage]);
+                release(&v_ring.empty[v_at.stage]);
                 v_at.advance();
             }
             normalise(o_rmem, rows);

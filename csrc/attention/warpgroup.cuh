@@ -74,6 +74,18 @@ __device__ __forceinline__ int64_t snake(int64_t round) {
     return round * gridDim.x + (round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
 }
 
+// The barriers of a ring of tiles: one thread fills a stage, every warp of the consumers empties it.
+template <int kStages>
+struct Ring {
+    uint64_t full[kStages], empty[kStages];
+    __device__ __forceinline__ void init(int consumer_warps) {
+        for (int i = 0; i < kStages; ++i) {
+            mbarrier_init(&full[i], 1);
+            mbarrier_init(&empty[i], consumer_warps);
+        }
+    }
+};
+
 // A place in a ring of kStages tiles and the parity of the phase in which it is used.
 template <int kStages>
 struct Place {

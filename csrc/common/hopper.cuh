@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <type_traits>
 
+constexpr int kBlockRegisters = 64 * 1024;     // of a block alone on its multiprocessor
+constexpr int kBlockSharedBytes = 227 * 1024;  // likewise
 constexpr int kWarpgroupSize = 128;
 constexpr int kWarpgroupWarps = 4;
 constexpr int kWarpgroupRows = 64;        // of a wgmma
