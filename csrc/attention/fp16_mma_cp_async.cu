@@ -1,6 +1,6 @@
 // Attention forward with mma.sync, whose register layout is documented: the accumulator of Q K^T has the layout of the
 // left operand of P V, so scores become weights in registers and never touch memory. A warp owns 16 query rows.
-// cp.async fetches the next tile of keys and values while this one is multiplied.
+// cp.async fetches the next tile of keys or values while this one is multiplied.
 #include "../common/cp_async.cuh"
 #include "../common/cuda_launch.h"
 #include "../common/element.cuh"
@@ -13,11 +13,11 @@ namespace fp16_mma_cp_async {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarpSize;
-constexpr int kRowsPerWarp = 16;
-constexpr int kRows = kWarps * kRowsPerWarp;  // query rows of a block
-constexpr int kStages = 2;                    // tiles of keys and values: one to work on, one to fill
-constexpr int kVector = 8;                    // 16-bit elements of a 16-byte access
-constexpr int kMaxRegisters = 120;            // four blocks of a multiprocessor, and the budget of config.yaml
+constexpr int kRowTiles = 1;                    // 16 query rows each that a warp owns
+constexpr int kRows = kWarps * kRowTiles * 16;  // query rows of a block
+constexpr int kStages = 2;                      // tiles of keys or of values, in turn: one to work on, one to fill
+constexpr int kVector = 8;                      // 16-bit elements of a 16-byte access
+constexpr int kMaxRegisters = 120;              // four blocks of a multiprocessor, and the budget of config.yaml
 
 // 16 bytes more than a multiple of 128: the fragments' 8 rows start 4 banks apart.
 template <int kDim>
@@ -52,14 +52,47 @@ __device__ __forceinline__ uint32_t load_pair(const T *from_smem) {
     return *reinterpret_cast<const uint32_t *>(from_smem);
 }
 
+// Online softmax of 16 rows: turns a lane's scores of rows g and g + 8 into weights, four lanes a row.
+template <typename T, int kTiles>
+__device__ __forceinline__ void weigh(float (&s_rmem)[kTiles][4], float factor, float (&highest)[2], float (&total)[2],
+                                      float (&shrink)[2]) {
+    constexpr float kBias = kWeightBias<T>;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const float before = highest[r];
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+            highest[r] = fmaxf(highest[r], fmaxf(s_rmem[n][2 * r], s_rmem[n][2 * r + 1]));
+        }
+        highest[r] = fmaxf(highest[r], __shfl_xor_sync(kAllLanes, highest[r], 1));
+        highest[r] = fmaxf(highest[r], __shfl_xor_sync(kAllLanes, highest[r], 2));
+        shrink[r] = shrink_factor(before, highest[r], factor, kBias);
+        total[r] *= shrink[r];
+        WeightBase at = weight_base(highest[r], factor, kBias);
+        if (at.rest != 0.0f) {
+#pragma unroll
+            for (int n = 0; n < kTiles; ++n) s_rmem[n][2 * r] -= highest[r], s_rmem[n][2 * r + 1] -= highest[r];
+            at.base = kBias;
+        }
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+            for (int i = 2 * r; i < 2 * r + 2; ++i) {
+                s_rmem[n][i] = exp2_approx(fmaf(s_rmem[n][i], factor, at.base));
+                total[r] += s_rmem[n][i];
+            }
+        }
+    }
+}
+
 template <typename T, int kDim, int kKeys>
 __global__ void __maxnreg__(kMaxRegisters) attention(AttentionArgs args, SoftmaxScale scale, bool aligned) {
     static_assert(kDim % 16 == 0 && kKeys % 16 == 0, "mma multiplies 16 x 16 by 16 x 8");
     constexpr int kPitch = fp16_mma_cp_async::kPitch<kDim>;
-    constexpr float kBias = kWeightBias<T>;
+    constexpr int kTile = kKeys * kPitch;
 
     // Lane 4 g + t of a warp holds rows g and g + 8 of accumulators, columns 2 t and 2 t + 1 (common/mma.cuh).
-    const int warp = threadIdx.x / kWarpSize, g = threadIdx.x % kWarpSize / 4, t = threadIdx.x % 4;
+    const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
     const int64_t row_tiles = (args.query_rows + kRows - 1) / kRows;
     const int64_t first_row = (row_tiles - 1 - blockIdx.x % row_tiles) * kRows;  // under a mask the longest begin
     const int64_t head = blockIdx.x / row_tiles % args.query_heads;
@@ -69,152 +102,152 @@ __global__ void __maxnreg__(kMaxRegisters) attention(AttentionArgs args, Softmax
     const T *k = static_cast<const T *>(args.k) + batch * args.k_stride.batch + key_head * args.k_stride.head;
     const T *v = static_cast<const T *>(args.v) + batch * args.v_stride.batch + key_head * args.v_stride.head;
     T *o = static_cast<T *>(args.o) + batch * args.o_stride.batch + head * args.o_stride.head;
-    const int64_t warp_row = first_row + warp * kRowsPerWarp;
-    const int all_see = visible_end(args, warp_row);                       // keys before it: every row of the warp
-    const int none_sees = visible_end(args, warp_row + kRowsPerWarp - 1);  // keys from it on: no row
+    const int64_t warp_row = first_row + warp * kRowTiles * 16;
+    const int all_see = visible_end(args, warp_row);                         // keys before it: every row of the warp
+    const int none_sees = visible_end(args, warp_row + kRowTiles * 16 - 1);  // keys from it on: no row
     const int block_end = visible_end(args, first_row + kRows - 1);
     const int query_rows = args.query_rows - first_row < kRows ? args.query_rows - first_row : kRows;
     const int key_rows = args.key_rows;
 
     extern __shared__ __align__(128) unsigned char smem[];
-    T *Q_smem = reinterpret_cast<T *>(smem);        // [kRows, kPitch]
-    T *K_smem = Q_smem + kRows * kPitch;            // [kStages, kKeys, kPitch]
-    T *V_smem = K_smem + kStages * kKeys * kPitch;  // [kStages, kKeys, kPitch]
-    const T *warp_q_smem = Q_smem + (warp * kRowsPerWarp + g) * kPitch + 2 * t;
+    T *Q_smem = reinterpret_cast<T *>(smem);  // [kRows, kPitch]
+    T *KV_smem = Q_smem + kRows * kPitch;     // [kStages, kKeys, kPitch]
 
-    float o_rmem[kDim / 8][4] = {};
-    float highest[2] = {-INFINITY, -INFINITY};  // rows g, g + 8
-    float total[2] = {};                        // this lane's share of the rows' sums of weights
+    float o_rmem[kRowTiles][kDim / 8][4] = {};
+    float highest[kRowTiles][2];     // rows g, g + 8 of each 16
+    float total[kRowTiles][2] = {};  // this lane's share of the rows' sums of weights
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) highest[m][0] = highest[m][1] = -INFINITY;
 
-    // Loading: 16 bytes of every few rows are this thread's.
-    const int my_row = threadIdx.x / (kDim / kVector), my_column = threadIdx.x % (kDim / kVector) * kVector;
-    const int my_smem = my_row * kPitch + my_column;
-    const T *k_next = k + my_row * args.k_stride.row + my_column;
-    const T *v_next = v + my_row * args.v_stride.row + my_column;
-    const auto load_stage = [&](int key) {
+    // Loading: 16 bytes of every few rows are this thread's. Tile 2 i holds keys, tile 2 i + 1 their values.
+    const int my_row = threadIdx.x / (kDim / kVector), my_chunk = threadIdx.x % (kDim / kVector);
+    const int my_smem = my_row * kPitch + my_chunk * kVector;
+    const T *k_next = k + my_row * args.k_stride.row + my_chunk * kVector;
+    const T *v_next = v + my_row * args.v_stride.row + my_chunk * kVector;
+    const auto fetch = [&](int tile) {
+        const int key = tile / 2 * kKeys;
         if (key < block_end) {
-            const int to = key / kKeys % kStages * kKeys * kPitch + my_smem;
-            const int rows = key_rows - key - my_row;
-            load_tile<kKeys, kDim>(K_smem + to, k_next, args.k_stride.row, rows, aligned);
-            load_tile<kKeys, kDim>(V_smem + to, v_next, args.v_stride.row, rows, aligned);
-            k_next += kKeys * args.k_stride.row;
-            v_next += kKeys * args.v_stride.row;
+            T *to_smem = KV_smem + tile % kStages * kTile + my_smem;
+            const T *&next = tile % 2 == 0 ? k_next : v_next;
+            const int64_t stride = tile % 2 == 0 ? args.k_stride.row : args.v_stride.row;
+            load_tile<kKeys, kDim>(to_smem, next, stride, key_rows - key - my_row, aligned);
+            next += kKeys * stride;
         }
         cp_async_commit();  // an empty group too: what is under way is counted in groups
     };
+    // Makes a tile readable by all, and fills the place of the one before, which everyone has left.
+    const auto enter = [&](int tile) {
+        cp_async_wait<kStages - 2>();
+        __syncthreads();
+        fetch(tile + kStages - 1);
+        return KV_smem + tile % kStages * kTile;
+    };
+    const T *warp_q_smem = Q_smem + warp * kRowTiles * 16 * kPitch;
 
-    load_tile<kRows, kDim>(Q_smem + my_smem, q + (first_row + my_row) * args.q_stride.row + my_column,
+    load_tile<kRows, kDim>(Q_smem + my_smem, q + (first_row + my_row) * args.q_stride.row + my_chunk * kVector,
                            args.q_stride.row, query_rows - my_row, aligned);
-    load_stage(0);
-    for (int key = 0; key < block_end; key += kKeys) {
-        load_stage(key + kKeys);
-        cp_async_wait<1>();
-        __syncthreads();  // the tile is there for everyone
-        const int at = key / kKeys % kStages * kKeys * kPitch;
+#pragma unroll
+    for (int tile = 0; tile < kStages - 1; ++tile) fetch(tile);
 
+    for (int tile = 0, key = 0; key < block_end; tile += 2, key += kKeys) {
+        const T *K_smem = enter(tile);
+        float s_rmem[kRowTiles][kKeys / 8][4] = {};
         if (key < none_sees) {
             // S = Q K^T
-            float s_rmem[kKeys / 8][4] = {};
 #pragma unroll 2  // more and registers spill at head_dim 128
             for (int d = 0; d < kDim; d += 16) {
-                const uint32_t q_rmem[4] = {load_pair(warp_q_smem + d), load_pair(warp_q_smem + d + 8 * kPitch),
-                                            load_pair(warp_q_smem + d + 8),
-                                            load_pair(warp_q_smem + d + 8 * kPitch + 8)};
+                uint32_t q_rmem[kRowTiles][4];
 #pragma unroll
-                for (int n = 0; n < kKeys / 8; ++n) {
-                    const T *from = K_smem + at + (8 * n + g) * kPitch + d + 2 * t;
-                    mma_m16n8k16<T>(s_rmem[n], q_rmem, {load_pair(from), load_pair(from + 8)});
+                for (int m = 0; m < kRowTiles; ++m) {
+                    const T *from = warp_q_smem + (16 * m + g) * kPitch + d + 2 * t;
+                    q_rmem[m][0] = load_pair(from), q_rmem[m][1] = load_pair(from + 8 * kPitch);
+                    q_rmem[m][2] = load_pair(from + 8), q_rmem[m][3] = load_pair(from + 8 * kPitch + 8);
+                }
+#pragma unroll
+                for (int n = 0; n < kKeys; n += 8) {
+                    const T *from = K_smem + (n + g) * kPitch + d + 2 * t;
+                    const uint32_t k_rmem[2] = {load_pair(from), load_pair(from + 8)};
+#pragma unroll
+                    for (int m = 0; m < kRowTiles; ++m) mma_m16n8k16<T>(s_rmem[m][n / 8], q_rmem[m], k_rmem);
                 }
             }
 
-            // online softmax: four lanes a row
-            if (scale.sign != 1.0f) {
+            float shrink[kRowTiles][2];
+            bool unchanged = true;
 #pragma unroll
-                for (int n = 0; n < kKeys / 8; ++n) {
-                    for (int i = 0; i < 4; ++i) s_rmem[n][i] *= scale.sign;
+            for (int m = 0; m < kRowTiles; ++m) {
+                if (scale.sign != 1.0f) {
+#pragma unroll
+                    for (int i = 0; i < kKeys / 2; ++i) s_rmem[m][i / 4][i % 4] *= scale.sign;
                 }
-            }
-            if (key + kKeys > all_see) {
+                if (key + kKeys > all_see) {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const int end = static_cast<int>(visible_end(args, warp_row + g + i / 2 * 8)) - key - 2 * t - i % 2;
+                    for (int i = 0; i < 4; ++i) {
+                        const int64_t row = warp_row + 16 * m + g + i / 2 * 8;
+                        const int end = static_cast<int>(visible_end(args, row)) - key - 2 * t - i % 2;
 #pragma unroll
-                    for (int n = 0; n < kKeys / 8; ++n) {
-                        if (8 * n >= end) s_rmem[n][i] = -INFINITY;
+                        for (int n = 0; n < kKeys / 8; ++n) {
+                            if (8 * n >= end) s_rmem[m][n][i] = -INFINITY;
+                        }
                     }
                 }
+                weigh<T>(s_rmem[m], scale.factor, highest[m], total[m], shrink[m]);
+                unchanged = unchanged && shrink[m][0] == 1.0f && shrink[m][1] == 1.0f;
             }
-            float shrink[2];
+            if (__any_sync(kAllLanes, !unchanged)) {
 #pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                const float before = highest[r];
+                for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
-                for (int n = 0; n < kKeys / 8; ++n) {
-                    highest[r] = fmaxf(highest[r], fmaxf(s_rmem[n][2 * r], s_rmem[n][2 * r + 1]));
-                }
-                highest[r] = fmaxf(highest[r], __shfl_xor_sync(kAllLanes, highest[r], 1));
-                highest[r] = fmaxf(highest[r], __shfl_xor_sync(kAllLanes, highest[r], 2));
-                shrink[r] = shrink_factor(before, highest[r], scale.factor, kBias);
-                total[r] *= shrink[r];
-                WeightBase at_highest = weight_base(highest[r], scale.factor, kBias);
-                if (at_highest.rest != 0.0f) {
-#pragma unroll
-                    for (int n = 0; n < kKeys / 8; ++n) {
-                        s_rmem[n][2 * r] -= highest[r], s_rmem[n][2 * r + 1] -= highest[r];
-                    }
-                    at_highest.base = kBias;
-                }
-#pragma unroll
-                for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-                    for (int i = 2 * r; i < 2 * r + 2; ++i) {
-                        s_rmem[n][i] = exp2_approx(fmaf(s_rmem[n][i], scale.factor, at_highest.base));
-                        total[r] += s_rmem[n][i];
-                    }
-                }
-            }
-            if (__any_sync(kAllLanes, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
-#pragma unroll
-                for (int n = 0; n < kDim / 8; ++n) {
-#pragma unroll
-                    for (int i = 0; i < 4; ++i) o_rmem[n][i] *= shrink[i / 2];
-                }
-            }
-
-            // O += P V. The right operand wants two keys in a register, memory has two columns: two words of two keys
-            // make two operands, one of the even columns and one of the odd ones.
-#pragma unroll
-            for (int j = 0; j < kKeys; j += 16) {
-                const float (*s)[4] = &s_rmem[j / 8];
-                const uint32_t p_rmem[4] = {pack<T>(s[0][0], s[0][1]), pack<T>(s[0][2], s[0][3]),
-                                            pack<T>(s[1][0], s[1][1]), pack<T>(s[1][2], s[1][3])};
-#pragma unroll
-                for (int n = 0; n < kDim / 8; n += 2) {
-                    const T *from = V_smem + at + (j + 2 * t) * kPitch + 8 * n + 2 * g;
-                    const uint32_t low[2] = {load_pair(from), load_pair(from + kPitch)};
-                    const uint32_t high[2] = {load_pair(from + 8 * kPitch), load_pair(from + 9 * kPitch)};
-                    mma_m16n8k16<T>(o_rmem[n], p_rmem,
-                                    {__byte_perm(low[0], low[1], 0x5410), __byte_perm(high[0], high[1], 0x5410)});
-                    mma_m16n8k16<T>(o_rmem[n + 1], p_rmem,
-                                    {__byte_perm(low[0], low[1], 0x7632), __byte_perm(high[0], high[1], 0x7632)});
+                    for (int i = 0; i < kDim / 2; ++i) o_rmem[m][i / 4][i % 4] *= shrink[m][i % 4 / 2];
                 }
             }
         }
-        __syncthreads();  // everyone is done with the tile: the next one but one may overwrite it
+
+        const T *V_smem = enter(tile + 1);
+        if (key < none_sees) {
+            // O += P V. The right operand wants two keys in a register, memory has two columns: two words of two keys
+            // make two operands, one of the even columns of 16 and one of the odd ones.
+#pragma unroll
+            for (int j = 0; j < kKeys; j += 16) {
+                uint32_t p_rmem[kRowTiles][4];
+#pragma unroll
+                for (int m = 0; m < kRowTiles; ++m) {
+                    const float (*s)[4] = &s_rmem[m][j / 8];
+                    p_rmem[m][0] = pack<T>(s[0][0], s[0][1]), p_rmem[m][1] = pack<T>(s[0][2], s[0][3]);
+                    p_rmem[m][2] = pack<T>(s[1][0], s[1][1]), p_rmem[m][3] = pack<T>(s[1][2], s[1][3]);
+                }
+#pragma unroll
+                for (int n = 0; n < kDim; n += 16) {
+                    const T *from = V_smem + (j + 2 * t) * kPitch + n + 2 * g;
+                    const uint32_t low[2] = {load_pair(from), load_pair(from + kPitch)};
+                    const uint32_t high[2] = {load_pair(from + 8 * kPitch), load_pair(from + 9 * kPitch)};
+                    const uint32_t v_rmem[4] = {
+                        __byte_perm(low[0], low[1], 0x5410), __byte_perm(high[0], high[1], 0x5410),
+                        __byte_perm(low[0], low[1], 0x7632), __byte_perm(high[0], high[1], 0x7632)};
+#pragma unroll
+                    for (int m = 0; m < kRowTiles; ++m) {
+                        mma_m16n8k16<T>(o_rmem[m][n / 8], p_rmem[m], {v_rmem[0], v_rmem[1]});
+                        mma_m16n8k16<T>(o_rmem[m][n / 8 + 1], p_rmem[m], {v_rmem[2], v_rmem[3]});
+                    }
+                }
+            }
+        }
     }
     cp_async_wait<0>();  // a block that sees no key has fetched its queries for nothing
 
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        const int64_t row = warp_row + g + 8 * r;
-        total[r] += __shfl_xor_sync(kAllLanes, total[r], 1);
-        total[r] += __shfl_xor_sync(kAllLanes, total[r], 2);
-        const float inverse = total[r] > 0.0f ? 1.0f / total[r] : 0.0f;  // no visible key: zeros
+    for (int i = 0; i < 2 * kRowTiles; ++i) {
+        const int m = i / 2, r = i % 2;
+        const int64_t row = warp_row + 16 * m + g + 8 * r;
+        float sum = total[m][r];
+        sum += __shfl_xor_sync(kAllLanes, sum, 1);
+        sum += __shfl_xor_sync(kAllLanes, sum, 2);
+        const float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;  // no visible key: zeros
         if (row >= args.query_rows) continue;
 #pragma unroll
         for (int n = 0; n < kDim / 8; n += 2) {
             // even columns of 16 are in accumulator n, odd ones in n + 1: a lane has four in a row
-            const float *even = &o_rmem[n][2 * r], *odd = &o_rmem[n + 1][2 * r];
+            const float *even = &o_rmem[m][n][2 * r], *odd = &o_rmem[m][n + 1][2 * r];
             const uint2 four = {pack<T>(even[0] * inverse, odd[0] * inverse),
                                 pack<T>(even[1] * inverse, odd[1] * inverse)};
             T *to = o + row * args.o_stride.row + 8 * n + 4 * t;
@@ -222,7 +255,7 @@ __global__ void __maxnreg__(kMaxRegisters) attention(AttentionArgs args, Softmax
                 *reinterpret_cast<uint2 *>(to) = four;
             } else {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) to[i] = reinterpret_cast<const T *>(&four)[i];
+                for (int e = 0; e < 4; ++e) to[e] = reinterpret_cast<const T *>(&four)[e];
             }
         }
     }
@@ -236,10 +269,10 @@ bool is_aligned(const void *data, const Strides3 &stride) {
 
 template <typename T, int kDim, int kKeys>
 const char *launch_for(const AttentionArgs &args, void *stream) {
+    constexpr int kSharedBytes = (kRows + kStages * kKeys) * kPitch<kDim> * sizeof(T);
     const bool aligned = is_aligned(args.q, args.q_stride) && is_aligned(args.k, args.k_stride) &&
                          is_aligned(args.v, args.v_stride) && is_aligned(args.o, args.o_stride);
     const int64_t blocks = (args.query_rows + kRows - 1) / kRows * args.query_heads * args.batch;
-    constexpr int kSharedBytes = (kRows + 2 * kStages * kKeys) * kPitch<kDim> * sizeof(T);
     return launch_kernel("fp16_mma_cp_async", attention<T, kDim, kKeys>, {blocks, kThreads, kSharedBytes},
                          args.placement, stream, args, SoftmaxScale(args.scale), aligned);
 }

@@ -71,6 +71,39 @@ __device__ __forceinline__ void load_tile(T *to_smem,     // [kTileRows, kDim]
     }
 }
 
+// Online softmax of 16 rows: turns a lane's scores of rows g and g + 8 into weights, four lanes a row.
+template <typename T, int kTiles>
+__device__ __forceinline__ void weigh(float (&s_rmem)[kTiles][4], float factor, float (&highest)[2], float (&total)[2],
+                                      float (&shrink)[2]) {
+    constexpr float kBias = kWeightBias<T>;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const float before = highest[r];
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+            highest[r] = fmaxf(highest[r], fmaxf(s_rmem[n][2 * r], s_rmem[n][2 * r + 1]));
+        }
+        highest[r] = fmaxf(highest[r], __shfl_xor_sync(kAllLanes, highest[r], 1));
+        highest[r] = fmaxf(highest[r], __shfl_xor_sync(kAllLanes, highest[r], 2));
+        shrink[r] = shrink_factor(before, highest[r], factor, kBias);
+        total[r] *= shrink[r];
+        WeightBase at = weight_base(highest[r], factor, kBias);
+        if (at.rest != 0.0f) {
+#pragma unroll
+            for (int n = 0; n < kTiles; ++n) s_rmem[n][2 * r] -= highest[r], s_rmem[n][2 * r + 1] -= highest[r];
+            at.base = kBias;
+        }
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+            for (int i = 2 * r; i < 2 * r + 2; ++i) {
+                s_rmem[n][i] = exp2_approx(fmaf(s_rmem[n][i], factor, at.base));
+                total[r] += s_rmem[n][i];
+            }
+        }
+    }
+}
+
 template <typename T, int kDim, int kKeys, int kRowTiles>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kRowTiles>)
     attention(AttentionArgs args, SoftmaxScale scale, bool aligned) {
@@ -78,7 +111,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kRowTiles>)
     static_assert(kStages >= 2, "a tile is filled while another one is read");
     constexpr int kRows = fp16_swizzled::kRows<kRowTiles>;
     constexpr int kTile = kKeys * kDim;
-    constexpr float kBias = kWeightBias<T>;
     constexpr bool kHoldQueries = kDim == 64;  // in registers: there are enough
 
     // Lane 4 g + t of a warp holds rows g and g + 8 of accumulators, columns 2 t and 2 t + 1 (common/mma.cuh).
@@ -180,62 +212,33 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kRowTiles>)
                 }
             }
 
-            // online softmax: four lanes a row
-            if (scale.sign != 1.0f) {
-#pragma unroll
-                for (int i = 0; i < kRowTiles * kKeys / 2; ++i) {
-                    s_rmem[i % kRowTiles][i / kRowTiles / 4][i / kRowTiles % 4] *= scale.sign;
-                }
-            }
-            if (key + kKeys > all_see) {
-#pragma unroll
-                for (int i = 0; i < 4 * kRowTiles; ++i) {
-                    const int64_t row = warp_row + i / 4 * 16 + g + i % 4 / 2 * 8;
-                    const int end = static_cast<int>(visible_end(args, row)) - key - 2 * t - i % 2;
-#pragma unroll
-                    for (int n = 0; n < kKeys / 8; ++n) {
-                        if (8 * n >= end) s_rmem[i / 4][n][i % 4] = -INFINITY;
-                    }
-                }
-            }
             float shrink[kRowTiles][2];
             bool unchanged = true;
 #pragma unroll
-            for (int i = 0; i < 2 * kRowTiles; ++i) {
-                const int m = i / 2, r = i % 2;
-                const float before = highest[m][r];
-                float rise = before;
+            for (int m = 0; m < kRowTiles; ++m) {
+                if (scale.sign != 1.0f) {
 #pragma unroll
-                for (int n = 0; n < kKeys / 8; ++n) {
-                    rise = fmaxf(rise, fmaxf(s_rmem[m][n][2 * r], s_rmem[m][n][2 * r + 1]));
+                    for (int i = 0; i < kKeys / 2; ++i) s_rmem[m][i / 4][i % 4] *= scale.sign;
                 }
-                rise = fmaxf(rise, __shfl_xor_sync(kAllLanes, rise, 1));
-                highest[m][r] = fmaxf(rise, __shfl_xor_sync(kAllLanes, rise, 2));
-                shrink[m][r] = shrink_factor(before, highest[m][r], scale.factor, kBias);
-                unchanged = unchanged && shrink[m][r] == 1.0f;
-                total[m][r] *= shrink[m][r];
-                WeightBase at_highest = weight_base(highest[m][r], scale.factor, kBias);
-                if (at_highest.rest != 0.0f) {
+                if (key + kKeys > all_see) {
 #pragma unroll
-                    for (int n = 0; n < kKeys / 8; ++n) {
-                        s_rmem[m][n][2 * r] -= highest[m][r], s_rmem[m][n][2 * r + 1] -= highest[m][r];
-                    }
-                    at_highest.base = kBias;
-                }
+                    for (int i = 0; i < 4; ++i) {
+                        const int64_t row = warp_row + 16 * m + g + i / 2 * 8;
+                        const int end = static_cast<int>(visible_end(args, row)) - key - 2 * t - i % 2;
 #pragma unroll
-                for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-                    for (int c = 2 * r; c < 2 * r + 2; ++c) {
-                        s_rmem[m][n][c] = exp2_approx(fmaf(s_rmem[m][n][c], scale.factor, at_highest.base));
-                        total[m][r] += s_rmem[m][n][c];
+                        for (int n = 0; n < kKeys / 8; ++n) {
+                            if (8 * n >= end) s_rmem[m][n][i] = -INFINITY;
+                        }
                     }
                 }
+                weigh<T>(s_rmem[m], scale.factor, highest[m], total[m], shrink[m]);
+                unchanged = unchanged && shrink[m][0] == 1.0f && shrink[m][1] == 1.0f;
             }
             if (__any_sync(kAllLanes, !unchanged)) {
 #pragma unroll
-                for (int i = 0; i < kRowTiles * kDim / 2; ++i) {
-                    o_rmem[i % kRowTiles][i / kRowTiles / 4][i / kRowTiles % 4] *=
-                        shrink[i % kRowTiles][i / kRowTiles % 4 / 2];
+                for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+                    for (int i = 0; i < kDim / 2; ++i) o_rmem[m][i / 4][i % 4] *= shrink[m][i % 4 / 2];
                 }
             }
         }
