@@ -1,7 +1,7 @@
 // Attention forward as in fp16_mma_cp_async, with shared memory rearranged: ldmatrix lays out four fragments at a time
 // and transposes values on the way, from rows without padding whose 16-byte chunks are permuted. Two tiles are under
-// way while a third is multiplied, which takes one barrier a tile. On large inputs a warp owns 32 query rows: each
-// fragment of keys and values that it reads serves two multiplications.
+// way while a third is multiplied. On large inputs a warp owns 32 query rows: each fragment of keys and values that it
+// reads serves two multiplications.
 #include "../common/cp_async.cuh"
 #include "../common/cuda_launch.h"
 #include "../common/element.cuh"
@@ -35,9 +35,8 @@ namespace fp16_swizzled {
 
 constexpr int kWarps = FP16_SWIZZLED_WARPS;
 constexpr int kThreads = kWarps * kWarpSize;
-constexpr int kStages =
-    FP16_SWIZZLED_STAGES;   // tiles of keys or of values, in turn: one to work on, the others to fill
-constexpr int kVector = 8;  // 16-bit elements of a 16-byte access
+constexpr int kStages = FP16_SWIZZLED_STAGES;  // tiles of keys or values, in turn: one to work on, others to fill
+constexpr int kVector = 8;                     // 16-bit elements of a 16-byte access
 
 template <int kRowTiles>
 constexpr int kRows = kWarps * kRowTiles * 16;  // query rows of a block
@@ -164,9 +163,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kRowTiles>)
         fetch(tile + kStages - 1);
         return KV_smem + tile % kStages * kTile;
     };
-    // The row whose address this lane gives to ldmatrix, and its chunk, for a 16 x 16 operand: the four matrices are
-    // rows 0-7 and 8-15 of the first 8 columns, then of the others (Q, V); or the columns of rows 0-7, then of 8-15
-    // (K).
+    // Whose address this lane gives to ldmatrix. The four matrices of a 16 x 16 operand are, of Q and V, rows 0-7 and
+    // 8-15 of the first 8 columns, then of the others; of K, both columns of rows 0-7, then of 8-15.
     const int row_of_q = lane % 16, chunk_of_q = lane / 16;
     const int row_of_k = lane % 8 + lane / 16 * 8, chunk_of_k = lane / 8 % 2;
     const T *warp_q_smem = Q_smem + warp * kRowTiles * 16 * kDim;
