@@ -3,9 +3,11 @@
 // the L2 delivers. A warpgroup takes its keys in one pass: all its loads under way at once, all its scores in
 // registers. The parts of the output meet first in the block, then in the block that owns the rows, which is told by
 // its mbarrier.
+#include "../common/approx.cuh"
 #include "../common/cluster.cuh"
 #include "../common/cp_async.cuh"
 #include "../common/cuda_launch.h"
+#include "../common/dependent_launch.cuh"
 #include "../common/divide.h"
 #include "../common/hopper.cuh"
 #include "../common/mma.cuh"
@@ -29,10 +31,8 @@ namespace fp16_cluster {
     #define CLUSTER_BLOCKS 1
 #endif
 
-constexpr int kShares = CLUSTER_SHARES;  // blocks of a cluster
-constexpr int kWarpgroups = CLUSTER_WARPGROUPS;
-constexpr int kBlocks = CLUSTER_BLOCKS;  // of a multiprocessor
-constexpr int kThreads = kWarpgroups * kWarpgroupSize;
+constexpr int kShares = CLUSTER_SHARES;                // blocks of a cluster
+constexpr int kBlocks = CLUSTER_BLOCKS;                // of a multiprocessor
 constexpr int kWarps = kWarpgroupSize / kWarpSize;     // of a warpgroup; warp w has rows 16 w to 16 w + 15
 constexpr int kRows = kWarpgroupRows;                  // query rows of a cluster
 constexpr int kOwnedWarps = kWarps / kShares;          // rows of these many warps are a block's to store
@@ -40,7 +40,7 @@ constexpr int kVector = 8;                             // 16-bit elements of a 1
 constexpr int kRowsAtOnce = kWarpgroupSize / kVector;  // that a warpgroup copies, 128 bytes each
 constexpr int kSharedMost = 227 * 1024;
 
-enum Barrier { kWarpgroupBarrier = 1, kRowBarrier = kWarpgroupBarrier + kWarpgroups };
+enum Barrier { kWarpgroupBarrier = 1, kRowBarrier = kWarpgroupBarrier + 4 };
 
 // A tensor in bytes; a row's place takes one 32-bit multiplication.
 struct Rows {
@@ -65,26 +65,29 @@ struct Problem {
 
 template <int kDim>
 struct Tiling {
-    static constexpr int kKeys = CLUSTER_KEYS * 64 / kDim;  // of a warpgroup at a time
+    static constexpr int kWarpgroups = kDim == 64 || CLUSTER_WARPGROUPS == 1 ? CLUSTER_WARPGROUPS : 2;
+    static constexpr int kThreads = kWarpgroups * kWarpgroupSize;
+    static constexpr int kKeys = kDim == 64 ? CLUSTER_KEYS : 64;  // of a warpgroup at a time
     static constexpr int kSlabs = kDim * 2 / kSwizzleBytes;
     static constexpr int kQSlab = kRows * kSwizzleBytes, kSlab = kKeys * kSwizzleBytes;
     static constexpr int kTile = kSlabs * kSlab;            // of K or V
     static constexpr int kStage = kWarpgroups * 2 * kTile;  // [kWarpgroups, K and V]
     static constexpr int kColumns = kDim / kWarpgroups;     // of the output that a warp adds up for its rows
     static constexpr int kPart = 16 * kColumns * 4;         // bytes of those: [kColumns / 8, 32 lanes] float4
-    static constexpr int kParts = (kShares - 1) * kOwnedWarps * kWarpgroups;  // received from other blocks
-    static constexpr int kFixed = kSwizzleAlign + kSlabs * kQSlab + kParts * (kPart + 16 * 8) +
-                                  kWarpgroups * kRows * 8 + kOwnedWarps * kWarpgroups * 8;
+    static constexpr int kHandedOver = (kWarpgroups - 1) * kWarps * kWarpgroups;  // parts between warpgroups
+    static constexpr int kParts = (kShares - 1) * kOwnedWarps * kWarpgroups;      // parts from other blocks
+    static constexpr int kFixed = kSwizzleAlign + kSlabs * kQSlab + (kHandedOver + kParts) * kPart +
+                                  (kParts + kWarpgroups * kWarps) * 16 * 8 + kOwnedWarps * kWarpgroups * 8;
     static_assert(kKeys % 16 == 0 && kSlab % kSwizzleAlign == 0, "slabs start where the swizzle's pattern starts");
-    static_assert((kWarpgroups - 1) * kWarps * kPart <= kTile, "a warpgroup hands out its output where its K was");
     static_assert(kColumns % 8 == 0, "a warp adds up whole blocks of 8 columns");
 };
 static_assert(kShares == 1 || kShares == 2 || kShares == 4, "a block owns the rows of whole warps");
 
 template <typename T, int kDim>
-__global__ void __launch_bounds__(kThreads, kBlocks) attention(const __grid_constant__ Problem problem) {
+__global__ void __launch_bounds__(Tiling<kDim>::kThreads, kBlocks) attention(const __grid_constant__ Problem problem) {
     using Tile = Tiling<kDim>;
-    constexpr int kKeys = Tile::kKeys, kScores = kKeys / 2, kOutputs = kDim / 2, kOwn = kOutputs / kWarpgroups;
+    constexpr int kWarpgroups = Tile::kWarpgroups, kKeys = Tile::kKeys, kScores = kKeys / 2, kOutputs = kDim / 2,
+                  kOwn = kOutputs / kWarpgroups;
     constexpr float kBias = kWeightBias<T>;
 
     const int warp_of_all = __shfl_sync(kAllLanes, threadIdx.x / kWarpSize, 0);  // uniform, and the compiler knows
@@ -107,7 +110,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) attention(const __grid_cons
     extern __shared__ char dynamic_smem[];
     char *Q_smem = dynamic_smem + (-shared_address(dynamic_smem) & (kSwizzleAlign - 1));  // [kSlabs, kRows, 64]
     char *stage_smem = Q_smem + Tile::kSlabs * Tile::kQSlab + warpgroup * 2 * Tile::kTile;
-    char *part_smem = Q_smem + Tile::kSlabs * Tile::kQSlab + problem.stages * Tile::kStage;
+    char *handed_smem = Q_smem + Tile::kSlabs * Tile::kQSlab + problem.stages * Tile::kStage;
+    char *part_smem = handed_smem + Tile::kHandedOver * Tile::kPart;
     // parts of rows from the other blocks, [kShares - 1, kOwnedWarps, kWarpgroups], highest score and sum of each row
     // in them, [.., 16], the same for this block's warpgroups, [kWarpgroups, kRows], and who has received
     float2 *received_smem = reinterpret_cast<float2 *>(part_smem + Tile::kParts * Tile::kPart);
@@ -115,16 +119,16 @@ __global__ void __launch_bounds__(kThreads, kBlocks) attention(const __grid_cons
     uint64_t *full = reinterpret_cast<uint64_t *>(stats_smem + kWarpgroups * kRows);  // [kOwnedWarps, kWarpgroups]
 
     if (kShares > 1) {
-        if (threadIdx.x == 0) {
-            for (int i = 0; i < kOwnedWarps * kWarpgroups; ++i) {
-                mbarrier_init(full + i, 1);
-                mbarrier_arrive_expect(full + i, (kShares - 1) * (Tile::kPart + 16 * sizeof(float2)));
-            }
+        if (threadIdx.x < kOwnedWarps * kWarpgroups) {
+            mbarrier_init(full + threadIdx.x, 1);
+            mbarrier_arrive_expect(full + threadIdx.x, (kShares - 1) * (Tile::kPart + 16 * sizeof(float2)));
             mbarrier_init_fence();
         }
         __syncwarp();
         cluster_arrive();
     }
+    let_next_kernel_start();
+    wait_for_kernels_before();
 
     // Copies rows of 128 bytes into a swizzled slab: 8 lanes a row.
     const int copy_row = thread / kVector, copy_unit = thread % kVector;
@@ -289,10 +293,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks) attention(const __grid_cons
         if (member == 0) stats_smem[warpgroup * kRows + warp * 16 + r * 8 + group] = {highest[r], total[r]};
     }
     float own_rmem[kOwn];
-    // [kWarpgroups - 1, kWarps, kOwn / 4, kWarpSize] float4 where a warpgroup's first K was
-    const auto hand_over_smem = [&](int from, int to) {
-        char *k_smem = stage_smem + (from - warpgroup) * 2 * Tile::kTile;
-        return reinterpret_cast<float4 *>(k_smem + ((to < from ? to : to - 1) * kWarps + warp) * Tile::kPart) + lane;
+    const auto handed = [&](int from, int to) {
+        const int part = (from * (kWarpgroups - 1) + (to < from ? to : to - 1)) * kWarps + warp;
+        return reinterpret_cast<float4 *>(handed_smem + part * Tile::kPart) + lane;
     };
 #pragma unroll
     for (int w = 0; w < kWarpgroups; ++w) {
@@ -300,7 +303,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) attention(const __grid_cons
 #pragma unroll
             for (int i = 0; i < kOwn; ++i) own_rmem[i] = o_rmem[w * kOwn + i];
         } else {
-            float4 *to = hand_over_smem(warpgroup, w);
+            float4 *to = handed(warpgroup, w);
 #pragma unroll
             for (int i = 0; i < kOwn; i += 4) {
                 const float *from = &o_rmem[w * kOwn + i];
@@ -334,7 +337,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) attention(const __grid_cons
         for (int w = 0; w < kWarpgroups; ++w) {
             if (w == warpgroup) continue;
             const float2 *stats = stats_smem + w * kRows + warp * 16 + group;
-            add({stats[0], stats[8]}, hand_over_smem(w, warpgroup));
+            add({stats[0], stats[8]}, handed(w, warpgroup));
         }
     }
 
@@ -371,7 +374,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) attention(const __grid_cons
     for (int r = 0; r < 2; ++r) {
         const int row = first_row + warp * 16 + r * 8 + group;
         if (row >= problem.query_rows) continue;
-        const float inverse = total[r] > 0.0f ? 1.0f / total[r] : 0.0f;  // no visible key: zeros
+        const float inverse = total[r] > 0.0f ? reciprocal_approx(total[r]) : 0.0f;  // no visible key: zeros
         char *to = problem.o.head(batch, head) + int64_t{row} * problem.o.row_stride;
 #pragma unroll
         for (int i = 2 * r; i < kOwn; i += 4) {
@@ -390,7 +393,7 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
     };
     const int64_t row_blocks = (args.query_rows + kRows - 1) / kRows, heads = args.query_heads * args.batch;
     if (row_blocks > INT32_MAX / heads / kShares) return "fp16_cluster would need more than 2^31 - 1 blocks";
-    const int stages = args.key_rows > kShares * kWarpgroups * Tile::kKeys ? 2 : 1;
+    const int stages = args.key_rows > kShares * Tile::kWarpgroups * Tile::kKeys ? 2 : 1;
     const int shared_bytes = Tile::kFixed + stages * Tile::kStage;
     static_assert(Tile::kFixed + 2 * Tile::kStage + 1024 <= kSharedMost, "two stages do not fit in shared memory");
     const Problem problem = {rows(args.q, args.q_stride),
@@ -406,7 +409,7 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
                              Divider(static_cast<uint32_t>(args.query_heads)),
                              Divider(static_cast<uint32_t>(args.query_heads / args.key_heads))};
     return launch_kernel("fp16_cluster", attention<T, kDim>,
-                         {row_blocks * heads * kShares, kThreads, shared_bytes, kShares}, args.placement, stream,
+                         {row_blocks * heads * kShares, Tile::kThreads, shared_bytes, kShares}, args.placement, stream,
                          problem);
 }
 

@@ -3,8 +3,10 @@
 // limits a short sequence is how fast the L2 delivers. In a block, warpgroups share out the keys once more; a
 // warpgroup has all its keys and values under way at once. The parts of the output meet first in the block, then in the
 // block that owns the rows, which is told by its mbarrier.
+#include "../common/approx.cuh"
 #include "../common/cluster.cuh"
 #include "../common/cuda_launch.h"
+#include "../common/dependent_launch.cuh"
 #include "../common/divide.h"
 #include "../common/hopper.cuh"
 #include "../common/mma.cuh"
@@ -116,22 +118,25 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, kBlocks)
     uint64_t *empty = v_full + 2 * kWarpgroups * kSteps;   // [2 stages, kWarpgroups]
     uint64_t *part_full = empty + 2 * kWarpgroups;         // [kOwnedWarps, kWarpgroups]
 
+    static_assert(Tile::kBarriers <= Tile::kThreads, "a thread initialises one barrier");
+    if (threadIdx.x < Tile::kBarriers) {
+        uint64_t *barrier = q_full + threadIdx.x;
+        mbarrier_init(barrier, barrier >= empty && barrier < part_full ? kRowTiles : 1);
+        if (kShares > 1 && barrier >= part_full) {
+            mbarrier_arrive_expect(barrier, (kShares - 1) * (Tile::kPart + kStatsBytes));
+        }
+        mbarrier_init_fence();
+    }
     if (threadIdx.x == 0) {
         tensor_map_prefetch(&q_map);
         tensor_map_prefetch(&k_map);
         tensor_map_prefetch(&v_map);
-        mbarrier_init(q_full, 1);
-        for (int i = 0; i < 2 * kWarpgroups * 2 * kSteps; ++i) mbarrier_init(k_full + i, 1);
-        for (int i = 0; i < 2 * kWarpgroups; ++i) mbarrier_init(empty + i, kRowTiles);
-        for (int i = 0; i < kOwnedWarps * kWarpgroups; ++i) {
-            mbarrier_init(part_full + i, 1);
-            if (kShares > 1) mbarrier_arrive_expect(part_full + i, (kShares - 1) * (Tile::kPart + kStatsBytes));
-        }
-        mbarrier_init_fence();
     }
     __syncwarp();
     if (kCluster > 1) cluster_arrive();
     if (kCluster == 1 || !kMulticastK) __syncthreads();
+
+    let_next_kernel_start();
 
     const uint32_t tile_of_all = blockIdx.x / kCluster;
     const uint32_t head_of_all = problem.row_blocks.quotient(tile_of_all);
@@ -185,6 +190,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, kBlocks)
     // Tiles of keys go round the blocks of the cluster, then round the warpgroups.
     constexpr int kStride = kShares * kWarpgroups * kSteps * kKeys;
     const int first_key = (warpgroup * kShares + share) * kSteps * kKeys;
+    wait_for_kernels_before();
     if (threadIdx.x == 0) {
         mbarrier_arrive_expect(q_full, Tile::kSlabs * Tile::kQSlab);
 #pragma unroll
@@ -407,7 +413,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, kBlocks)
     for (int r = 0; r < 2; ++r) {
         const int row = first_row + warp * 16 + r * 8 + group;
         if (row >= problem.query_rows) continue;
-        const float inverse = total[r] > 0.0f ? 1.0f / total[r] : 0.0f;  // no visible key: zeros
+        const float inverse = total[r] > 0.0f ? reciprocal_approx(total[r]) : 0.0f;  // no visible key: zeros
         char *to = problem.o + batch * problem.o_batch + head * problem.o_head + row * problem.o_row;
 #pragma unroll
         for (int i = 2 * r; i < kOwn; i += 4) {

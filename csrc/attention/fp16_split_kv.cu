@@ -5,6 +5,7 @@
 // The products may number a contraction's terms as they like, as long as both factors agree. So a lane takes 16
 // consecutive bytes of a row of Q and of K as its share of two products, and 16 consecutive bytes of four rows of V as
 // its share of eight output tiles: column c of tile n is then column 8 c + n of the output.
+#include "../common/approx.cuh"
 #include "../common/cuda_launch.h"
 #include "../common/divide.h"
 #include "../common/element.cuh"
@@ -330,7 +331,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) attention(const __grid_cons
 #pragma unroll
                 for (int e = 0; e < kVector; ++e) values[e] = fmaf(shrink, share[e], values[e]);
             }
-            const float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;  // no visible key: zeros
+            const float inverse = sum > 0.0f ? reciprocal_approx(sum) : 0.0f;  // no visible key: zeros
             if (first_row + row >= problem.query_rows) continue;
             const int column = at % (kDim / 16) / 4 * 64 + member * 16 + at % 4 / 2 * 8;
             char *to = problem.o.head(batch, head) + int64_t{first_row + row} * problem.o.row_stride;

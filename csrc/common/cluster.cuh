@@ -6,9 +6,10 @@
 
 #include <cstdint>
 
-// Every thread of the cluster arrives; what it wrote before is seen by those that wait.
+// Every thread of the cluster arrives. Orders no memory but initialised mbarriers, behind mbarrier_init_fence: the
+// releasing form waits for the whole GPU to see what was written.
 __device__ __forceinline__ void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
 __device__ __forceinline__ void cluster_wait() {
@@ -49,9 +50,9 @@ __device__ __forceinline__ void cluster_barrier_wait(uint64_t *received_smem, ui
         : "memory");
 }
 
-// Arrives at an mbarrier of the block whose address this is; what the thread has read before, it has read.
+// Arrives at an mbarrier of the block whose address this is. For reads that are over, wgmma's or copies to registers.
 __device__ __forceinline__ void cluster_mbarrier_arrive(uint32_t barrier) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // As tensor_copy_4d of hopper.cuh, into every block of the cluster whose bit in `ranks` is set: at the same place, and
