@@ -3,10 +3,28 @@
 
 #include "launch.h"
 
+namespace fp16_cluster {
+KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream);
+}
+namespace fp16_cluster_tma {
+KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream);
+}
+namespace fp16_mma_cp_async {
+KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream);
+}
 namespace fp16_scalar {
 KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream);
 }
-namespace fp16_wmma {
+namespace fp16_split_kv {
+KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream);
+}
+namespace fp16_swizzled {
+KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream);
+}
+namespace fp16_vectorised {
+KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream);
+}
+namespace fp16_wgmma {
 KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream);
 }
 
@@ -19,14 +37,14 @@ struct Choice {
     int64_t head_dim;
     int64_t query_rows;  // of all heads and batches together
     int64_t key_rows;
-    Launch rungs[2];  // the fastest first; null: no more
+    Launch rungs[8];  // the fastest first; null: no more
 };
 
 // clang-format off
 constexpr Choice kChoices[] = {
-    // nvidia-h200, mission-float16: 26.3 µs, 73.8 µs
-    {90, false, 64, 4096, 512, {fp16_wmma::launch, fp16_scalar::launch}},
-    // nvidia-h200, mission-causal-float16: 26.3 µs, 72.9 µs
-    {90, true, 64, 4096, 512, {fp16_wmma::launch, fp16_scalar::launch}},
+    // nvidia-h200, mission-float16: 73.8 µs
+    {90, false, 64, 4096, 512, {fp16_scalar::launch}},
+    // nvidia-h200, mission-causal-float16: 72.9 µs
+    {90, true, 64, 4096, 512, {fp16_scalar::launch}},
 };
 // clang-format on

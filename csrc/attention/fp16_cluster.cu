@@ -433,18 +433,20 @@ const char *check(const char *name, const void *data, const Strides3 &stride, in
                    name, static_cast<long long>(rows), static_cast<long long>(stride.row));
 }
 
-}  // namespace fp16_cluster
-
-const char *launch(const AttentionArgs &args, void *stream) {
+KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream) {
     if (args.head_dim != 64 && args.head_dim != 128) {
         return message("fp16_cluster takes head_dim 64 or 128, not %lld", static_cast<long long>(args.head_dim));
     }
-    const char *wrong = fp16_cluster::check("q", args.q, args.q_stride, args.query_rows);
-    if (wrong == nullptr) wrong = fp16_cluster::check("k", args.k, args.k_stride, args.key_rows);
-    if (wrong == nullptr) wrong = fp16_cluster::check("v", args.v, args.v_stride, args.key_rows);
-    if (wrong == nullptr) wrong = fp16_cluster::check("o", args.o, args.o_stride, args.query_rows);
+    const char *wrong = check("q", args.q, args.q_stride, args.query_rows);
+    if (wrong == nullptr) wrong = check("k", args.k, args.k_stride, args.key_rows);
+    if (wrong == nullptr) wrong = check("v", args.v, args.v_stride, args.key_rows);
+    if (wrong == nullptr) wrong = check("o", args.o, args.o_stride, args.query_rows);
     if (wrong != nullptr) return wrong;
-    if (args.dtype == Dtype::kFloat16) return fp16_cluster::launch_for<__half>(args, stream);
-    if (args.dtype == Dtype::kBfloat16) return fp16_cluster::launch_for<__nv_bfloat16>(args, stream);
+    if (args.dtype == Dtype::kFloat16) return launch_for<__half>(args, stream);
+    if (args.dtype == Dtype::kBfloat16) return launch_for<__nv_bfloat16>(args, stream);
     return "fp16_cluster takes float16 or bfloat16, not float32";
 }
+
+}  // namespace fp16_cluster
+
+KERNELPROOF_LAUNCH(fp16_cluster)

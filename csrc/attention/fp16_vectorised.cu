@@ -282,14 +282,16 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
     return args.head_dim == 64 ? launch_for<T, 64, 64>(args, stream) : launch_for<T, 128, 32>(args, stream);
 }
 
-}  // namespace fp16_vectorised
-
-const char *launch(const AttentionArgs &args, void *stream) {
+KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream) {
     if (args.head_dim != 64 && args.head_dim != 128) {
         return message("fp16_vectorised takes head_dim 64 or 128, not %lld", static_cast<long long>(args.head_dim));
     }
     if (args.key_rows > INT32_MAX / 2) return "fp16_vectorised counts keys in 32 bits: at most 2^30 of them";
-    if (args.dtype == Dtype::kFloat16) return fp16_vectorised::launch_for<__half>(args, stream);
-    if (args.dtype == Dtype::kBfloat16) return fp16_vectorised::launch_for<__nv_bfloat16>(args, stream);
+    if (args.dtype == Dtype::kFloat16) return launch_for<__half>(args, stream);
+    if (args.dtype == Dtype::kBfloat16) return launch_for<__nv_bfloat16>(args, stream);
     return "fp16_vectorised takes float16 or bfloat16, not float32";
 }
+
+}  // namespace fp16_vectorised
+
+KERNELPROOF_LAUNCH(fp16_vectorised)

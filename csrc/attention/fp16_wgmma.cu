@@ -289,21 +289,21 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
                          stream, args, finite_scale(args.scale), schedule, q_map, k_map, v_map);
 }
 
-}  // namespace fp16_wgmma
-
-const char *launch(const AttentionArgs &args, void *stream) {
+KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream) {
     if (!args.placement.on_cuda) return "fp16_wgmma runs on a CUDA device; the tensors are in host memory";
     if (args.head_dim != 64 && args.head_dim != 128) {
         return message("fp16_wgmma takes head_dim 64 or 128, not %lld", static_cast<long long>(args.head_dim));
     }
     const bool narrow = args.head_dim == 64;
     if (args.dtype == Dtype::kFloat16) {
-        return narrow ? fp16_wgmma::launch_for<__half, 64>(args, stream)
-                      : fp16_wgmma::launch_for<__half, 128>(args, stream);
+        return narrow ? launch_for<__half, 64>(args, stream) : launch_for<__half, 128>(args, stream);
     }
     if (args.dtype == Dtype::kBfloat16) {
-        return narrow ? fp16_wgmma::launch_for<__nv_bfloat16, 64>(args, stream)
-                      : fp16_wgmma::launch_for<__nv_bfloat16, 128>(args, stream);
+        return narrow ? launch_for<__nv_bfloat16, 64>(args, stream) : launch_for<__nv_bfloat16, 128>(args, stream);
     }
     return "fp16_wgmma takes float16 or bfloat16, not float32";
 }
+
+}  // namespace fp16_wgmma
+
+KERNELPROOF_LAUNCH(fp16_wgmma)

@@ -1,6 +1,5 @@
-// RMSNorm that reads a row once: a block holds the row in registers between the sum of squares and the result. A block
-// goes from row to row, asks for the next one before it sums the present one. Rows that are too long or badly aligned
-// for 16-byte accesses are read twice. Sums are FP32, as in naive.cu.
+// RMSNorm that reads a row once: a block holds the row in registers between the sum of squares and the result. Rows
+// that are too long or badly aligned for 16-byte accesses are read twice. Sums are FP32, as in naive.cu.
 #include "../common/cuda_launch.h"
 #include "../common/element.cuh"
 #include "../common/reduce.cuh"
@@ -11,9 +10,21 @@ namespace one_pass {
 constexpr int kMaxThreads = 512;
 constexpr int kMaxVectors = 4;  // 16-byte vectors of a row that a thread holds
 constexpr int kVectorBytes = 16;
-constexpr int kMinThreads = 128;       // a shorter row is shared by as many as it has vectors
-constexpr int kMaxRegisters = 80;      // of a thread in 65536 of a multiprocessor, so that
-constexpr int kResidentThreads = 768;  // are at work on it together, with 48 KiB of rows on their way
+constexpr int kMinThreads = 128;  // a shorter row is shared by as many as it has vectors
+
+// To be measured: rows that a block takes in turn, each asked for before the one ahead of it is summed; what is told to
+// be first to leave the caches: loads (1), stores (2).
+#ifndef ONE_PASS_ROWS
+    #define ONE_PASS_ROWS 1
+#endif
+#ifndef ONE_PASS_HINTS
+    #define ONE_PASS_HINTS 1
+#endif
+#ifndef ONE_PASS_REGISTERS
+    #define ONE_PASS_REGISTERS (ONE_PASS_ROWS == 1 ? 56 : 80)
+#endif
+constexpr int kRows = ONE_PASS_ROWS;
+constexpr int kMaxRegisters = ONE_PASS_REGISTERS;  // nine blocks of 128 threads share a multiprocessor
 
 template <typename T>
 union Vector {
@@ -23,7 +34,7 @@ union Vector {
     __device__ Vector() : bits() {}
 };
 
-// Asks for the vectors of a row that this thread holds. They are read once: first to leave the caches.
+// Asks for the vectors of a row that this thread holds.
 template <typename T>
 __device__ void load_row(Vector<T> (&row_rmem)[kMaxVectors],
                          const T *row,  // [cols]
@@ -32,7 +43,7 @@ __device__ void load_row(Vector<T> (&row_rmem)[kMaxVectors],
 #pragma unroll
     for (int n = 0; n < kMaxVectors; ++n) {
         const int i = threadIdx.x + n * blockDim.x;
-        if (i < vectors) row_rmem[n].bits = __ldcs(&from[i]);
+        if (i < vectors) row_rmem[n].bits = (ONE_PASS_HINTS & 1) ? __ldcs(&from[i]) : from[i];
     }
 }
 
@@ -52,12 +63,14 @@ __global__ void __maxnreg__(kMaxRegisters) in_registers(RmsNormArgs args) {
     __shared__ float sum_smem[2][kMaxThreads / kWarpSize];
 
     Vector<T> row_rmem[kMaxVectors], next_rmem[kMaxVectors], weight_rmem[kMaxVectors];
-    load_row(next_rmem, x + blockIdx.x * args.x_stride, vectors);
-    int turn = 0;
-    for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x, turn ^= 1) {
+    const int64_t first = int64_t{blockIdx.x} * kRows;
+    load_row(next_rmem, x + first * args.x_stride, vectors);
+#pragma unroll 1
+    for (int turn = 0; turn < kRows && first + turn < args.rows; ++turn) {
+        const int64_t row = first + turn;
 #pragma unroll
         for (int n = 0; n < kMaxVectors; ++n) row_rmem[n].bits = next_rmem[n].bits;
-        if (row + gridDim.x < args.rows) load_row(next_rmem, x + (row + gridDim.x) * args.x_stride, vectors);
+        if (turn + 1 < kRows && row + 1 < args.rows) load_row(next_rmem, x + (row + 1) * args.x_stride, vectors);
         // Every row's weights are the same, and in the L1 cache; held in registers they would cost those of a row.
 #pragma unroll
         for (int n = 0; n < kMaxVectors; ++n) {
@@ -74,7 +87,7 @@ __global__ void __maxnreg__(kMaxRegisters) in_registers(RmsNormArgs args) {
                 squares = fmaf(value.x, value.x, fmaf(value.y, value.y, squares));
             }
         }
-        const float inverse = inverse_rms<T>(block_sum(squares, sum_smem[turn]), args);
+        const float inverse = inverse_rms<T>(block_sum(squares, sum_smem[turn % 2]), args);
 
         uint4 *to = reinterpret_cast<uint4 *>(y + row * args.y_stride);
 #pragma unroll
@@ -87,7 +100,12 @@ __global__ void __maxnreg__(kMaxRegisters) in_registers(RmsNormArgs args) {
                 const float2 scaled = {value.x * inverse * scale.x, value.y * inverse * scale.y};
                 row_rmem[n].pair[p] = Element<T>::from_float(scaled);
             }
-            if (i < vectors) __stcs(&to[i], row_rmem[n].bits);
+            if (i >= vectors) continue;
+            if (ONE_PASS_HINTS & 2) {
+                __stcs(&to[i], row_rmem[n].bits);
+            } else {
+                to[i] = row_rmem[n].bits;
+            }
         }
     }
 }
@@ -117,16 +135,6 @@ int64_t divide_up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-// As many blocks as stay resident together, or a few less: each gets the same number of rows, so all end together.
-int64_t resident_blocks(int64_t rows, int threads, Placement placement) {
-    int multiprocessors = 1;
-    if (placement.on_cuda) {
-        cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, placement.index);
-    }
-    const int64_t resident = int64_t{multiprocessors} * (threads < kResidentThreads ? kResidentThreads / threads : 1);
-    return divide_up(rows, divide_up(rows, resident));
-}
-
 template <typename T>
 const char *launch_for(const RmsNormArgs &args, void *stream) {
     constexpr int kWidth = Vector<T>::kWidth;
@@ -138,8 +146,8 @@ const char *launch_for(const RmsNormArgs &args, void *stream) {
     }
     const int64_t least = vectors < kMinThreads ? vectors : kMinThreads, needed = divide_up(vectors, kMaxVectors);
     const int threads = static_cast<int>(divide_up(least > needed ? least : needed, kWarpSize)) * kWarpSize;
-    return launch_kernel("one_pass", in_registers<T>, {resident_blocks(args.rows, threads, args.placement), threads},
-                         args.placement, stream, args);
+    return launch_kernel("one_pass", in_registers<T>, {divide_up(args.rows, kRows), threads}, args.placement, stream,
+                         args);
 }
 
 }  // namespace one_pass
