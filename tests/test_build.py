@@ -8,6 +8,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -316,6 +317,32 @@ def test_binding_is_compiled_once_for_all_variants(project: Path) -> None:
     assert not any("binding.cc" in line for line in log(project, second).splitlines())
 
 
+def dispatched(project: Path, step: int) -> BuildRecord:
+    """Build a dispatcher over one rung, which has a macro of its own."""
+    (project / "csrc/rung.cc").write_text('extern "C" int rung() { return STEP; }\n')
+    (project / "csrc/chooser.cc").write_text(
+        'extern "C" int rung();\nextern "C" int answer() { return 100 + rung(); }\n'
+    )
+    rung = variant("rung", sources=["csrc/rung.cc"], macros={"STEP": step})
+    chooser = variant("chooser", sources=["csrc/chooser.cc"], rungs=["rung"])
+    both = config(project, rung, chooser)
+    for name in ("rung", "chooser"):
+        record = build.run(both, "toy", name, project / f"results/build/toy/{name}.json")
+    return record
+
+
+def test_a_dispatcher_holds_its_rungs_as_they_are_by_themselves(project: Path) -> None:
+    record = dispatched(project, 5)
+    assert answer(project, record) == 105
+    assert [source.path for source in record.sources] == ["csrc/chooser.cc", "csrc/rung.cc"]
+    assert re.search(r"took \w+: the object of csrc/rung.cc", log(project, record))
+    assert any("-DSTEP=5" in command for command in record.commands)
+    again = dispatched(project, 6)
+    assert answer(project, again) == 106
+    assert re.search(r"took \w+: the object of csrc/chooser.cc", log(project, again))
+    assert f"reused {record.signature}" in log(project, dispatched(project, 5))
+
+
 @pytest.mark.parametrize("file", ["lib.so", "build.json"])
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
 def test_damaged_build_is_never_used(project: Path, file: str, damage: str) -> None:
@@ -490,6 +517,19 @@ def test_spills_break_the_budget_and_not_the_build(project: Path) -> None:
     assert verdicts == {"registers": True, "shared_bytes": True, "spill_bytes": False}
     (row,) = [row for row in record.budget if not row.ok]
     assert (row.limit, row.value) == (0, kernel.spill_store_bytes + kernel.spill_load_bytes)
+
+
+@needs_cuda
+def test_a_dispatchers_rungs_are_built_for_their_own_architectures_and_held_to_their_own_budgets(project: Path) -> None:
+    (project / "csrc/chooser.cu").write_text("int chosen() { return 1; }\n")
+    rung = cuda("scale", archs=["sm_90a"], budget=Budget(1, 0, 0))
+    chooser = cuda("chooser", sources=["csrc/chooser.cu"], rungs=["scale"], archs=["sm_89", "sm_90a"])
+    output = project / "results/build/toy/chooser.json"
+    record = build.run(config(project, rung, chooser), "toy", "chooser", output)
+    library(project, record)
+    assert [Path(cubin.path).name for cubin in record.cubins] == ["0-sm_89.cubin", "0-sm_90a.cubin", "1-sm_90a.cubin"]
+    assert [len(cubin.kernels) for cubin in record.cubins] == [0, 0, 1]
+    assert record.budget == []
 
 
 @needs_cuda

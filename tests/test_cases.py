@@ -113,6 +113,17 @@ def test_benchmark_has_one_case_for_each_shape_option_and_data_type() -> None:
     ]
 
 
+def test_shapes_for_a_gpu_are_timed_on_no_cpu() -> None:
+    selection = replace(operator().bench, cuda_shapes=["s513", "main"])
+    timed = {
+        device: [c.bench_id for c in enumerate_cases(operator(bench=selection), variant(device=device), "bench")]
+        for device in ("cpu", "cuda")
+    }
+    assert timed["cpu"] == [c.bench_id for c in enumerate_cases(operator(), variant(), "bench")]
+    assert timed["cuda"][: len(timed["cpu"])] == timed["cpu"]
+    assert {case.partition("-")[0] for case in timed["cuda"][len(timed["cpu"]) :]} == {"s513"}
+
+
 def test_what_a_variant_cannot_take_is_listed_with_the_reason() -> None:
     selection = select_cases(operator(), variant(limits={"head_dim": [64]}, options={"causal": [False]}))
     assert {c.dims["head_dim"] for c in selection.cases} == {64}

@@ -3,6 +3,7 @@
 import copy
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -102,6 +103,7 @@ OP = "operators.op"
         (f"{OP}.variants.v.macros", {"1BAD": 1}, "is not of the form"),
         (f"{OP}.baselines.b.entry", "nothing", "abi python needs entry"),
         (f"{OP}.test.shapes", ["smal"], "no shape of this name; allowed: large, small; did you mean 'small'?"),
+        (f"{OP}.bench.cuda_shapes", ["smal"], "no shape of this name; allowed: large, small; did you mean 'small'?"),
         (f"{OP}.profile", {"shape": "huge"}, "no shape 'huge'; allowed: large, small"),
         (f"{OP}.shapes.small.rows", 0, "0 is out of range; allowed: at least 1"),
         (f"{OP}.shapes.small.rows", "two", '"two" is not a whole number'),
@@ -126,6 +128,24 @@ def test_a_fault_names_the_line(folder: Path) -> None:
     line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if "devcie" in text)
     with pytest.raises(ConfigError, match=rf"config\.yaml:{line}: operators\.op\.variants\.v\.devcie: "):
         config.load(path)
+
+
+@pytest.mark.parametrize(
+    ("rung", "expected"),
+    [
+        ("v", "rungs[0]: no other variant of this name; allowed: tiled"),
+        ("tiles", "rungs[0]: no other variant of this name; allowed: tiled; did you mean 'tiled'?"),
+        ("tiled", "rungs[0]: tiled is of cuda tvm_ffi, v of cpu tvm_ffi"),
+    ],
+)
+def test_a_rung_is_another_variant_of_the_same_kind(folder: Path, rung: str, expected: str) -> None:
+    data = copy.deepcopy(GOOD)
+    variants: Any = data["operators"]["op"]["variants"]  # type: ignore[index]
+    variants["tiled"] = {**variants["v"], "device": "cuda"}
+    variants["v"]["rungs"] = [rung]
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(data, folder))
+    assert f"{OP}.variants.v.{expected}\n" in f"{caught.value}\n"
 
 
 def test_all_faults_come_at_once(folder: Path) -> None:
@@ -244,11 +264,11 @@ def test_the_source_is_named_from_the_root_and_a_stranger_is_copied(folder: Path
     ("key", "value", "expected"),
     [
         ("operators.op.test.dtypes", ["float32"], "operators.op.test.dtypes: unknown key; allowed: families, family_"),
-        ("operators.op.bench.families", ["normal"], "operators.op.bench.families: unknown key; allowed: dtypes, opt"),
+        ("operators.op.bench.families", ["normal"], "operators.op.bench.families: unknown key; allowed: cuda_shapes, "),
         ("operators.op.bench.family_shape", "small", "operators.op.bench.family_shape: unknown key"),
         ("operators.op.bench.seeds", [1], "operators.op.bench.seeds: unknown key"),
-        ("operators.op.variants.v.dtypes", ["float8_e4m3fn"], '"float8_e4m3fn" is not known'),
-        ("operators.op.variants.v.precision.p", "float8_e4m3fn", '"float8_e4m3fn" is not known'),
+        ("operators.op.variants.v.dtypes", ["float8_e5m2"], '"float8_e5m2" is not known'),
+        ("operators.op.variants.v.precision.p", "float8_e5m2", '"float8_e5m2" is not known'),
     ],
 )
 def test_what_would_be_ignored_is_refused(folder: Path, key: str, value: object, expected: str) -> None:

@@ -3,37 +3,47 @@
 from __future__ import annotations
 
 import math
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import tvm_ffi
 
-from kernelproof import baselines, judge, operators, simfp8
+from kernelproof import baselines, judge, operators, simfp8, toolchain
 from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import ConfigError
 from kernelproof.images import Returned
-from kernelproof.operators import attention, qkt, rmsnorm
+from kernelproof.operators import attention, qkt, quantised_attention, rmsnorm
 from kernelproof.records import Case
 
 TOLERANCE = Tolerance(1.0, 1.5, 1 / 16, 1 / 64)
 INPUT = Precision("input", "input")
-ALL = [attention.OPERATOR, qkt.OPERATOR, rmsnorm.OPERATOR]
+ALL = [attention.OPERATOR, qkt.OPERATOR, quantised_attention.OPERATOR, rmsnorm.OPERATOR]
+BYTES = ("qkt", "quantised_attention")
 SMALL: dict[str, dict[str, int]] = {
     "attention": {"batch": 2, "heads": 4, "kv_heads": 2, "seq": 37, "head_dim": 32},
     "qkt": {"batch": 2, "heads": 3, "seq": 21, "seq_k": 34, "head_dim": 32},
+    "quantised_attention": {"batch": 2, "heads": 4, "kv_heads": 2, "seq": 37, "head_dim": 32},
     "rmsnorm": {"rows": 40, "cols": 77},
 }
 
 
 def case_of(operator: str, dims: dict[str, int] | None = None, **changes: Any) -> Case:
-    dtype = "uint8" if operator == "qkt" else "float16"
+    dtype = "uint8" if operator in BYTES else "float16"
     return Case(operator, "t", dims or SMALL[operator], changes.pop("options", {}), **{"dtype": dtype, **changes})
 
 
 def call_of(case: Case) -> operators.Call:
     operator = next(o for o in ALL if o.name == case.operator)
     return operator.make_call(case, judge.generator(case))
+
+
+def precision_of(operator: str) -> Precision:
+    """What the library computes in."""
+    return {"qkt": Precision("float32"), "quantised_attention": Precision("float16")}.get(operator, INPUT)
 
 
 def naive_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
@@ -99,6 +109,8 @@ def test_units_of_a_precision() -> None:
     assert (half.output, half.intermediate, half.accumulate, half.smallest) == (2**-11, 2**-11, 2**-21, 2**-24)
     mixed = operators.units(Precision("float32", "bfloat16"), torch.float16)
     assert (mixed.output, mixed.intermediate, mixed.coarse) == (2**-24, 2**-8, 2**-8)
+    eight = operators.units(Precision("float16", "float8_e4m3fn"), torch.uint8)
+    assert (eight.output, eight.intermediate, eight.intermediate_smallest) == (2**-11, 2**-4, 2**-9)
     with pytest.raises(ConfigError, match="no unit roundoff"):
         operators.units(Precision("float15"), torch.float16)
 
@@ -119,8 +131,7 @@ def test_every_family_has_finite_inputs_and_a_finite_reference(
     operator: operators.Operator, family: str, dtype: str
 ) -> None:
     call = call_of(case_of(operator.name, family=family, dtype=dtype))
-    precision = Precision("float32") if dtype == "uint8" else INPUT
-    reference = operator.reference(call, precision)
+    reference = operator.reference(call, precision_of(operator.name))
     for tensor in call.inputs.values():
         assert bool(torch.isfinite(tensor.float()).all())
     assert bool(torch.isfinite(reference.output).all())
@@ -238,7 +249,12 @@ def test_attention_cost() -> None:
 
 # --- exact cases ------------------------------------------------------------------------------------------------------
 
-LIBRARY = {"attention": baselines.sdpa_math, "qkt": baselines.qkt_torch, "rmsnorm": baselines.rmsnorm_torch}
+LIBRARY = {
+    "attention": baselines.sdpa_math,
+    "qkt": baselines.qkt_torch,
+    "quantised_attention": baselines.quantised_torch,
+    "rmsnorm": baselines.rmsnorm_torch,
+}
 
 
 def run_library(call: operators.Call, operator: str) -> torch.Tensor:
@@ -254,8 +270,7 @@ def test_exact_cases_are_right_and_the_library_gives_them(operator: operators.Op
             assert len(made) >= 2
             for exact in made:
                 assert exact.reference.exact
-                precision = Precision("float32") if dtype == "uint8" else INPUT
-                reference = operator.reference(exact.call, precision)
+                reference = operator.reference(exact.call, precision_of(operator.name))
                 use = torch.isfinite(exact.reference.bound)
                 assert float(use.double().mean()) > 0.05
                 assert bool(((exact.reference.output - reference.output).abs() <= reference.bound)[use].all())
@@ -343,6 +358,217 @@ def test_a_wrong_zero_point_is_named(name: str) -> None:
     assert f"codes are decoded with zero point 127.5; the encoder's is 128 ({name})" in result.failures[0].message
 
 
+# --- attention on quantised inputs ------------------------------------------------------------------------------------
+
+CODECS = quantised_attention.OPERATOR.dtypes
+
+
+@pytest.mark.parametrize("dtype", CODECS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_quantised_reference_is_attention_on_what_the_codes_stand_for(dtype: str, causal: bool) -> None:
+    dims = {"batch": 2, "heads": 4, "kv_heads": 2, "seq": 9, "seq_k": 5, "head_dim": 8}
+    call = call_of(case_of("quantised_attention", dims, dtype=dtype, options={"causal": causal, "scales": "head"}))
+    decoded = {}
+    for name in "qkv":
+        worth = call.tensor(f"{name}_scale").double()[..., None, None]
+        codes = call.tensor(name)
+        decoded[name] = ((codes.double() - 128) * 448 / 127 if dtype == "uint8" else codes.double()) * worth
+    reference = quantised_attention.OPERATOR.reference(call, Precision("float16"))
+    expected = naive_attention(decoded["q"], decoded["k"], decoded["v"], call.scalar("scale"), causal)
+    assert torch.allclose(reference.output, expected, rtol=1e-12, atol=1e-15)
+    assert call.output.dtype == torch.float16
+
+
+@pytest.mark.parametrize("dtype", CODECS)
+def test_scales_serve_a_tensor_or_a_head(dtype: str) -> None:
+    calls = [call_of(case_of("quantised_attention", dtype=dtype, options={"scales": s})) for s in ("tensor", "head")]
+    for name in ("q_scale", "k_scale", "v_scale"):
+        whole, per_head = (call.tensor(name) for call in calls)
+        assert whole.unique().tolist() == [per_head.max().item()]
+        assert len(per_head.unique()) == per_head.numel()
+
+
+@pytest.mark.parametrize("dtype", CODECS)
+def test_either_codec_uses_its_whole_range_and_no_more(dtype: str) -> None:
+    x = torch.randn(1, 2, 33, 16, generator=torch.Generator().manual_seed(3)) * 1000
+    codes, scale = quantised_attention.encoded(x, dtype, "head")
+    back = quantised_attention.decode(codes, scale)
+    assert torch.allclose(back.abs().amax((-2, -1)), x.abs().amax((-2, -1)).double(), rtol=1e-6)
+    step = 2**-4 * x.double().abs() + scale.double()[..., None, None] * (2**-10 if dtype != "uint8" else 448 / 254)
+    assert bool(((back - x).abs() <= step).all())
+    doubled = quantised_attention.encode(x * 2, scale, dtype)  # saturates
+    assert torch.allclose(quantised_attention.decode(doubled, scale).abs().max(), back.abs().max(), rtol=0.02)
+
+
+@pytest.mark.parametrize("family", quantised_attention.OPERATOR.families)
+@pytest.mark.parametrize("dtype", CODECS)
+def test_library_attention_on_codes_passes(family: str, dtype: str) -> None:
+    options = {"causal": True, "layout": "bshd", "scales": "head"}
+    case = case_of("quantised_attention", family=family, dtype=dtype, options=options)
+    call = call_of(case)
+    reference = quantised_attention.OPERATOR.reference(call, Precision("float16"))
+    returned = Returned(run_library(call, "quantised_attention"))
+    assert judge.judge(case, call, reference, returned, TOLERANCE).failures == []
+
+
+def attention_of_weights_in(dtype: torch.dtype, scale: float, call: operators.Call) -> torch.Tensor:
+    """Attention in float64 but for the weights, times a power of two, in `dtype`."""
+    q, k, v = (quantised_attention.decode(call.tensor(n), call.tensor(f"{n}_scale")) for n in "qkv")
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = q @ k.mT * call.scalar("scale")
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True))
+    rounded = (weights * scale).float().to(dtype).double() / scale
+    return (rounded @ v / weights.sum(-1, keepdim=True)).half()
+
+
+@pytest.mark.parametrize("family", quantised_attention.OPERATOR.families)
+def test_e4m3_weights_pass_where_they_are_declared_and_nowhere_else(family: str) -> None:
+    case = case_of("quantised_attention", family=family, dtype="float8_e4m3fn")
+    call = call_of(case)
+    returned = Returned(attention_of_weights_in(torch.float8_e4m3fn, 256.0, call))
+    honest, dishonest = (
+        judge.judge(case, call, quantised_attention.OPERATOR.reference(call, declared), returned, TOLERANCE)
+        for declared in (Precision("float16", "float8_e4m3fn"), Precision("float16", "float16"))
+    )
+    assert honest.failures == []
+    if family not in ("one_hot", "sink_first", "sink_last"):  # weights of 0 and 1, or nearly
+        assert dishonest.failures != []
+
+
+def test_weights_coarser_than_e4m3_are_seen() -> None:
+    case = case_of("quantised_attention", {"heads": 4, "seq": 128, "head_dim": 64}, dtype="float8_e4m3fn")
+    call = call_of(case)
+    reference = quantised_attention.OPERATOR.reference(call, Precision("float16", "float8_e4m3fn"))
+    returned = Returned(attention_of_weights_in(torch.float8_e5m2, 2.0**14, call))
+    failures = judge.judge(case, call, reference, returned, TOLERANCE).failures
+    assert [failure.criterion for failure in failures] == ["rms"]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [("qkv", "Q, K and V"), ("qk", "Q, and K perhaps"), ("q", "Q, and K perhaps"), ("v", "V only"), ("k", "")],
+)
+def test_a_wrong_zero_point_in_attention_is_named(names: str, said: str) -> None:
+    case = case_of("quantised_attention", options={"scales": "head"})
+    call = call_of(case)
+    q, k, v = (
+        simfp8.decode(call.tensor(n), call.tensor(f"{n}_scale"), 127.5 if n in names else 128.0).float() for n in "qkv"
+    )
+    output = baselines.sdpa_math(q, k, v, call.scalar("scale"), False).half()
+    operator = quantised_attention.OPERATOR
+    reference = operator.reference(call, Precision("float16"))
+    result = judge.judge(case, call, reference, Returned(output), TOLERANCE, operator=operator)
+    if not said:  # no softmax notices the zero point of K
+        assert result.failures == []
+        return
+    assert f"codes are decoded with zero point 127.5; the encoder's is 128 ({said})" in result.failures[0].message
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("v", "the scale of V is not applied"),
+        ("head", "every head uses the scale of head 0 for V"),
+        ("mask", "the causal mask is not applied"),
+    ],
+)
+def test_faults_of_quantised_attention_are_named(fault: str, said: str) -> None:
+    options = {"scales": "head", "causal": fault == "mask"}
+    case = case_of("quantised_attention", dtype="float8_e4m3fn", options=options)
+    call = call_of(case)
+    v_scale = call.tensor("v_scale")
+    changed = {"v": torch.ones_like(v_scale), "head": v_scale[:, :1].expand_as(v_scale)}
+    arguments = [value for name, value in call.arguments.items() if name not in call.outputs]
+    arguments[5] = changed.get(fault, v_scale)
+    arguments[7] = False
+    output = baselines.quantised_torch(*arguments)  # type: ignore[arg-type]
+    operator = quantised_attention.OPERATOR
+    reference = operator.reference(call, Precision("float16"))
+    result = judge.judge(case, call, reference, Returned(output), TOLERANCE, operator=operator)
+    assert said in result.failures[0].message
+
+
+@pytest.fixture(scope="module")
+def cpu_quantised(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
+    """The variant for the CPU, compiled without what makes it fast."""
+    root, folder = Path(__file__).resolve().parents[1], tmp_path_factory.mktemp("cpu_quantised")
+    host, ffi = toolchain.find_host_compiler(), toolchain.tvm_ffi_folder()
+    sources = [root / "csrc" / "quantised_attention" / name for name in ("binding.cc", "cpu_quantised.cc")]
+    flags = ["-std=c++17", "-O1", "-fPIC", "-shared", f"-I{root / 'csrc'}", f"-I{ffi / 'include'}"]
+    library = folder / "lib.so"
+    subprocess.run(
+        [str(host.path), *flags, *map(str, sources), f"-L{ffi / 'lib'}", "-ltvm_ffi", "-o", str(library)], check=True
+    )
+    module = tvm_ffi.load_module(str(library))
+    function = module.get_function("run")
+
+    def call(*arguments: Any) -> None:
+        function(*arguments)
+
+    call.module = module  # type: ignore[attr-defined]  # the library must outlive the function
+    return call
+
+
+@pytest.mark.parametrize("family", quantised_attention.OPERATOR.families)
+@pytest.mark.parametrize("dtype", CODECS)
+def test_the_variant_for_the_cpu_passes(cpu_quantised: Callable[..., None], family: str, dtype: str) -> None:
+    dims = {"batch": 2, "heads": 4, "kv_heads": 2, "seq": 37, "seq_k": 21, "head_dim": 24}
+    options = {"causal": True, "layout": "bshd", "scales": "head"}
+    case = case_of("quantised_attention", dims, family=family, dtype=dtype, options=options)
+    call = call_of(case)
+    cpu_quantised(*call.arguments.values())
+    reference = quantised_attention.OPERATOR.reference(call, Precision("float16"))
+    assert judge.judge(case, call, reference, Returned(call.output), TOLERANCE).failures == []
+
+
+@pytest.mark.parametrize("dtype", CODECS)
+def test_the_variant_for_the_cpu_is_exact_where_it_must_be(cpu_quantised: Callable[..., None], dtype: str) -> None:
+    case = case_of("quantised_attention", dtype=dtype, options={"scales": "head"})
+    for exact in quantised_attention.OPERATOR.sanity_calls(case, judge.generator(case)):
+        cpu_quantised(*exact.call.arguments.values())
+        result = judge.judge(exact.case, exact.call, exact.reference, Returned(exact.call.output), TOLERANCE)
+        assert result.failures == []
+
+
+def test_one_scale_may_serve_all_heads_without_being_copied(cpu_quantised: Callable[..., None]) -> None:
+    call = call_of(case_of("quantised_attention", options={"scales": "tensor"}))
+    cpu_quantised(*call.arguments.values())
+    copied = call.output.clone()
+    for name in ("q_scale", "k_scale", "v_scale"):
+        call.arguments[name] = call.tensor(name)[:1, :1].expand_as(call.tensor(name))
+        assert call.tensor(name).stride() == (0, 0)
+    cpu_quantised(*call.arguments.values())
+    assert torch.equal(call.output, copied)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("q", lambda t: t.to(torch.int8), "q is int8, expected uint8 .simulated FP8. or float8_e4m3fn"),
+        ("k", lambda t: t.view(torch.float8_e4m3fn), "k is dtype code 10 of bits 8, expected uint8"),
+        ("v_scale", lambda t: t.double(), "v_scale is float64, expected float32"),
+        ("k_scale", lambda t: t[:, :1], r"k_scale has shape \[2, 1\], expected \[2, 2\]"),
+        ("o", lambda t: t.float(), "o is float32, expected float16"),
+    ],
+)
+def test_the_binding_says_what_does_not_fit(
+    cpu_quantised: Callable[..., None], name: str, change: Callable[[torch.Tensor], torch.Tensor], message: str
+) -> None:
+    call = call_of(case_of("quantised_attention"))
+    call.arguments[name] = change(call.tensor(name))
+    with pytest.raises((TypeError, ValueError), match=message):
+        cpu_quantised(*call.arguments.values())
+
+
+def test_cost_of_quantised_attention() -> None:
+    dims = {"batch": 1, "heads": 8, "kv_heads": 2, "seq": 512, "head_dim": 64}
+    cost = quantised_attention.OPERATOR.cost(case_of("quantised_attention", dims))
+    assert cost.flops == 4 * 8 * 512 * 512 * 64
+    assert cost.bytes_read == (8 + 2 * 2) * (512 * 64 + 4)
+    assert cost.bytes_written == 8 * 512 * 64 * 2
+
+
 # --- RMSNorm ----------------------------------------------------------------------------------------------------------
 
 
@@ -405,7 +631,7 @@ def test_costs_of_the_small_operators() -> None:
 @pytest.mark.parametrize("operator", ALL, ids=lambda o: o.name)
 def test_references_on_a_gpu_are_those_of_the_cpu(operator: operators.Operator) -> None:
     call = call_of(case_of(operator.name))
-    precision = Precision("float32") if operator.name == "qkt" else INPUT
+    precision = precision_of(operator.name)
     here, there = (operator.reference(call, precision, device) for device in ("cpu", "cuda"))
     assert there.output.device.type == "cuda"
     assert torch.allclose(here.output, there.output.cpu(), rtol=1e-12, atol=1e-15)

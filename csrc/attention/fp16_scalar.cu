@@ -147,13 +147,15 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
                          SoftmaxScale(args.scale));
 }
 
-}  // namespace fp16_scalar
-
-const char *launch(const AttentionArgs &args, void *stream) {
+KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream) {
     if (args.head_dim > 256) {
         return message("fp16_scalar takes head_dim up to 256, not %lld", static_cast<long long>(args.head_dim));
     }
-    if (args.dtype == Dtype::kFloat16) return fp16_scalar::launch_for<__half>(args, stream);
-    if (args.dtype == Dtype::kBfloat16) return fp16_scalar::launch_for<__nv_bfloat16>(args, stream);
+    if (args.dtype == Dtype::kFloat16) return launch_for<__half>(args, stream);
+    if (args.dtype == Dtype::kBfloat16) return launch_for<__nv_bfloat16>(args, stream);
     return "fp16_scalar takes float16 or bfloat16, not float32";
 }
+
+}  // namespace fp16_scalar
+
+KERNELPROOF_LAUNCH(fp16_scalar)

@@ -233,13 +233,15 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
                          SoftmaxScale(args.scale), aligned);
 }
 
-}  // namespace fp16_wmma
-
-const char *launch(const AttentionArgs &args, void *stream) {
+KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream) {
     if (args.head_dim != 64 && args.head_dim != 128) {
         return message("fp16_wmma takes head_dim 64 or 128, not %lld", static_cast<long long>(args.head_dim));
     }
-    if (args.dtype == Dtype::kFloat16) return fp16_wmma::launch_for<__half>(args, stream);
-    if (args.dtype == Dtype::kBfloat16) return fp16_wmma::launch_for<__nv_bfloat16>(args, stream);
+    if (args.dtype == Dtype::kFloat16) return launch_for<__half>(args, stream);
+    if (args.dtype == Dtype::kBfloat16) return launch_for<__nv_bfloat16>(args, stream);
     return "fp16_wmma takes float16 or bfloat16, not float32";
 }
+
+}  // namespace fp16_wmma
+
+KERNELPROOF_LAUNCH(fp16_wmma)

@@ -27,3 +27,10 @@ struct AttentionArgs {
 // Queues the computation on `stream` (a cudaStream_t; ignored by CPU variants). Every size is at least 1.
 // Returns null, or why nothing was queued.
 KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream);
+
+// The last line of a CUDA rung: its library's launcher is the one in the rung's namespace. Weak, since several rungs
+// may share a library with a dispatcher, whose launcher then takes the place of theirs.
+#define KERNELPROOF_LAUNCH(rung)                                                                           \
+    KERNELPROOF_HIDDEN __attribute__((weak)) const char *launch(const AttentionArgs &args, void *stream) { \
+        return rung::launch(args, stream);                                                                 \
+    }

@@ -73,3 +73,22 @@ __device__ __forceinline__ float exp2_approx(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+
+// d += a b with a [16, 32] row-major, b [32, 8] column-major (as [8, 32]), both of float8_e4m3, d in FP32; sm_89 and
+// up. a[0]: row g, columns 4t ... 4t + 3; a[1]: row g + 8; a[2], a[3]: the same rows, columns + 16. b[0]: column g,
+// rows 4t ... 4t + 3; b[1]: rows + 16. The lowest byte comes first.
+__device__ __forceinline__ void mma_m16n8k32_e4m3(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Four numbers as float8_e4m3, the first in the lowest byte, rounded to nearest; beyond 448 they become 448.
+__device__ __forceinline__ uint32_t pack_e4m3(float first, float second, float third, float fourth) {
+    uint16_t low, high;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(second), "f"(first));
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(fourth), "f"(third));
+    return low | static_cast<uint32_t>(high) << 16;
+}

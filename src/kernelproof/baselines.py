@@ -81,6 +81,43 @@ def qkt_torch(
     return (q @ k.mT) * by
 
 
+def quantised_torch(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_scale: torch.Tensor,
+    k_scale: torch.Tensor,
+    v_scale: torch.Tensor,
+    scale: float,
+    causal: bool,
+) -> torch.Tensor:
+    """Attention on quantised inputs as torch has it: decode to float32, then SDPA. q [B, H, Sq, D]; float16 out."""
+    decoded = _decoded(q, q_scale), _decoded(k, k_scale), _decoded(v, v_scale)
+    return sdpa_default(*decoded, scale, causal).half()
+
+
+def quantised_torch_half(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_scale: torch.Tensor,
+    k_scale: torch.Tensor,
+    v_scale: torch.Tensor,
+    scale: float,
+    causal: bool,
+) -> torch.Tensor:
+    """The same decoded to float16: the values are rounded once more, for the sake of the tensor cores."""
+    decoded = _decoded(q, q_scale).half(), _decoded(k, k_scale).half(), _decoded(v, v_scale).half()
+    return sdpa_default(*decoded, scale, causal)
+
+
+def _decoded(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Codes [B, H, S, D] of either codec in float32 (see kernelproof.operators.quantised_attention)."""
+    if codes.dtype != torch.uint8:
+        return codes.float() * scale[..., None, None]
+    return (codes.float() - simfp8.ZERO_POINT) * (scale * (simfp8.LARGEST / simfp8.LEVELS))[..., None, None]
+
+
 def rmsnorm_torch(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """torch's rms_norm. x [rows, cols], weight [cols]."""
     return rms_norm(x, (x.shape[-1],), weight, eps)

@@ -2,6 +2,7 @@
 
 results/store/
     build/<signature>/      lib.so, <arch>.cubin, <arch>.sass, build.json; renamed into place when complete
+    object/<signature>/     one source compiled: its object, and of CUDA its cubins; a dispatcher shares its rungs'
     binding/<signature>/    binding.o of an operator, shared by its variants
     <kind>/index/<key>/     empty files named like signatures: what was built from this key
     toolkit-<fingerprint>   link to the CUDA toolkit, so that no path of this machine gets into machine code
@@ -158,6 +159,7 @@ def _attempt(
         record.signature = _digest([FORMAT, variant.entry, _plain(record.sources), _version_of("torch")])
         return record
     plan = _plan(config, owner, variant, record.sources, cuda_home, cores)
+    record.sources = [source for each in plan.parts for source in each.sources]
     record.archs = plan.archs
     record.compiler = plan.cuda.compiler() if plan.cuda else None
     record.host_compiler = plan.host.compiler()
@@ -187,7 +189,9 @@ def _fill(record: BuildRecord, entry: Entry, plan: Plan, variant: VariantConfig)
     record.cubins = [records.from_json(Cubin, cubin) for cubin in entry.facts["cubins"]]
     for cubin in record.cubins:
         cubin.path = f"{folder}/{cubin.path}"
-    record.budget = budget_rows(variant, record.cubins)
+    # A rung's kernels are held to the rung's own budget, where it is a variant by itself.
+    own = len(plan.archs) * sum(_is_cuda(source) for source in plan.sources)
+    record.budget = budget_rows(variant, record.cubins[:own])
     return record
 
 
@@ -226,17 +230,27 @@ class Plan:
     places: Places
     target: str  # what -march=native means here
     cores: int
+    rungs: list[Plan] = field(default_factory=list)  # of a dispatcher: each compiled as it is by itself
+
+    @property
+    def parts(self) -> list[Plan]:
+        """All that the library is made of: this plan and its rungs'."""
+        return [self, *self.rungs]
 
     @property
     def key(self) -> str:
         """A hash over all of it but the headers' contents."""
+        return _digest([part.key_of(part.sources) for part in self.parts])
+
+    def key_of(self, sources: Sequence[FileHash]) -> str:
+        """The same for some sources of the variant."""
         variant = self.variant
         return _digest(
             [
                 FORMAT,
                 variant.abi,
                 variant.device,
-                _plain(self.sources),
+                _plain(sources),
                 macro_flags(variant.macros),
                 variant.flags,
                 self.archs,
@@ -268,13 +282,7 @@ def _plan(
     tools = store / "tools.json"
     host = toolchain.find_host_compiler(tools)
     cuda = toolchain.find_cuda(cuda_home, tools) if variant.device == "cuda" else None
-    archs = toolchain.resolve_archs(variant.archs or config.archs) if cuda else []
-    if cuda and not archs:
-        raise Unbuildable(
-            "archs lists only 'native', and there is no GPU here",
-            status=records.NOT_RUN,
-            remedy="name an architecture in archs, e.g. sm_90a",
-        )
+    archs = _archs(config, variant) if cuda else []
     places = Places(root)
     toolkit = None
     if cuda:
@@ -291,7 +299,30 @@ def _plan(
         places.add("<python>", Path(sysconfig.get_path("include")))
     target = toolchain.resolved_target(host, variant.flags)
     include = list(owner.include)
-    return Plan(root, store, variant, archs, sources, include, binding, host, cuda, toolkit, places, target, cores)
+    plan = Plan(root, store, variant, archs, sources, include, binding, host, cuda, toolkit, places, target, cores)
+    return dataclasses.replace(plan, rungs=[_rung_plan(config, plan, owner.variant(name)) for name in variant.rungs])
+
+
+def _archs(config: Config, variant: VariantConfig) -> list[str]:
+    archs = toolchain.resolve_archs(variant.archs or config.archs)
+    if not archs:
+        raise Unbuildable(
+            "archs lists only 'native', and there is no GPU here",
+            status=records.NOT_RUN,
+            remedy="name an architecture in archs, e.g. sm_90a",
+        )
+    return archs
+
+
+def _rung_plan(config: Config, plan: Plan, rung: VariantConfig) -> Plan:
+    """The plan of a variant that a dispatcher's library holds too: its own sources, flags, macros and architectures."""
+    return dataclasses.replace(
+        plan,
+        variant=rung,
+        archs=_archs(config, rung) if plan.cuda else [],
+        sources=_hash_sources(plan.root, rung.sources),
+        target=toolchain.resolved_target(plan.host, rung.flags),
+    )
 
 
 def _torch_folder(variant: VariantConfig) -> Path:
@@ -529,33 +560,70 @@ class Edge:
 
 @dataclass
 class Steps:
-    """The steps of one build: its objects, and for each CUDA object the machine code by arch."""
+    """The steps that make one object, and of CUDA the machine code by arch."""
 
+    target: str
     edges: list[Edge] = field(default_factory=list)
-    objects: list[tuple[str, str]] = field(default_factory=list)  # source, object
-    cubins: list[tuple[str, str, str, str]] = field(default_factory=list)  # object, arch, cubin, sass
+    cubins: list[tuple[str, str, str]] = field(default_factory=list)  # arch, cubin, sass
 
 
 def _build(plan: Plan, store: Store, bindings: Store, binding: Entry | None, log: Log) -> Entry:
     """Compile, link and analyse one variant. Raises Unbuildable with the compiler's message when that fails."""
-    started_ns = time.time_ns()
     with store.scratch() as temporary, ThreadPoolExecutor(1) as beside:
-        shown = Places(plan.root)
-        shown.aliases = [*plan.places.aliases, (f"{_relative(temporary, plan.root)}/", "<build>/")]
         pending = beside.submit(_binding, plan, bindings, log) if plan.binding and binding is None else None
-        steps = _compile_steps(plan, temporary)
-        _ninja(plan, steps.edges, temporary, "compile", shown, log)
+        kept = Store(plan.store, "object", plan.places, log)
+        objects = [_object(part, source, kept, log) for part in plan.parts for source in part.sources]
         binding = pending.result() if pending else binding
-        link = _link_step(plan, steps, binding, temporary)
+        link = _link_step(plan, objects, binding, temporary)
+        shown = _shown_places(plan, temporary)
         _ninja(plan, [link], temporary, "link", shown, log)
-        headers = _headers(plan, steps.edges, started_ns)
-        facts, files = _facts(plan, steps, link, temporary)
-        facts["commands"] = [shown.shown(edge.command) for edge in (*steps.edges, link)]
+        facts, files = _facts(plan, objects, link, temporary)
+        facts["commands"] = [
+            *(line for entry in objects for line in entry.facts["commands"]),
+            shown.shown(link.command),
+        ]
         facts["extra"] = binding.signature if binding else ""
         facts["log"] = log.text()
-        entry = store.keep(temporary, files, plan.key, headers, facts)
+        headers = {name: digest for entry in objects for name, digest in entry.headers.items()}
+        entry = store.keep(temporary, files, plan.key, dict(sorted(headers.items())), facts)
     log.say(f"built {entry.signature}")
     return entry
+
+
+def _object(plan: Plan, source: FileHash, store: Store, log: Log) -> Entry:
+    """One source, compiled with a variant's settings: once, by whichever build comes first."""
+    key, started_ns = plan.key_of([source]), time.time_ns()
+    with store.locked(key):
+        if (entry := store.find(key)) is not None:
+            log.say(f"took {entry.signature}: the object of {source.path}\n{entry.facts['log']}")
+            return entry
+        with store.scratch() as temporary:
+            steps, said = _compile_steps(plan, source, temporary), Log()
+            shown = _shown_places(plan, temporary)
+            try:
+                _ninja(plan, steps.edges, temporary, "compile", shown, said)
+            finally:
+                log.say(said.text())
+            headers = _headers(plan, steps.edges, started_ns, [source])
+            cubins = [_cubin(plan, steps.target, *step) for step in steps.cubins]
+            data = (plan.root / steps.target).read_bytes()
+            facts = {
+                "object": Path(steps.target).name,
+                "cubins": [dataclasses.asdict(cubin) for cubin in cubins],
+                "host": sass.host_code_sha256(data, constants=not _is_cuda(source)),
+                "commands": [shown.shown(edge.command) for edge in steps.edges],
+                "log": said.text(),
+                "extra": "",
+            }
+            made = [path for _, cubin, listing in steps.cubins for path in (cubin, listing)]
+            return store.keep(temporary, [Path(path).name for path in (steps.target, *made)], key, headers, facts)
+
+
+def _shown_places(plan: Plan, temporary: Path) -> Places:
+    """Names for what a log shows: the plan's, and `<build>` for the folder of a build under way."""
+    shown = Places(plan.root)
+    shown.aliases = [*plan.places.aliases, (f"{_relative(temporary, plan.root)}/", "<build>/")]
+    return shown
 
 
 def _binding(plan: Plan, store: Store, log: Log) -> Entry:
@@ -566,30 +634,29 @@ def _binding(plan: Plan, store: Store, log: Log) -> Entry:
         if (entry := store.find(plan.binding_key)) is not None:
             return entry
         with store.scratch() as temporary:
-            shown = Places(plan.root)
-            shown.aliases = [*plan.places.aliases, (f"{_relative(temporary, plan.root)}/", "<build>/")]
             step = _host_step(plan, plan.binding.path, _relative(temporary / "binding.o", plan.root), BINDING_FLAGS, [])
-            _ninja(plan, [step], temporary, "binding", shown, log)
-            headers = _headers(plan, [step], started_ns)
+            _ninja(plan, [step], temporary, "binding", _shown_places(plan, temporary), log)
+            headers = _headers(plan, [step], started_ns, [plan.binding])
             return store.keep(temporary, ["binding.o"], plan.binding_key, headers, {"extra": ""})
 
 
-def _compile_steps(plan: Plan, temporary: Path) -> Steps:
-    steps = Steps()
+def _compile_steps(plan: Plan, source: FileHash, temporary: Path) -> Steps:
     folder = _relative(temporary, plan.root)
-    for index, source in enumerate(plan.sources):
-        target = f"{folder}/{index}-{Path(source.path).stem}.o"
-        steps.objects.append((source.path, target))
-        if source.path.endswith(".cu"):
-            steps.edges.append(_cuda_step(plan, source.path, target))
-            _machine_code_steps(plan, steps, target, folder, index)
-        else:
-            standard = [] if _sets_standard(plan.variant.flags) else ["-std=c++20"]
-            macros = macro_flags(plan.variant.macros)
-            # An nvcc option would not be understood here; a CUDA variant's flags are for its .cu files.
-            flags = plan.variant.flags if plan.variant.device == "cpu" else []
-            steps.edges.append(_host_step(plan, source.path, target, [*HOST_FLAGS, *standard], [*macros, *flags]))
+    steps = Steps(f"{folder}/{Path(source.path).stem}.o")
+    if _is_cuda(source):
+        steps.edges.append(_cuda_step(plan, source.path, steps.target))
+        _machine_code_steps(plan, steps, folder)
+    else:
+        standard = [] if _sets_standard(plan.variant.flags) else ["-std=c++20"]
+        macros = macro_flags(plan.variant.macros)
+        # An nvcc option would not be understood here; a CUDA variant's flags are for its .cu files.
+        flags = plan.variant.flags if plan.variant.device == "cpu" else []
+        steps.edges.append(_host_step(plan, source.path, steps.target, [*HOST_FLAGS, *standard], [*macros, *flags]))
     return steps
+
+
+def _is_cuda(source: FileHash) -> bool:
+    return source.path.endswith(".cu")
 
 
 def _cuda_step(plan: Plan, source: str, target: str) -> Edge:
@@ -609,23 +676,20 @@ def _cuda_step(plan: Plan, source: str, target: str) -> Edge:
     return Edge(f"nvcc {source}", line, [source], [target], f"{target}.log", f"{target}.d")
 
 
-def _machine_code_steps(plan: Plan, steps: Steps, target: str, folder: str, index: int) -> None:
+def _machine_code_steps(plan: Plan, steps: Steps, folder: str) -> None:
     """Take the cubins out of the object, so that they are the embedded ones, and disassemble each once."""
     assert plan.cuda is not None
-    several = sum(source.path.endswith(".cu") for source in plan.sources) > 1
-    stem = f"{index}-" if several else ""
-    made = {arch: f"{folder}/{stem}{arch}.cubin" for arch in plan.archs}
-    extract = f"{folder}/{index}-elf"
+    made = {arch: f"{folder}/{arch}.cubin" for arch in plan.archs}
     cuobjdump, nvdisasm = (shlex.quote(str(plan.cuda.tools[name].path)) for name in ("cuobjdump", "nvdisasm"))
-    moves = [f"mv ./*.{arch}.cubin ../{stem}{arch}.cubin" for arch in plan.archs]
-    line = f"mkdir -p {extract} && cd {extract} && {cuobjdump} -xelf all ../{Path(target).name} && {' && '.join(moves)}"
-    steps.edges.append(Edge("cuobjdump", line, [target], list(made.values()), f"{folder}/{index}-elf.log"))
+    moves = " && ".join(f"mv ./*.{arch}.cubin ../{arch}.cubin" for arch in plan.archs)
+    line = f"mkdir -p {folder}/elf && cd {folder}/elf && {cuobjdump} -xelf all ../{Path(steps.target).name} && {moves}"
+    steps.edges.append(Edge("cuobjdump", line, [steps.target], list(made.values()), f"{folder}/elf.log"))
     for arch, cubin in made.items():
         listing = cubin.removesuffix(".cubin") + ".sass"
         # Without data-flow analysis it takes half the time; that only serves to annotate indirect branches.
         line = f"{nvdisasm} -ndf -c {cubin} > {listing}"
         steps.edges.append(Edge(f"nvdisasm {arch}", line, [cubin], [listing], f"{listing}.log"))
-        steps.cubins.append((target, arch, cubin, listing))
+        steps.cubins.append((arch, cubin, listing))
 
 
 def _host_step(plan: Plan, source: str, target: str, flags: list[str], more: list[str]) -> Edge:
@@ -637,9 +701,9 @@ def _host_step(plan: Plan, source: str, target: str, flags: list[str], more: lis
     return Edge(f"g++ {source}", shlex.join(command), [source], [target], f"{target}.log", f"{target}.d")
 
 
-def _link_step(plan: Plan, steps: Steps, binding: Entry | None, temporary: Path) -> Edge:
+def _link_step(plan: Plan, entries: Sequence[Entry], binding: Entry | None, temporary: Path) -> Edge:
     target = _relative(temporary / "lib.so", plan.root)
-    objects = [made for _, made in steps.objects]
+    objects = [_relative(entry.folder / entry.facts["object"], plan.root) for entry in entries]
     if binding is not None:
         objects.append(_relative(binding.folder / "binding.o", plan.root))
     libraries: list[str] = []
@@ -757,12 +821,12 @@ def first_errors(text: str) -> str:
     return "\n".join(chosen)
 
 
-def _headers(plan: Plan, edges: Sequence[Edge], started_ns: int) -> dict[str, str]:
+def _headers(plan: Plan, edges: Sequence[Edge], started_ns: int, compiled: Sequence[FileHash]) -> dict[str, str]:
     """Every file that the compilers read but the sources, by name, with its SHA-256.
 
     Raises Unbuildable when a source or header was changed during the build: nobody could say what was compiled.
     """
-    own = {source.path for source in (*plan.sources, *([plan.binding] if plan.binding else []))}
+    own = {source.path for source in compiled}
     found: dict[str, str] = {}
     for edge in edges:
         if edge.depfile:
@@ -770,7 +834,6 @@ def _headers(plan: Plan, edges: Sequence[Edge], started_ns: int) -> dict[str, st
                 name = plan.places.named(path)
                 if name not in own and name not in found:
                     found[name] = sha256_file(plan.places.path(name))
-    compiled = [*plan.sources, *([plan.binding] if plan.binding else [])]
     changed = [source.path for source in compiled if sha256_file(plan.root / source.path) != source.sha256]
     headers = [name for name in found if not name.startswith("<")]
     changed += [name for name in headers if (plan.root / name).stat().st_mtime_ns > started_ns]
@@ -788,21 +851,28 @@ def parse_depfile(text: str) -> list[str]:
 # --- facts ------------------------------------------------------------------------------------------------------------
 
 
-def _facts(plan: Plan, steps: Steps, link: Edge, temporary: Path) -> tuple[dict[str, Any], list[str]]:
-    """What is to be recorded of a finished build, and the names of the files to keep."""
+def _facts(plan: Plan, objects: Sequence[Entry], link: Edge, temporary: Path) -> tuple[dict[str, Any], list[str]]:
+    """What is to be recorded of a finished build, and the names of the files to keep.
+
+    Machine code is kept again under the variant's name: of several sources as `0-sm_90a.cubin`, …
+    """
     library = plan.root / link.outputs[0]
-    cubins = [_cubin(plan, *step) for step in steps.cubins]
-    host = [
-        sass.host_code_sha256((plan.root / made).read_bytes(), constants=not source.endswith(".cu"))
-        for source, made in steps.objects
-    ]
+    several = sum(bool(entry.facts["cubins"]) for entry in objects) > 1
+    cubins, files = [], ["lib.so"]
+    for index, entry in enumerate(objects):
+        for cubin in entry.facts["cubins"]:
+            stem = Path(cubin["path"]).stem
+            named = f"{index}-{stem}" if several else stem
+            for suffix in (".cubin", ".sass"):
+                os.link(entry.folder / f"{stem}{suffix}", temporary / f"{named}{suffix}")
+                files.append(f"{named}{suffix}")
+            cubins.append({**cubin, "path": f"{named}.cubin"})
     facts = {
         "library": dataclasses.asdict(FileHash("lib.so", sha256_file(library), library.stat().st_size)),
-        "cubins": [dataclasses.asdict(cubin) for cubin in cubins],
-        "host_code_sha256": _digest(host),
+        "cubins": cubins,
+        "host_code_sha256": _digest([entry.facts["host"] for entry in objects]),
     }
-    listings = [Path(listing).name for *_, listing in steps.cubins]
-    return facts, ["lib.so", *[cubin.path for cubin in cubins], *listings]
+    return facts, files
 
 
 def _cubin(plan: Plan, target: str, arch: str, cubin: str, listing: str) -> Cubin:

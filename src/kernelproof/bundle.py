@@ -27,7 +27,7 @@ import tempfile
 import zlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from kernelproof import members
@@ -153,7 +153,8 @@ def _made(path: str, data: bytes, member_class: str) -> Packed:
 
 
 def machine_code_text(packed: list[Packed]) -> bytes:
-    """The normalised machine code's hash by variant and architecture, from the builds' records: equal on every replay.
+    """The normalised machine code's hash by variant and cubin (`sm_90a`, or of several sources `0-sm_90a`, …), from the
+    builds' records: equal on every replay.
 
     The cubins themselves also hold what may differ, such as paths and the order of symbols.
     """
@@ -161,7 +162,7 @@ def machine_code_text(packed: list[Packed]) -> bytes:
     for item in packed:
         if item.member.path.startswith("records/build/"):
             build = json.loads(item.data)
-            hashes = {cubin["arch"]: cubin["sass_sha256"] for cubin in build["cubins"]}
+            hashes = {PurePosixPath(cubin["path"]).stem: cubin["sass_sha256"] for cubin in build["cubins"]}
             if hashes:
                 found[f"{build['operator']}/{build['variant']}"] = hashes
     return (json.dumps(found, indent=1, sort_keys=True) + "\n").encode()

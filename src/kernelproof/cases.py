@@ -106,9 +106,10 @@ def unsupported(variant: VariantConfig, case: Case) -> str | None:
 def _timed(
     operator: OperatorConfig, variant: VariantConfig, chosen: CaseSelection, combinations: list[Options], seed: int
 ) -> list[Case]:
+    shapes = [*chosen.shapes, *(chosen.cuda_shapes if variant.device == "cuda" else [])]
     return [
         Case(operator.name, shape, dict(operator.shapes[shape]), dict(options), dtype, DEFAULT_FAMILY, seed)
-        for shape in chosen.shapes
+        for shape in shapes
         for options in combinations
         for dtype in variant.dtypes
         if not chosen.dtypes or dtype in chosen.dtypes

@@ -126,6 +126,9 @@ def _parser() -> argparse.ArgumentParser:
     gate = command("gate", "decide by the records whether the claims hold", _gate)
     gate.add_argument("records", nargs="?", type=Path, help="default: results")
 
+    derive = command("derive", "write what the repository states of its kept records: tables and choices", _derive)
+    derive.add_argument("--check", action="store_true", help="write nothing; end with 1 where a file differs")
+
     command("doctor", "say what this machine can do and what is missing", _doctor, config=False)
 
     init = command("init", "make a folder with a new operator, ready to run", _init, config=False)
@@ -354,6 +357,18 @@ def _gate(arguments: argparse.Namespace) -> int:
     result = gate.run(config, arguments.records or config.results)
     print(json.dumps(result.as_json(), indent=1) if arguments.json else result.markdown())
     return int(result.exit_code)
+
+
+def _derive(arguments: argparse.Namespace) -> int:
+    from kernelproof import derive
+
+    files = derive.run(_config(arguments), check=arguments.check)
+    if arguments.json:
+        print(json.dumps([{"path": file.path, "current": file.current} for file in files], indent=1))
+    else:
+        differs = "differs from the records; run `kernelproof derive`" if arguments.check else "written"
+        print("\n".join(f"{file.path}: {'current' if file.current else differs}" for file in files))
+    return ExitCode.WELL if all(file.current for file in files) or not arguments.check else ExitCode.BAD_VERDICT
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

@@ -59,6 +59,7 @@ class VariantConfig:
     idea: str = ""
     abi: str = "tvm_ffi"
     sources: list[str] = field(default_factory=list)
+    rungs: list[str] = field(default_factory=list)  # of a dispatcher: variants that its library holds too
     entry: str = "run"
     macros: dict[str, Any] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
@@ -82,7 +83,7 @@ class VariantConfig:
 class CaseSelection:
     """Which shapes and option values a stage goes through; empty: all there are.
 
-    Families, their shape and seeds are the tests' own, data types the benchmark's.
+    Families, their shape and seeds are the tests' own, data types and a GPU's further shapes the benchmark's.
     """
 
     shapes: list[str]
@@ -91,6 +92,7 @@ class CaseSelection:
     seeds: list[int] = field(default_factory=list)
     dtypes: list[str] = field(default_factory=list)
     family_shape: str = ""  # of the families other than normal; empty: the profiled shape
+    cuda_shapes: list[str] = field(default_factory=list)  # timed on a GPU, beside `shapes`
 
 
 @dataclass(frozen=True)
@@ -640,13 +642,13 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
             yield from missing((*here, "binding"), operator["binding"])
         for index, folder in enumerate(operator["include"]):
             yield from missing((*here, "include", index), folder, folder=True)
-        for stage in ("test", "bench"):
-            for index, shape in enumerate(operator[stage]["shapes"]):
+        for stage, shapes in (("test", "shapes"), ("bench", "shapes"), ("bench", "cuda_shapes")):
+            for index, shape in enumerate(operator[stage][shapes]):
                 if shape not in operator["shapes"]:
                     message = (
                         f"no shape of this name; {_allowed(operator['shapes'])}{_nearest(shape, operator['shapes'])}"
                     )
-                    yield fault((*here, stage, "shapes", index), message)
+                    yield fault((*here, stage, shapes, index), message)
         family_shape = operator["test"]["family_shape"]
         if family_shape and family_shape not in operator["shapes"]:
             message = (
@@ -664,7 +666,20 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
                 at: Key = (*here, group, variant_name)
                 for index, source in enumerate(variant["sources"]):
                     yield from missing((*at, "sources", index), source)
+                for index, rung in enumerate(variant["rungs"]):
+                    if wrong := _rung_fault(rung, variant, operator["variants"]):
+                        yield fault((*at, "rungs", index), wrong)
                 yield from (fault(at, message) for message in _variant_faults(variant, operator))
+
+
+def _rung_fault(rung: str, variant: dict[str, Any], variants: dict[str, Any]) -> str | None:
+    """Why a variant cannot be a rung of another, or None."""
+    others = {name for name, other in variants.items() if not other["rungs"] and name != variant["name"]}
+    if rung not in others:
+        return f"no other variant of this name; {_allowed(others)}{_nearest(rung, others)}"
+    kind = variant["device"], variant["abi"]
+    found = variants[rung]["device"], variants[rung]["abi"]
+    return None if found == kind else f"{rung} is of {' '.join(found)}, {variant['name']} of {' '.join(kind)}"
 
 
 def _variant_faults(variant: dict[str, Any], operator: dict[str, Any]) -> Iterator[str]:

@@ -28,6 +28,7 @@ OUT_SUFFIX = ".out"
 
 # A quiet NaN is these bits set, whatever the others; by size and kind of the element.
 _QUIET_NAN: dict[torch.dtype, tuple[torch.dtype, int]] = {
+    torch.float8_e4m3fn: (torch.uint8, 0x7F),
     torch.float16: (torch.int16, 0x7E00),
     torch.bfloat16: (torch.int16, 0x7FC0),
     torch.float32: (torch.int32, 0x7FC00000),

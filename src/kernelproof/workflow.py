@@ -136,6 +136,12 @@ def _shown(path: Path) -> str:
     return os.path.relpath(path)
 
 
+def source_files(operator: OperatorConfig, variant: VariantConfig) -> list[str]:
+    """A variant's sources, and those of the rungs that its library holds too."""
+    parts = [variant, *(operator.variant(name) for name in variant.rungs)]
+    return [source for part in parts for source in part.sources]
+
+
 def binding_files(operator: OperatorConfig, variant: VariantConfig) -> list[str]:
     """The binding and every header that a variant's sources may include.
 
@@ -144,7 +150,7 @@ def binding_files(operator: OperatorConfig, variant: VariantConfig) -> list[str]
     if not variant.sources:
         return []
     files = [operator.binding] if operator.binding and variant.abi == "tvm_ffi" else []
-    folders = {*operator.include, *(os.path.dirname(source) for source in variant.sources)}
+    folders = {*operator.include, *(os.path.dirname(source) for source in source_files(operator, variant))}
     for folder in folders:
         files += [str(p) for p in Path(folder).rglob("*") if p.suffix in (".h", ".cuh", ".hpp")]
     return sorted(set(files))

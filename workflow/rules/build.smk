@@ -5,7 +5,7 @@ for job in support.build_jobs(CONFIG):
         name:
             f"build_{job.name}"
         input:
-            sources=[source for variant in job.variants for source in variant.sources],
+            sources=[path for variant in job.variants for path in support.source_files(job.operator, variant)],
             binding=[path for variant in job.variants for path in support.binding_files(job.operator, variant)],
             modules=modules("build"),
         output:

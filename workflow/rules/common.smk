@@ -50,7 +50,8 @@ def digest(*settings):
 
 def specification(variant):
     """Everything in the configuration that decides how a variant is built and called; a change runs its chain again."""
-    return digest(dataclasses.asdict(variant))
+    rungs = [CONFIG.operator(variant.operator).variant(name) for name in variant.rungs]
+    return digest([dataclasses.asdict(part) for part in (variant, *rungs)])
 
 
 def record(stage, variant):

@@ -39,6 +39,7 @@ DTYPES: dict[str, torch.dtype] = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
     "uint8": torch.uint8,
+    "float8_e4m3fn": torch.float8_e4m3fn,
 }
 
 # û: half the distance from 1 to the next number.
@@ -48,7 +49,7 @@ UNIT_ROUNDOFF: dict[str, float] = {
     "tfloat32": 2.0**-11,
     "float16": 2.0**-11,
     "bfloat16": 2.0**-8,
-    "float8_e4m3": 2.0**-4,
+    "float8_e4m3fn": 2.0**-4,
     "float8_e5m2": 2.0**-3,
 }
 
@@ -58,7 +59,7 @@ SMALLEST_SUBNORMAL: dict[str, float] = {
     "tfloat32": 2.0**-136,
     "float16": 2.0**-24,
     "bfloat16": 2.0**-133,
-    "float8_e4m3": 2.0**-9,
+    "float8_e4m3fn": 2.0**-9,
     "float8_e5m2": 2.0**-16,
 }
 

@@ -41,6 +41,10 @@ CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**26}
 MEMOISED = 4
 MEMOISED_ELEMENTS = 2**22
 
+# RMS of the relative error of rounding to nearest, in units of the roundoff, over significands spread as 1/x: √(1/3 of
+# the mean of 1/x² on [1, 2)).
+ROUNDING_RMS = 0.425
+
 Inputs = dict[str, torch.Tensor]
 Family = Callable[["Draw"], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 
@@ -76,7 +80,7 @@ class Attention:
 
     def _call(self, case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Call:
         kind = dtype(case.dtype)
-        q, k, v = (_laid_out(t.to(kind), str(option(self, case, "layout"))) for t in (q, k, v))
+        q, k, v = (laid_out(t.to(kind), str(option(self, case, "layout"))) for t in (q, k, v))
         arguments = {
             "q": q,
             "k": k,
@@ -94,7 +98,10 @@ class Attention:
         D = (P∘T)·|V| + rowsum(P∘T)·|O| (trust.md, criterion a). To it comes what calibration showed to be missing: a
         weight below the smallest normal number of P's type is rounded absolutely, which counts where the values of the
         heavy keys are 0: half a subnormal (relative to the row's largest weight) for each key, times |V|. Bounds are
-        computed in float32. The last few references are kept by content: two layouts of one case cost one.
+        computed in float32. Criterion (b) is stated for P of the output's type; where P is coarser (float8 weights, a
+        float16 output), what rounding each weight by itself gives, √Σ(P∘V)², is its floor.
+
+        The last few references are kept by content: two layouts of one case cost one.
         """
         key = _fingerprint(call, precision, device)
         if key in self._references:
@@ -113,13 +120,15 @@ class Attention:
         output = torch.empty(q.shape, dtype=torch.float64, device=device)
         condition = torch.empty(q.shape, dtype=torch.float32, device=device)
         sensitivity, underflow = torch.empty_like(condition), torch.empty_like(condition)
+        noise, coarse_weights = torch.empty_like(condition), unit.intermediate > unit.output
         for place, rows, keys, values, mask in _chunks(q, k, v, bool(call.scalar("causal"))):
-            found = _attend(rows, keys, values, call.scalar("scale"), mask)
-            output[place], condition[place], sensitivity[place], underflow[place] = found
+            found = _attend(rows, keys, values, call.scalar("scale"), mask, coarse_weights)
+            output[place], condition[place], sensitivity[place], underflow[place], noise[place] = found
         accumulation = unit.accumulate * (8 * condition.double() + math.sqrt(q.shape[-1]) * sensitivity.double())
         bound = forward_bound(output, condition.double(), accumulation, unit)
         bound += unit.intermediate_smallest / 2 * underflow
         rms_floor, bias_floor = accumulation_floors(output, accumulation, unit)
+        rms_floor = math.hypot(rms_floor, ROUNDING_RMS * unit.intermediate * math.sqrt(float(noise.double().mean())))
         return Reference(output, bound, unit.coarse, rms_floor, bias_floor)
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
@@ -206,9 +215,12 @@ def _chunks(
 
 
 def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, mask: torch.Tensor | None
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, mask: torch.Tensor | None, coarse_weights: bool
 ) -> tuple[torch.Tensor, ...]:
-    """O (float64), A, D and max(P)·Σ|V| over the visible keys (float32) of a chunk, each [1, heads, rows, d]."""
+    """O (float64) of a chunk; in float32 A, D, max(P)·Σ|V| over the visible keys and Σ(P∘V)²; [1, heads, rows, d] each.
+
+    The last is 0 unless the weights are `coarse_weights`.
+    """
     p = weights(q.double() @ k.double().mT * scale, mask)
     output = p @ v.double()
     p32, v_abs = p.float(), v.float().abs()
@@ -221,7 +233,8 @@ def _attend(
         seen = (~mask).sum(-1)  # the visible keys are the first ones
         total = v_abs.cumsum(-2)[:, :, (seen - 1).clamp_min(0)]
     underflow = p32.amax(-1, keepdim=True) * total
-    return tuple(t.reshape(1, -1, *t.shape[-2:]) for t in (output, condition, sensitivity, underflow))
+    noise = p32.square() @ v_abs.square() if coarse_weights else torch.zeros_like(condition)
+    return tuple(t.reshape(1, -1, *t.shape[-2:]) for t in (output, condition, sensitivity, underflow, noise))
 
 
 def weights(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
@@ -238,7 +251,7 @@ def _visible_pairs(seq: int, seq_k: int, causal: bool) -> int:
     return sum(min(seq_k, max(0, i + 1 + seq_k - seq)) for i in range(seq))
 
 
-def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
+def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
     """The same values [B, H, S, D], in memory as B·H·S·D or as B·S·H·D."""
     if layout == "bhsd":
         return tensor.contiguous()
@@ -525,6 +538,11 @@ class _Rows:
         return self.output(scale=self.scale * math.log(2))
 
 
+def rows_of(call: Call, rows: torch.Tensor) -> torch.Tensor:
+    """O in float64 for some rows of a call, [n, 3] of batch, head, query row: [n, head_dim]."""
+    return _Rows(call, rows.cpu()).output()
+
+
 def _suspects(call: Call, chosen: torch.Tensor) -> Iterator[Suspect]:
     rows = _Rows(call, chosen.cpu())
     d = rows.q.shape[-1]
@@ -598,4 +616,4 @@ def _tile_suspects(rows: _Rows, hidden: torch.Tensor, tile: int) -> Iterator[Sus
 
 OPERATOR = Attention()
 
-__all__ = ["FAMILIES", "OPERATOR", "Attention", "dtype_name", "weights"]
+__all__ = ["FAMILIES", "OPERATOR", "Attention", "dtype_name", "laid_out", "rows_of", "weights"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelproof import charts, formats
@@ -119,7 +119,7 @@ def _build(record: BuildRecord, limits: Limits) -> BuildView:
         badge(record.status),
         tuple(kernels[: limits.kernels]),
         max(0, len(kernels) - limits.kernels),
-        tuple(_mix(c) for c in record.cubins if c.instruction_mix),
+        tuple(_mixes(record.cubins)),
         failing,
         not failing if record.budget else None,
         formats.excerpt(record.compiler_message or "", limits.message_characters),
@@ -127,8 +127,11 @@ def _build(record: BuildRecord, limits: Limits) -> BuildView:
     )
 
 
-def _mix(cubin: Cubin) -> MixBar:
-    counts: Counter[str] = Counter()
-    for name, number in cubin.instruction_mix.items():
-        counts[name if name in SLOTS else "other"] += number
-    return MixBar(cubin.arch, counts.total(), tuple(charts.stacked(counts, SLOTS)), dict(counts))
+def _mixes(cubins: Sequence[Cubin]) -> Iterator[MixBar]:
+    """A bar for each architecture, over the cubins of all sources."""
+    by_arch: dict[str, Counter[str]] = defaultdict(Counter)
+    for cubin in cubins:
+        for name, number in cubin.instruction_mix.items():
+            by_arch[cubin.arch][name if name in SLOTS else "other"] += number
+    for arch, counts in by_arch.items():
+        yield MixBar(arch, counts.total(), tuple(charts.stacked(counts, SLOTS)), dict(counts))

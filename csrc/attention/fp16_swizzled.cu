@@ -1,0 +1,340 @@
+// Attention forward as in fp16_mma_cp_async, with shared memory rearranged: ldmatrix lays out four fragments at a time
+// and transposes values on the way, from rows without padding whose 16-byte chunks are permuted. Two tiles are under
+// way while a third is multiplied. On large inputs a warp owns 32 query rows: each fragment of keys and values that it
+// reads serves two multiplications.
+#include "../common/cp_async.cuh"
+#include "../common/cuda_launch.h"
+#include "../common/element.cuh"
+#include "../common/mma.cuh"
+#include "../common/reduce.cuh"
+#include "../common/swizzle.cuh"
+#include "online_softmax.h"
+#include "weights.cuh"
+
+// What is worth measuring on another GPU.
+#ifndef FP16_SWIZZLED_WARPS
+    #define FP16_SWIZZLED_WARPS 4
+#endif
+#ifndef FP16_SWIZZLED_STAGES
+    #define FP16_SWIZZLED_STAGES 3
+#endif
+#ifndef FP16_SWIZZLED_KEYS_64  // keys of a tile at head_dim 64
+    #define FP16_SWIZZLED_KEYS_64 64
+#endif
+#ifndef FP16_SWIZZLED_KEYS_128  // and at head_dim 128
+    #define FP16_SWIZZLED_KEYS_128 32
+#endif
+#ifndef FP16_SWIZZLED_BLOCKS  // of a multiprocessor, where a warp owns 32 rows
+    #define FP16_SWIZZLED_BLOCKS 2
+#endif
+#ifndef FP16_SWIZZLED_ROW_TILES  // 16 rows each a warp owns: 1, 2 or 0 for as many as leave no multiprocessor idle
+    #define FP16_SWIZZLED_ROW_TILES 0
+#endif
+
+namespace fp16_swizzled {
+
+constexpr int kWarps = FP16_SWIZZLED_WARPS;
+constexpr int kThreads = kWarps * kWarpSize;
+constexpr int kStages = FP16_SWIZZLED_STAGES;  // tiles of keys or values, in turn: one to work on, others to fill
+constexpr int kVector = 8;                     // 16-bit elements of a 16-byte access
+
+template <int kRowTiles>
+constexpr int kRows = kWarps * kRowTiles * 16;  // query rows of a block
+
+// 32 rows a warp take 200 registers and more, beyond the budget of config.yaml: 64 or 128 for the output, as many as
+// keys for scores. They halve what is read from shared memory, whose bandwidth is the limit of 16 rows.
+template <int kRowTiles>
+constexpr int kBlocksPerMultiprocessor = kRowTiles == 1 ? 3 : FP16_SWIZZLED_BLOCKS;
+
+// Queues rows of a tile, zeros for those which do not exist. Complete after cp_async_wait and a barrier. A thread
+// copies 16 bytes of every kStep-th row; it gives its own first ones.
+template <int kTileRows, int kDim, typename T>
+__device__ __forceinline__ void load_tile(T *to_smem,     // [kTileRows, kDim]
+                                          const T *from,  // [rows, kDim]
+                                          int64_t stride, int rows, bool aligned) {
+    constexpr int kStep = kThreads * kVector / kDim;
+    static_assert(kTileRows % kStep == 0, "every thread copies as much as the others");
+    static_assert(kStep % 8 == 0, "a thread's rows are permuted alike");
+    if (aligned) {
+#pragma unroll
+        for (int row = 0; row < kTileRows; row += kStep) {
+            cp_async_16(to_smem + row * kDim, from + row * stride, row < rows);
+        }
+    } else {
+#pragma unroll 1
+        for (int row = 0; row < kTileRows; row += kStep) {
+            for (int i = 0; i < kVector; ++i) {
+                to_smem[row * kDim + i] = row < rows ? from[row * stride + i] : Element<T>::from_float(0.0f);
+            }
+        }
+    }
+}
+
+// Online softmax of 16 rows: turns a lane's scores of rows g and g + 8 into weights, four lanes a row.
+template <typename T, int kTiles>
+__device__ __forceinline__ void weigh(float (&s_rmem)[kTiles][4], float factor, float (&highest)[2], float (&total)[2],
+                                      float (&shrink)[2]) {
+    constexpr float kBias = kWeightBias<T>;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const float before = highest[r];
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+            highest[r] = fmaxf(highest[r], fmaxf(s_rmem[n][2 * r], s_rmem[n][2 * r + 1]));
+        }
+        highest[r] = fmaxf(highest[r], __shfl_xor_sync(kAllLanes, highest[r], 1));
+        highest[r] = fmaxf(highest[r], __shfl_xor_sync(kAllLanes, highest[r], 2));
+        shrink[r] = shrink_factor(before, highest[r], factor, kBias);
+        total[r] *= shrink[r];
+        WeightBase at = weight_base(highest[r], factor, kBias);
+        if (at.rest != 0.0f) {
+#pragma unroll
+            for (int n = 0; n < kTiles; ++n) s_rmem[n][2 * r] -= highest[r], s_rmem[n][2 * r + 1] -= highest[r];
+            at.base = kBias;
+        }
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+            for (int i = 2 * r; i < 2 * r + 2; ++i) {
+                s_rmem[n][i] = exp2_approx(fmaf(s_rmem[n][i], factor, at.base));
+                total[r] += s_rmem[n][i];
+            }
+        }
+    }
+}
+
+template <typename T, int kDim, int kKeys, int kRowTiles>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kRowTiles>)
+    attention(AttentionArgs args, SoftmaxScale scale, bool aligned) {
+    static_assert(kDim % 16 == 0 && kKeys % 16 == 0, "mma multiplies 16 x 16 by 16 x 8");
+    static_assert(kStages >= 2, "a tile is filled while another one is read");
+    constexpr int kRows = fp16_swizzled::kRows<kRowTiles>;
+    constexpr int kTile = kKeys * kDim;
+    constexpr bool kHoldQueries = kDim == 64;  // in registers: there are enough
+
+    // Lane 4 g + t of a warp holds rows g and g + 8 of accumulators, columns 2 t and 2 t + 1 (common/mma.cuh).
+    const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
+    const int64_t row_tiles = (args.query_rows + kRows - 1) / kRows;
+    const int64_t first_row = (row_tiles - 1 - blockIdx.x % row_tiles) * kRows;  // under a mask the longest begin
+    const int64_t head = blockIdx.x / row_tiles % args.query_heads;
+    const int64_t batch = blockIdx.x / row_tiles / args.query_heads;
+    const int64_t key_head = head / (args.query_heads / args.key_heads);
+    const T *q = static_cast<const T *>(args.q) + batch * args.q_stride.batch + head * args.q_stride.head;
+    const T *k = static_cast<const T *>(args.k) + batch * args.k_stride.batch + key_head * args.k_stride.head;
+    const T *v = static_cast<const T *>(args.v) + batch * args.v_stride.batch + key_head * args.v_stride.head;
+    T *o = static_cast<T *>(args.o) + batch * args.o_stride.batch + head * args.o_stride.head;
+    const int64_t warp_row = first_row + warp * kRowTiles * 16;
+    const int all_see = visible_end(args, warp_row);                         // keys before it: every row of the warp
+    const int none_sees = visible_end(args, warp_row + kRowTiles * 16 - 1);  // keys from it on: no row
+    const int block_end = visible_end(args, first_row + kRows - 1);
+    const int query_rows = args.query_rows - first_row < kRows ? args.query_rows - first_row : kRows;
+    const int key_rows = args.key_rows;
+
+    extern __shared__ __align__(128) unsigned char smem[];
+    T *Q_smem = reinterpret_cast<T *>(smem);  // [kRows, kDim]
+    T *KV_smem = Q_smem + kRows * kDim;       // [kStages, kKeys, kDim]
+
+    float o_rmem[kRowTiles][kDim / 8][4] = {};
+    float highest[kRowTiles][2];     // rows g, g + 8 of each 16
+    float total[kRowTiles][2] = {};  // this lane's share of the rows' sums of weights
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) highest[m][0] = highest[m][1] = -INFINITY;
+
+    // Loading: 16 bytes of every few rows are this thread's. Tile 2 i holds keys, tile 2 i + 1 their values.
+    const int my_row = threadIdx.x / (kDim / kVector), my_chunk = threadIdx.x % (kDim / kVector);
+    const int my_smem = swizzled<kDim>(my_row, my_chunk);
+    const T *k_next = k + my_row * args.k_stride.row + my_chunk * kVector;
+    const T *v_next = v + my_row * args.v_stride.row + my_chunk * kVector;
+    const auto fetch = [&](int tile) {
+        const int key = tile / 2 * kKeys;
+        if (key < block_end) {
+            T *to_smem = KV_smem + tile % kStages * kTile + my_smem;
+            const T *&next = tile % 2 == 0 ? k_next : v_next;
+            const int64_t stride = tile % 2 == 0 ? args.k_stride.row : args.v_stride.row;
+            load_tile<kKeys, kDim>(to_smem, next, stride, key_rows - key - my_row, aligned);
+            next += kKeys * stride;
+        }
+        cp_async_commit();  // an empty group too: what is under way is counted in groups
+    };
+    // Makes a tile readable by all, and fills the place of the one before, which everyone has left.
+    const auto enter = [&](int tile) {
+        cp_async_wait<kStages - 2>();
+        __syncthreads();
+        fetch(tile + kStages - 1);
+        return KV_smem + tile % kStages * kTile;
+    };
+    // Whose address this lane gives to ldmatrix. The four matrices of a 16 x 16 operand are, of Q and V, rows 0-7 and
+    // 8-15 of the first 8 columns, then of the others; of K, both columns of rows 0-7, then of 8-15.
+    const int row_of_q = lane % 16, chunk_of_q = lane / 16;
+    const int row_of_k = lane % 8 + lane / 16 * 8, chunk_of_k = lane / 8 % 2;
+    const T *warp_q_smem = Q_smem + warp * kRowTiles * 16 * kDim;
+
+    load_tile<kRows, kDim>(Q_smem + my_smem, q + (first_row + my_row) * args.q_stride.row + my_chunk * kVector,
+                           args.q_stride.row, query_rows - my_row, aligned);
+#pragma unroll
+    for (int tile = 0; tile < kStages - 1; ++tile) fetch(tile);
+
+    uint32_t q_rmem[kRowTiles][kHoldQueries ? kDim / 16 : 1][4];
+    const auto load_queries = [&](int m, int d) {
+        const T *from = warp_q_smem + swizzled<kDim>(16 * m + row_of_q, d / 8 + chunk_of_q);
+        ldmatrix_x4(q_rmem[m][kHoldQueries ? d / 16 : 0], from);
+    };
+    if (kHoldQueries) {
+        cp_async_wait<kStages - 2>();
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < kRowTiles * kDim / 16; ++i) load_queries(i % kRowTiles, i / kRowTiles * 16);
+    }
+
+    for (int tile = 0, key = 0; key < block_end; tile += 2, key += kKeys) {
+        const T *K_smem = enter(tile);
+        float s_rmem[kRowTiles][kKeys / 8][4] = {};
+        if (key < none_sees) {
+            // S = Q K^T
+#pragma unroll
+            for (int d = 0; d < kDim; d += 16) {
+#pragma unroll
+                for (int m = 0; m < kRowTiles; ++m) {
+                    if (!kHoldQueries) load_queries(m, d);
+                }
+#pragma unroll
+                for (int n = 0; n < kKeys; n += 16) {
+                    uint32_t k_rmem[4];
+                    ldmatrix_x4(k_rmem, K_smem + swizzled<kDim>(n + row_of_k, d / 8 + chunk_of_k));
+#pragma unroll
+                    for (int m = 0; m < kRowTiles; ++m) {
+                        const uint32_t (&q_left)[4] = q_rmem[m][kHoldQueries ? d / 16 : 0];
+                        mma_m16n8k16<T>(s_rmem[m][n / 8], q_left, {k_rmem[0], k_rmem[1]});
+                        mma_m16n8k16<T>(s_rmem[m][n / 8 + 1], q_left, {k_rmem[2], k_rmem[3]});
+                    }
+                }
+            }
+
+            float shrink[kRowTiles][2];
+            bool unchanged = true;
+#pragma unroll
+            for (int m = 0; m < kRowTiles; ++m) {
+                if (scale.sign != 1.0f) {
+#pragma unroll
+                    for (int i = 0; i < kKeys / 2; ++i) s_rmem[m][i / 4][i % 4] *= scale.sign;
+                }
+                if (key + kKeys > all_see) {
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+                        const int64_t row = warp_row + 16 * m + g + i / 2 * 8;
+                        const int end = static_cast<int>(visible_end(args, row)) - key - 2 * t - i % 2;
+#pragma unroll
+                        for (int n = 0; n < kKeys / 8; ++n) {
+                            if (8 * n >= end) s_rmem[m][n][i] = -INFINITY;
+                        }
+                    }
+                }
+                weigh<T>(s_rmem[m], scale.factor, highest[m], total[m], shrink[m]);
+                unchanged = unchanged && shrink[m][0] == 1.0f && shrink[m][1] == 1.0f;
+            }
+            if (__any_sync(kAllLanes, !unchanged)) {
+#pragma unroll
+                for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+                    for (int i = 0; i < kDim / 2; ++i) o_rmem[m][i / 4][i % 4] *= shrink[m][i % 4 / 2];
+                }
+            }
+        }
+
+        const T *V_smem = enter(tile + 1);
+        if (key < none_sees) {
+            // O += P V
+#pragma unroll
+            for (int j = 0; j < kKeys; j += 16) {
+                uint32_t p_rmem[kRowTiles][4];
+#pragma unroll
+                for (int m = 0; m < kRowTiles; ++m) {
+                    const float (*s)[4] = &s_rmem[m][j / 8];
+                    p_rmem[m][0] = pack<T>(s[0][0], s[0][1]), p_rmem[m][1] = pack<T>(s[0][2], s[0][3]);
+                    p_rmem[m][2] = pack<T>(s[1][0], s[1][1]), p_rmem[m][3] = pack<T>(s[1][2], s[1][3]);
+                }
+#pragma unroll
+                for (int n = 0; n < kDim; n += 16) {
+                    uint32_t v_rmem[4];
+                    ldmatrix_x4_transposed(v_rmem, V_smem + swizzled<kDim>(j + row_of_q, n / 8 + chunk_of_q));
+#pragma unroll
+                    for (int m = 0; m < kRowTiles; ++m) {
+                        mma_m16n8k16<T>(o_rmem[m][n / 8], p_rmem[m], {v_rmem[0], v_rmem[1]});
+                        mma_m16n8k16<T>(o_rmem[m][n / 8 + 1], p_rmem[m], {v_rmem[2], v_rmem[3]});
+                    }
+                }
+            }
+        }
+    }
+    cp_async_wait<0>();  // a block that sees no key has fetched its queries for nothing
+
+#pragma unroll
+    for (int i = 0; i < 2 * kRowTiles; ++i) {
+        const int m = i / 2, r = i % 2;
+        const int64_t row = warp_row + 16 * m + g + 8 * r;
+        float sum = total[m][r];
+        sum += __shfl_xor_sync(kAllLanes, sum, 1);
+        sum += __shfl_xor_sync(kAllLanes, sum, 2);
+        const float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;  // no visible key: zeros
+        if (row >= args.query_rows) continue;
+#pragma unroll
+        for (int n = 0; n < kDim / 8; ++n) {
+            const uint32_t two = pack<T>(o_rmem[m][n][2 * r] * inverse, o_rmem[m][n][2 * r + 1] * inverse);
+            T *to = o + row * args.o_stride.row + 8 * n + 2 * t;
+            if (aligned) {
+                *reinterpret_cast<uint32_t *>(to) = two;
+            } else {
+                to[0] = reinterpret_cast<const T *>(&two)[0], to[1] = reinterpret_cast<const T *>(&two)[1];
+            }
+        }
+    }
+}
+
+// Whether every row starts on 16 bytes.
+bool is_aligned(const void *data, const Strides3 &stride) {
+    return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride.batch % kVector == 0 && stride.head % kVector == 0 &&
+           stride.row % kVector == 0;
+}
+
+template <typename T, int kDim, int kKeys, int kRowTiles>
+const char *launch_tiles(const AttentionArgs &args, void *stream) {
+    constexpr int kSharedBytes = (kRows<kRowTiles> + kStages * kKeys) * kDim * sizeof(T);
+    const bool aligned = is_aligned(args.q, args.q_stride) && is_aligned(args.k, args.k_stride) &&
+                         is_aligned(args.v, args.v_stride) && is_aligned(args.o, args.o_stride);
+    const int64_t blocks = (args.query_rows + kRows<kRowTiles> - 1) / kRows<kRowTiles> * args.query_heads * args.batch;
+    return launch_kernel("fp16_swizzled", attention<T, kDim, kKeys, kRowTiles>, {blocks, kThreads, kSharedBytes},
+                         args.placement, stream, args, SoftmaxScale(args.scale), aligned);
+}
+
+template <typename T, int kDim, int kKeys>
+const char *launch_for(const AttentionArgs &args, void *stream) {
+    int row_tiles = FP16_SWIZZLED_ROW_TILES;
+    if (row_tiles == 0) {
+        int multiprocessors = 0;
+        cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, args.placement.index);
+        const int64_t blocks = (args.query_rows + kRows<2> - 1) / kRows<2> * args.query_heads * args.batch;
+        row_tiles = blocks < multiprocessors ? 1 : 2;
+    }
+    return row_tiles == 1 ? launch_tiles<T, kDim, kKeys, 1>(args, stream)
+                          : launch_tiles<T, kDim, kKeys, 2>(args, stream);
+}
+
+template <typename T>
+const char *launch_for(const AttentionArgs &args, void *stream) {
+    return args.head_dim == 64 ? launch_for<T, 64, FP16_SWIZZLED_KEYS_64>(args, stream)
+                               : launch_for<T, 128, FP16_SWIZZLED_KEYS_128>(args, stream);
+}
+
+KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream) {
+    if (args.head_dim != 64 && args.head_dim != 128) {
+        return message("fp16_swizzled takes head_dim 64 or 128, not %lld", static_cast<long long>(args.head_dim));
+    }
+    if (args.key_rows > INT32_MAX / 2) return "fp16_swizzled counts keys in 32 bits: at most 2^30 of them";
+    if (args.dtype == Dtype::kFloat16) return launch_for<__half>(args, stream);
+    if (args.dtype == Dtype::kBfloat16) return launch_for<__nv_bfloat16>(args, stream);
+    return "fp16_swizzled takes float16 or bfloat16, not float32";
+}
+
+}  // namespace fp16_swizzled
+
+KERNELPROOF_LAUNCH(fp16_swizzled)

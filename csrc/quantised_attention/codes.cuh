@@ -1,0 +1,62 @@
+// What kernels on codes share: the scales of a head as a softmax wants them, and simulated-FP8 codes as fp16 pairs.
+#pragma once
+
+#include "../attention/online_softmax.h"
+#include "../common/mma.cuh"
+#include "launch.h"
+
+// The weight of a raw score s (a dot product of undecoded codes) is 2^(factor (sign s - max(sign s))).
+struct ScoreScale {
+    float sign;
+    float factor;
+};
+
+// `unit`: what 1 in a raw score is worth before the scales of the head.
+__device__ inline ScoreScale score_scale(const QuantisedAttentionArgs &args, int64_t batch, int64_t head,
+                                         int64_t key_head, double unit) {
+    const double q = args.q_scale[batch * args.q_scale_stride[0] + head * args.q_scale_stride[1]];
+    const double k = args.k_scale[batch * args.k_scale_stride[0] + key_head * args.k_scale_stride[1]];
+    const double scale = args.attention.scale * unit * q * k;
+    const float factor = static_cast<float>(fabs(scale) * 1.4426950408889634);
+    // A factor of 0 or infinity would turn the -infinity of a masked score into NaN.
+    return {scale == 0 ? 0.0f : scale < 0 ? -1.0f : 1.0f, scale == 0 ? 1.0f : fminf(fmaxf(factor, 1e-30f), 1e30f)};
+}
+
+// What 1 in a raw output is worth; `unit`: the same before the scale of the head.
+__device__ inline float value_scale(const QuantisedAttentionArgs &args, int64_t batch, int64_t key_head, double unit) {
+    const double v = args.v_scale[batch * args.v_scale_stride[0] + key_head * args.v_scale_stride[1]];
+    return static_cast<float>(v * unit);
+}
+
+// Two of four codes (the lower two, or the upper) as fp16 u - 128: 0x6400 | u is 1024 + u, and 1152 is taken off.
+template <bool kUpper>
+__device__ __forceinline__ uint32_t whole_codes(uint32_t four) {
+    const uint32_t bits = __byte_perm(four, 0x64646464u, kUpper ? 0x4342 : 0x4140);
+    const uint32_t offset = 0x64806480u;
+    const __half2 pair = __hsub2(reinterpret_cast<const __half2 &>(bits), reinterpret_cast<const __half2 &>(offset));
+    return reinterpret_cast<const uint32_t &>(pair);
+}
+
+// The same as fp16 u 2^-24: the code itself is the significand of a subnormal number, which tensor cores take as it is.
+template <bool kUpper>
+__device__ __forceinline__ uint32_t tiny_codes(uint32_t four) {
+    return __byte_perm(four, 0, kUpper ? 0x4342 : 0x4140);
+}
+
+// Bytes 0 and 1 (or 2 and 3) of a and b as {a, b, a, b}: two columns of two rows, transposed.
+template <bool kUpper>
+__device__ __forceinline__ uint32_t interleave(uint32_t a, uint32_t b) {
+    return __byte_perm(a, b, kUpper ? 0x7362 : 0x5140);
+}
+
+// Whether every row of bytes starts on 16 of them.
+inline bool rows_on_16_bytes(const void *data, const Strides3 &stride) {
+    return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride.batch % 16 == 0 && stride.head % 16 == 0 &&
+           stride.row % 16 == 0;
+}
+
+// The same for rows of float16.
+inline bool half_rows_on_16_bytes(const void *data, const Strides3 &stride) {
+    return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride.batch % 8 == 0 && stride.head % 8 == 0 &&
+           stride.row % 8 == 0;
+}

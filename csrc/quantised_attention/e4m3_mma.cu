@@ -1,0 +1,295 @@
+// True FP8 attention: both products by mma.sync on float8_e4m3 with FP32 sums, weights rounded to e4m3 in between. As
+// in simfp8_stage2 the bytes come by cp.async in two stages and each lane reads the eight neighbours that suit it; V is
+// transposed four bytes by four in registers.
+#include "../common/cp_async.cuh"
+#include "../common/cuda_launch.h"
+#include "../common/reduce.cuh"
+#include "codes.cuh"
+
+namespace e4m3_mma {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * kWarpSize;
+constexpr int kWarpRows = 16;  // the rows of an mma
+constexpr int kRows = kWarps * kWarpRows;
+constexpr int kStages = 2;
+// sm_90 has these products only as wgmma: its compiler makes two fp16 products of each, whose operands take twice the
+// registers. There e4m3_wgmma is the rung to use, and this one must not spill.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+constexpr int kMaxRegisters = 200;
+#else
+constexpr int kMaxRegisters = 120;
+#endif
+constexpr int kChunk = 16;                      // codes of a 16-byte access
+constexpr int64_t kMaxRows = INT32_MAX - 1024;  // so that row numbers, tails of tiles included, fit 32 bits
+// Weights in (0, 1] are 2^8 times as large, just inside e4m3's range of 448: below 2^-6 it loses digits. Their sum is
+// too, so it divides out.
+constexpr float kWeightExponent = 8.0f;
+
+// Where a byte of a row lies. 16 lanes read K as 32 bytes of four neighbouring rows at a time, V as 32 bytes of every
+// other of eight rows (head_dim 128: half of 64); the exclusive or puts them into different banks.
+template <int kDim>
+__device__ __forceinline__ int k_place(int row, int byte) {
+    return (row * kDim + byte) ^ (kDim == 64 ? row >> 1 & 1 : row & 3) << 5;
+}
+template <int kDim>
+__device__ __forceinline__ int v_place(int row, int byte) {
+    return (row * kDim + byte) ^ (row >> 1 & 3) << 5;
+}
+
+// Queues copies of the rows of a tile; rows which do not exist become zero bytes.
+template <int kKeys, int kDim, typename Place>
+__device__ __forceinline__ void load_tile(uint8_t *tile_smem,   // [kKeys, kDim], at `place`
+                                          const uint8_t *from,  // [rows, kDim]
+                                          int64_t stride, int64_t rows, bool aligned, Place place) {
+    constexpr int kRowStep = kThreads / (kDim / kChunk);  // rows that the block copies at a time
+    static_assert(kRowStep % 8 == 0, "the places of eight rows repeat");
+    const int first = threadIdx.x / (kDim / kChunk), byte = threadIdx.x % (kDim / kChunk) * kChunk;
+    uint8_t *to = tile_smem + place(first, byte);
+#pragma unroll
+    for (int i = 0; i < kKeys; i += kRowStep, to += kRowStep * kDim) {
+        const bool exists = first + i < rows;
+        const uint8_t *source = from + (exists ? first + i : 0) * stride + byte;
+        if (aligned) {
+            cp_async_16(to, source, exists);
+        } else {
+            for (int e = 0; e < kChunk; ++e) to[e] = exists ? source[e] : 0;
+        }
+    }
+}
+
+// Eight codes of a row of Q, zeros where there is no such row.
+__device__ __forceinline__ void load_q(uint32_t (&codes)[2], const uint8_t *from, bool exists, bool aligned) {
+    codes[0] = codes[1] = 0;
+    if (!exists) return;
+    if (aligned) {
+        const uint2 vector = *reinterpret_cast<const uint2 *>(from);
+        codes[0] = vector.x, codes[1] = vector.y;
+    } else {
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            codes[e / 4] = (e % 4 == 0 ? 0 : codes[e / 4]) | static_cast<uint32_t>(from[e]) << e % 4 * 8;
+        }
+    }
+}
+
+// Which column of the output is column `group` of tile n, n being a multiple of 8; the next seven tiles have the next
+// seven columns. At head_dim 128 half of the lanes take their 16 columns in the other order, for the sake of the banks.
+template <int kDim>
+__device__ __forceinline__ int column_of(int group, int n) {
+    return kDim == 64 ? group * 8 : group * 16 + (n ^ (group & 2) * 4);
+}
+
+// o += p v for four tiles of eight columns: `codes` are four columns of each of this lane's eight keys.
+__device__ __forceinline__ void multiply_four(float (*o_rmem)[4], const uint32_t (&p_rmem)[4],
+                                              const uint32_t (&codes)[8]) {
+    uint32_t pairs[2][4];  // columns 0 and 1, columns 2 and 3; of keys 0 and 1, 2 and 3, ...
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        pairs[0][i] = interleave<false>(codes[2 * i], codes[2 * i + 1]);
+        pairs[1][i] = interleave<true>(codes[2 * i], codes[2 * i + 1]);
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+        const uint32_t (&from)[4] = pairs[n / 2];
+        const unsigned halves = n % 2 == 0 ? 0x5410 : 0x7632;
+        mma_m16n8k32_e4m3(o_rmem[n], p_rmem,
+                          {__byte_perm(from[0], from[1], halves), __byte_perm(from[2], from[3], halves)});
+    }
+}
+
+// Rounded weights can add up to 1/16 more than their sum: a result near the end of fp16 may not become infinite by
+// that.
+__device__ __forceinline__ __half saturated(float value) {
+    return __float2half_rn(fminf(fmaxf(value, -65504.0f), 65504.0f));
+}
+
+template <int kDim, int kKeys>
+__global__ void __maxnreg__(kMaxRegisters) attention(QuantisedAttentionArgs quantised, bool aligned) {
+    static_assert(kDim == 64 || kDim == 128, "the places in shared memory are chosen for rows of 64 or 128 bytes");
+    static_assert(kKeys % 32 == 0, "P V sums over 32 keys at a time");
+    constexpr int kSteps = kDim / 32;  // of Q K^T
+    constexpr int kTiles = kDim / 8;   // of 8 columns of the output
+    const AttentionArgs &args = quantised.attention;
+    const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+    const int group = lane / 4, member = lane % 4;
+    const int64_t row_tiles = (args.query_rows + kRows - 1) / kRows;
+    const int64_t tile_row = (row_tiles - 1 - blockIdx.x % row_tiles) * kRows;  // under a causal mask longest first
+    const int64_t head = blockIdx.x / row_tiles % args.query_heads;
+    const int64_t batch = blockIdx.x / row_tiles / args.query_heads;
+    const int64_t key_head = head / (args.query_heads / args.key_heads);
+    const auto at = [&](const void *data, const Strides3 &stride, int64_t h) {
+        return static_cast<const uint8_t *>(data) + batch * stride.batch + h * stride.head;
+    };
+    const uint8_t *q = at(args.q, args.q_stride, head);
+    const uint8_t *k = at(args.k, args.k_stride, key_head);
+    const uint8_t *v = at(args.v, args.v_stride, key_head);
+    const ScoreScale scale = score_scale(quantised, batch, head, key_head, 1.0);
+    const int first_row = static_cast<int>(tile_row), warp_row = first_row + warp * kWarpRows;
+    const auto end_of = [&](int i) { return static_cast<int>(visible_end(args, i)); };
+    const int all_see = end_of(warp_row), one_sees = end_of(warp_row + kWarpRows - 1);
+    const int block_end = end_of(first_row + kRows - 1);
+
+    alignas(128) __shared__ uint8_t K_smem[kStages][kKeys * kDim];
+    alignas(128) __shared__ uint8_t V_smem[kStages][kKeys * kDim];
+    __shared__ uint4 Q_smem[kSteps][kThreads];  // fragments; every thread reads only its own
+
+    const auto load = [&](int64_t key, int stage) {
+        load_tile<kKeys, kDim>(K_smem[stage], k + key * args.k_stride.row, args.k_stride.row, args.key_rows - key,
+                               aligned, k_place<kDim>);
+        load_tile<kKeys, kDim>(V_smem[stage], v + key * args.v_stride.row, args.v_stride.row, args.key_rows - key,
+                               aligned, v_place<kDim>);
+        cp_async_commit();
+    };
+    if (block_end > 0) load(0, 0);
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {  // lane t of a quad has columns 32 s + 8 t ... 32 s + 8 t + 7
+        uint32_t codes[2][2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int64_t row = warp_row + group + 8 * r;
+            load_q(codes[r], q + row * args.q_stride.row + s * 32 + member * 8, row < args.query_rows, aligned);
+        }
+        Q_smem[s][threadIdx.x] = make_uint4(codes[0][0], codes[1][0], codes[0][1], codes[1][1]);
+    }
+
+    float o_rmem[kTiles][4] = {};
+    float total[2] = {};
+    float highest[2] = {-INFINITY, -INFINITY};  // of factor times score, less kWeightExponent
+
+    // Where this lane reads first. All other places are an exclusive or of these and constants.
+    const int k_lane = k_place<kDim>(group, member * 8);
+    const int v_lane = v_place<kDim>(member * 2, column_of<kDim>(group, 0));
+    int stage = 0;
+    for (int key = 0; key < block_end; key += kKeys, stage ^= 1) {
+        cp_async_wait<0>();
+        __syncthreads();  // this tile is there for everyone, and everyone is done with the one before
+        if (key + kKeys < block_end) load(key + kKeys, stage ^ 1);
+        if (key >= one_sees) continue;
+
+        // S = Q K^T
+        float s_rmem[kKeys / 8][4] = {};
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) {
+            const uint4 fragment = Q_smem[s][threadIdx.x];
+            const uint32_t q_rmem[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+#pragma unroll
+            for (int n = 0; n < kKeys / 8; ++n) {
+                const uint8_t *from = K_smem[stage] + n * 8 * kDim + (k_lane ^ s * 32);
+                const uint2 codes = *reinterpret_cast<const uint2 *>(from);
+                mma_m16n8k32_e4m3(s_rmem[n], q_rmem, {codes.x, codes.y});
+            }
+        }
+        if (scale.sign != 1.0f) {
+#pragma unroll
+            for (int i = 0; i < kKeys / 2; ++i) s_rmem[i / 4][i % 4] *= scale.sign;
+        }
+        if (key + kKeys > all_see) {
+            const int row_end[2] = {end_of(warp_row + group), end_of(warp_row + group + 8)};
+#pragma unroll
+            for (int i = 0; i < kKeys / 2; ++i) {
+                const int column = i / 4 * 8 + member * 2 + i % 2;
+                if (key + column >= row_end[i % 4 / 2]) s_rmem[i / 4][i % 4] = -INFINITY;
+            }
+        }
+
+        // online softmax: a quad holds a row
+        float shrink[2], offset[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float most = -INFINITY;
+#pragma unroll
+            for (int n = 0; n < kKeys / 8; ++n) most = fmaxf(most, fmaxf(s_rmem[n][2 * r], s_rmem[n][2 * r + 1]));
+            most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
+            // Rounded up, so that no weight exceeds its due and exceeds e4m3, however large the scores.
+            const float now = fmaxf(highest[r], __fmaf_ru(most, scale.factor, -kWeightExponent));
+            offset[r] = now == -INFINITY ? 0.0f : now;
+            shrink[r] = exp2_approx(highest[r] - offset[r]);
+            highest[r] = now;
+            total[r] *= shrink[r];
+        }
+        if (__any_sync(kAllLanes, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
+#pragma unroll
+            for (int n = 0; n < kTiles; ++n) {
+                o_rmem[n][0] *= shrink[0], o_rmem[n][1] *= shrink[0];
+                o_rmem[n][2] *= shrink[1], o_rmem[n][3] *= shrink[1];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kKeys / 2; ++i) {
+            const float weight = exp2_approx(fmaf(s_rmem[i / 4][i % 4], scale.factor, -offset[i % 4 / 2]));
+            total[i % 4 / 2] += weight;
+            s_rmem[i / 4][i % 4] = weight;
+        }
+
+        // O += P V: column g of tile n is column_of(g, n) of the output
+#pragma unroll
+        for (int j = 0; j < kKeys; j += 32) {
+            const float (*w)[4] = &s_rmem[j / 8];
+            const uint32_t p_rmem[4] = {
+                pack_e4m3(w[0][0], w[0][1], w[1][0], w[1][1]), pack_e4m3(w[0][2], w[0][3], w[1][2], w[1][3]),
+                pack_e4m3(w[2][0], w[2][1], w[3][0], w[3][1]), pack_e4m3(w[2][2], w[2][3], w[3][2], w[3][3])};
+#pragma unroll
+            for (int n = 0; n < kTiles; n += 8) {
+                uint32_t codes[2][8];  // eight columns of keys 2t, 2t + 1 of each eight
+#pragma unroll
+                for (int i = 0; i < 8; ++i) {
+                    const uint8_t *from = V_smem[stage] + (j + i / 2 * 8) * kDim + (v_lane ^ i % 2 * kDim ^ n);
+                    const uint2 eight = *reinterpret_cast<const uint2 *>(from);
+                    codes[0][i] = eight.x, codes[1][i] = eight.y;
+                }
+                multiply_four(&o_rmem[n], p_rmem, codes[0]);
+                multiply_four(&o_rmem[n + 4], p_rmem, codes[1]);
+            }
+        }
+    }
+
+    const float value = value_scale(quantised, batch, key_head, 1.0);
+    __half *o = static_cast<__half *>(args.o) + batch * args.o_stride.batch + head * args.o_stride.head;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        total[r] += __shfl_xor_sync(kAllLanes, total[r], 1);
+        total[r] += __shfl_xor_sync(kAllLanes, total[r], 2);
+        const int64_t row = warp_row + group + 8 * r;
+        if (row >= args.query_rows) continue;
+        // No visible key gives zeros; so do scores beyond 2^26, whose rounded maximum leaves no weight.
+        const float inverse = total[r] > 1e-30f ? value / total[r] : 0.0f;
+        __half *to = o + row * args.o_stride.row;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+#pragma unroll
+            for (int n = 0; n < kTiles; n += 8) {
+                alignas(16) __half values[8];
+#pragma unroll
+                for (int i = 0; i < 8; ++i) values[i] = saturated(o_rmem[n + i][2 * r + e] * inverse);
+                const int column = column_of<kDim>(2 * member + e, n);
+                if (aligned) {
+                    *reinterpret_cast<uint4 *>(to + column) = *reinterpret_cast<const uint4 *>(values);
+                } else {
+#pragma unroll
+                    for (int i = 0; i < 8; ++i) to[column + i] = values[i];
+                }
+            }
+        }
+    }
+}
+
+}  // namespace e4m3_mma
+
+const char *launch(const QuantisedAttentionArgs &quantised, void *stream) {
+    using namespace e4m3_mma;
+    const AttentionArgs &args = quantised.attention;
+    if (quantised.codec != Codec::kE4m3) return "e4m3_mma takes float8_e4m3fn, not uint8 codes";
+    if (args.head_dim != 64 && args.head_dim != 128) {
+        return message("e4m3_mma takes head_dim 64 or 128, not %lld", static_cast<long long>(args.head_dim));
+    }
+    if (args.query_rows > kMaxRows || args.key_rows > kMaxRows) {
+        return message("e4m3_mma takes up to %lld rows", static_cast<long long>(kMaxRows));
+    }
+    const auto kernel = args.head_dim == 64 ? attention<64, 64> : attention<128, 32>;
+    const bool aligned = rows_on_16_bytes(args.q, args.q_stride) && rows_on_16_bytes(args.k, args.k_stride) &&
+                         rows_on_16_bytes(args.v, args.v_stride) && half_rows_on_16_bytes(args.o, args.o_stride);
+    const int64_t blocks = (args.query_rows + kRows - 1) / kRows * args.query_heads * args.batch;
+    return launch_kernel("e4m3_mma", kernel, {blocks, kThreads}, args.placement, stream, quantised, aligned);
+}

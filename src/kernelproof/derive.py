@@ -1,0 +1,344 @@
+"""`kernelproof derive`: what the repository says was measured, written from the records that it keeps, never by hand.
+
+    reports/reference/<gpu>/records/    the kept records of a full run on one machine
+    csrc/README.md                      tables, between `<!-- derived: OPERATOR TABLE -->` and `<!-- end -->`
+    csrc/<operator>/choices.h           for a dispatcher: which of its rungs was fastest where
+
+TABLE is `measured` (each rung's time, rate, ratio to the best peer, resources) or `takes` (what it accepts, from the
+configuration). A dispatcher is a variant with `rungs`; each is a namespace of its own name.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from kernelproof import formats, records
+from kernelproof.cases import enumerate_cases
+from kernelproof.config import Config, OperatorConfig, VariantConfig
+from kernelproof.errors import KernelproofError, RecordError
+from kernelproof.formats import ABSENT
+from kernelproof.records import BenchCase, BenchRecord, CaptureRecord, ProfileRecord, R
+
+README = Path("csrc") / "README.md"
+CHOICES = "choices.h"
+KEPT = Path("reports") / "reference"
+MODE, METHODS = "hot", ("graph_slope", "cpu_clock")
+COMPUTE_BOUND = 50.0  # operations a byte of inputs and outputs; below, bytes a second say more than operations
+TENSOR_CORES = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
+REGISTERS = "launch__registers_per_thread"
+SHARED = ("launch__shared_mem_per_block_static", "launch__shared_mem_per_block_dynamic")
+
+_MARKED = re.compile(r"(<!-- derived: (\w+) (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A derived file (relative to the root), what it has to be, and whether it is that already."""
+
+    path: str
+    text: str
+    current: bool
+
+
+def run(config: Config, *, check: bool = False) -> list[Derived]:
+    """Every derived file. Those that differ are written, or with `check` only named.
+
+    Raises KernelproofError where the README or a record is missing or cannot be read.
+    """
+    kept = _kept(config.root)
+    found = [_compared(config.root, README, _readme(config, kept))]
+    for operator in config.operators.values():
+        for variant in operator.variants.values():
+            if variant.rungs:
+                path = Path(variant.sources[0]).with_name(CHOICES)
+                found.append(_compared(config.root, path, _choices(operator, variant, kept)))
+    for file in found:
+        if not check and not file.current:
+            records.atomic_write(config.root / file.path, file.text)
+    return found
+
+
+def _compared(root: Path, path: Path, text: str) -> Derived:
+    target = root / path
+    return Derived(str(path), text, target.is_file() and target.read_text(encoding="utf-8") == text)
+
+
+# --- the records ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The records of one machine."""
+
+    name: str  # of its folder
+    folder: Path
+
+    def read(self, kind: type[R], *names: str) -> R | None:
+        """A record, or None where there is none."""
+        path = self.folder.joinpath("records", *names[:-1], f"{names[-1]}.json")
+        return records.read(path, kind) if path.is_file() else None
+
+    @cached_property
+    def gpu(self) -> dict[str, str]:
+        """The GPU as the capture stage found it; empty without one."""
+        capture = self.read(CaptureRecord, "capture", "capture")
+        found = capture.probes.get("gpu") if capture else None
+        return {key: str(value) for key, value in found.value[0].items()} if found and found.value else {}
+
+
+def _kept(root: Path) -> list[Kept]:
+    folders = sorted(path.parent for path in (root / KEPT).glob("*/records"))
+    return [Kept(folder.name, folder) for folder in folders]
+
+
+# --- the README -------------------------------------------------------------------------------------------------------
+
+
+def _readme(config: Config, kept: Sequence[Kept]) -> str:
+    path = config.root / README
+    if not path.is_file():
+        raise KernelproofError(
+            "there is no such file",
+            subject=str(README),
+            hint="make one with a line `<!-- derived: OPERATOR measured -->` and below it `<!-- end -->`",
+        )
+
+    def replaced(match: re.Match[str]) -> str:
+        opening, operator, table, _, closing = match.groups()
+        tables = {"measured": _measured, "takes": _takes}
+        if table not in tables:
+            raise KernelproofError(f"no table {table!r}; allowed: {', '.join(tables)}", subject=str(README))
+        return opening + "\n".join(["", *tables[table](config.operator(operator), kept), "", closing])
+
+    return _MARKED.sub(replaced, path.read_text(encoding="utf-8"))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines]
+
+
+def _link(variant: VariantConfig) -> str:
+    return (
+        f"[`{variant.name}`]({os.path.relpath(variant.sources[0], README.parent)})" if variant.sources else variant.name
+    )
+
+
+def _measured(operator: OperatorConfig, kept: Sequence[Kept]) -> list[str]:
+    """A table for each machine, the rungs of a device numbered as in the configuration."""
+    lines: list[str] = []
+    for machine in kept:
+        lines += [*_machine(operator, machine), ""]
+    return lines[:-1] or [
+        *_table(_head(operator), [_row(operator, *numbered, None) for numbered in _numbered(operator)])
+    ]
+
+
+def _machine(operator: OperatorConfig, machine: Kept) -> Iterator[str]:
+    bench = machine.read(BenchRecord, "bench", f"{operator.name}-cuda")
+    commit = ((bench.provenance.commit or "") if bench else "")[:12]
+    name = machine.gpu.get("name", machine.name)
+    of = f" at commit `{commit}`" if commit else ""
+    page = os.path.relpath(KEPT / machine.name / "summary.md", README.parent)
+    yield f"{name}{of}, hot ([all of it]({page})):"
+    yield ""
+    yield from _table(_head(operator), [_row(operator, *numbered, machine) for numbered in _numbered(operator)])
+
+
+def _head(operator: OperatorConfig) -> list[str]:
+    large = _large(operator)
+    return [
+        "", "rung", "idea", f"`{operator.profile.shape}`, µs", "to the best peer", f"`{large}`" if large else "large",
+        "registers, shared memory", "tensor cores busy",
+    ]  # fmt: skip
+
+
+def _numbered(operator: OperatorConfig) -> Iterator[tuple[str, VariantConfig]]:
+    number = 0
+    for variant in operator.variants.values():
+        if variant.device == "cuda":
+            number += 1
+        yield str(number) if variant.device == "cuda" else "CPU", variant
+
+
+def _large(operator: OperatorConfig) -> str | None:
+    """The largest benchmarked shape, unless it is the main one."""
+    names = [*operator.bench.shapes, *operator.bench.cuda_shapes]
+    largest = max(names, key=lambda name: math.prod(operator.shapes[name].values()))
+    return None if largest == operator.profile.shape else largest
+
+
+def _row(operator: OperatorConfig, number: str, variant: VariantConfig, machine: Kept | None) -> list[str]:
+    bench = machine.read(BenchRecord, "bench", f"{operator.name}-{variant.device}") if machine else None
+    profile = machine.read(ProfileRecord, "profile", operator.name, variant.name) if machine else None
+    main, large = (_case(operator, variant, bench, shape) for shape in (operator.profile.shape, _large(operator)))
+    return [
+        number,
+        _link(variant),
+        variant.idea,
+        _time(bench, variant, main),
+        _to_best(bench, variant, main),
+        _rate(bench, variant, large),
+        *_resources(profile),
+    ]
+
+
+def _case(
+    operator: OperatorConfig, variant: VariantConfig, bench: BenchRecord | None, shape: str | None
+) -> BenchCase | None:
+    """A variant's first case of a shape, if it was measured."""
+    known = {case.id: case for case in bench.cases} if bench else {}
+    wanted = [case.bench_id for case in enumerate_cases(operator, variant, "bench") if case.shape == shape]
+    return known.get(wanted[0]) if wanted else None
+
+
+def _median_us(bench: BenchRecord | None, name: str, case: BenchCase | None) -> float | None:
+    for row in bench.times if bench and case else []:
+        if (row.contender, row.case, row.mode) == (name, case and case.id, MODE) and row.method in METHODS:
+            return row.median_us
+    return None
+
+
+def _time(bench: BenchRecord | None, variant: VariantConfig, case: BenchCase | None) -> str:
+    median_us = _median_us(bench, variant.name, case)
+    return ABSENT if median_us is None else formats.significant(median_us)
+
+
+def _to_best(bench: BenchRecord | None, variant: VariantConfig, case: BenchCase | None) -> str:
+    for row in bench.oracle if bench and case else []:
+        if (row.variant, row.case, row.mode) == (variant.name, case and case.id, MODE) and row.ratio is not None:
+            return f"{formats.ratio(row.ratio)} `{row.best_baseline}`"
+    return ABSENT
+
+
+def _rate(bench: BenchRecord | None, variant: VariantConfig, case: BenchCase | None) -> str:
+    """Operations a second, or bytes where the operator moves them and does little else."""
+    median_us = _median_us(bench, variant.name, case)
+    if case is None or median_us is None:
+        return ABSENT
+    moved = case.bytes_read + case.bytes_written
+    if case.flops >= COMPUTE_BOUND * moved:
+        return formats.rate(case.flops / (median_us * 1e-6), "FLOP/s")
+    return formats.rate(moved / (median_us * 1e-6), "B/s")
+
+
+def _resources(profile: ProfileRecord | None) -> tuple[str, str]:
+    """Registers a thread with shared memory a block, and the share of time in which tensor cores worked."""
+    kernel = max(profile.kernels, key=lambda kernel: kernel.duration_us, default=None) if profile else None
+    if kernel is None:
+        return ABSENT, ABSENT
+
+    def value(name: str) -> float | None:
+        metric = kernel.metrics.get(name)
+        return metric.value if metric and isinstance(metric.value, (int, float)) else None
+
+    registers, shared, tensor = value(REGISTERS), [value(name) for name in SHARED], value(TENSOR_CORES)
+    known = [part for part in shared if part is not None]
+    used = f"{formats.count(registers)}, {formats.size(sum(known)) if known else ABSENT}"
+    return used, ABSENT if tensor is None else formats.percent(tensor / 100)
+
+
+def _takes(operator: OperatorConfig, kept: Sequence[Kept]) -> list[str]:
+    """What each rung accepts, by its declaration."""
+    return _table(["", "rung", "data types", "limits", "machine code for"], [
+        [
+            number,
+            _link(variant),
+            formats.listed(variant.dtypes),
+            "; ".join(_limit(name, values) for name, values in {**variant.limits, **variant.options}.items()) or "none",
+            "the host" if variant.device == "cpu" else formats.listed(variant.archs or ["every architecture"]),
+        ]
+        for number, variant in _numbered(operator)
+    ])  # fmt: skip
+
+
+def _limit(name: str, values: Sequence[object]) -> str:
+    return f"{name} {', '.join(str(value).lower() for value in values)}"
+
+
+# --- the dispatcher's choices -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One measured case: its row in the table, and the rungs by time (µs), the fastest first."""
+
+    machine: str
+    capability: int  # 90: compute capability 9.0
+    case: BenchCase
+    times: list[tuple[float, str]]
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """head_dim, query rows of all heads and batches together, key rows."""
+        dims = self.case.dims
+        return dims["head_dim"], dims["batch"] * dims["heads"] * dims["seq"], dims.get("seq_k", dims["seq"])
+
+
+def _choices(operator: OperatorConfig, variant: VariantConfig, kept: Sequence[Kept]) -> str:
+    chosen = [choice for machine in kept for choice in _measured_choices(operator, variant, machine)]
+    if not chosen:
+        raise RecordError(
+            "no kept record has a time of any of its rungs",
+            subject=variant.key,
+            hint=f"keep the records of a run on a GPU under {KEPT}/<gpu>/records",
+        )
+    declared = [
+        f"namespace {rung} {{\nKERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream);\n}}"
+        for rung in sorted(variant.rungs)
+    ]
+    lines = [line for choice in chosen for line in _choice_lines(choice)]
+    return CHOICES_TEXT.format(declared="\n".join(declared), rungs=len(variant.rungs), lines="\n".join(lines))
+
+
+def _measured_choices(operator: OperatorConfig, variant: VariantConfig, machine: Kept) -> Iterator[Choice]:
+    """The cases of one machine, in the dispatcher's first data type: the others cost the same."""
+    bench = machine.read(BenchRecord, "bench", f"{operator.name}-{variant.device}")
+    major, _, minor = machine.gpu.get("compute_capability", "0.0").partition(".")
+    for case in bench.cases if bench else []:
+        timed = [(median, rung) for rung in variant.rungs if (median := _median_us(bench, rung, case)) is not None]
+        if timed and case.dtype == variant.dtypes[0]:
+            yield Choice(machine.name, 10 * int(major) + int(minor), case, sorted(timed))
+
+
+def _choice_lines(choice: Choice) -> Iterator[str]:
+    causal = "true" if choice.case.options.get("causal") else "false"
+    head_dim, query_rows, key_rows = choice.sizes
+    order = ", ".join(f"{rung}::launch" for _, rung in choice.times)
+    times = ", ".join(f"{formats.significant(median)} µs" for median, _ in choice.times)
+    yield f"    // {choice.machine}, {choice.case.id}: {times}"
+    yield f"    {{{choice.capability}, {causal}, {head_dim}, {query_rows}, {key_rows}, {{{order}}}}},"
+
+
+CHOICES_TEXT = """\
+// Which rung was fastest where. Written by `kernelproof derive` from the records in reports/reference/.
+#pragma once
+
+#include "launch.h"
+
+{declared}
+
+using Launch = const char *(*)(const AttentionArgs &args, void *stream);
+
+// A case that was measured.
+struct Choice {{
+    int capability;  // of the GPU: 90 for compute capability 9.0
+    bool causal;
+    int64_t head_dim;
+    int64_t query_rows;  // of all heads and batches together
+    int64_t key_rows;
+    Launch rungs[{rungs}];  // the fastest first; null: no more
+}};
+
+// clang-format off
+constexpr Choice kChoices[] = {{
+{lines}
+}};
+// clang-format on
+"""
