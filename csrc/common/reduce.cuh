@@ -16,18 +16,12 @@ static __device__ __forceinline__ float warp_max(float value) {
     return value;
 }
 
-// The sum over a block of whole warps, in every thread. Nobody may write to `warp_smem` until all have read it: another
-// sum needs other memory, or a barrier before it.
-static __device__ __forceinline__ float block_sum(float value, float *warp_smem /* [warps] */) {
+// The sum over a block of whole warps, in every thread. Called once a kernel: its shared memory is not reused.
+static __device__ __forceinline__ float block_sum(float value) {
+    __shared__ float warp_smem[kWarpSize];
     const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
     value = warp_sum(value);
     if (lane == 0) warp_smem[warp] = value;
     __syncthreads();
     return warp_sum(lane < blockDim.x / kWarpSize ? warp_smem[lane] : 0.0f);
-}
-
-// The same, once a kernel.
-static __device__ __forceinline__ float block_sum(float value) {
-    __shared__ float warp_smem[kWarpSize];
-    return block_sum(value, warp_smem);
 }

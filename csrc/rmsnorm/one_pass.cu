@@ -10,21 +10,8 @@ namespace one_pass {
 constexpr int kMaxThreads = 512;
 constexpr int kMaxVectors = 4;  // 16-byte vectors of a row that a thread holds
 constexpr int kVectorBytes = 16;
-constexpr int kMinThreads = 128;  // a shorter row is shared by as many as it has vectors
-
-// To be measured: rows that a block takes in turn, each asked for before the one ahead of it is summed; what is told to
-// be first to leave the caches: loads (1), stores (2).
-#ifndef ONE_PASS_ROWS
-    #define ONE_PASS_ROWS 1
-#endif
-#ifndef ONE_PASS_HINTS
-    #define ONE_PASS_HINTS 1
-#endif
-#ifndef ONE_PASS_REGISTERS
-    #define ONE_PASS_REGISTERS (ONE_PASS_ROWS == 1 ? 56 : 80)
-#endif
-constexpr int kRows = ONE_PASS_ROWS;
-constexpr int kMaxRegisters = ONE_PASS_REGISTERS;  // nine blocks of 128 threads share a multiprocessor
+constexpr int kMinThreads = 128;   // a shorter row is shared by as many as it has vectors
+constexpr int kMaxRegisters = 56;  // nine blocks of 128 threads share a multiprocessor: 72 KiB on their way to it
 
 template <typename T>
 union Vector {
@@ -34,19 +21,6 @@ union Vector {
     __device__ Vector() : bits() {}
 };
 
-// Asks for the vectors of a row that this thread holds.
-template <typename T>
-__device__ void load_row(Vector<T> (&row_rmem)[kMaxVectors],
-                         const T *row,  // [cols]
-                         int vectors) {
-    const uint4 *from = reinterpret_cast<const uint4 *>(row);
-#pragma unroll
-    for (int n = 0; n < kMaxVectors; ++n) {
-        const int i = threadIdx.x + n * blockDim.x;
-        if (i < vectors) row_rmem[n].bits = (ONE_PASS_HINTS & 1) ? __ldcs(&from[i]) : from[i];
-    }
-}
-
 template <typename T>
 __device__ float inverse_rms(float squares, const RmsNormArgs &args) {
     return rsqrtf(squares / static_cast<float>(args.cols) + static_cast<float>(args.eps));
@@ -55,58 +29,47 @@ __device__ float inverse_rms(float squares, const RmsNormArgs &args) {
 template <typename T>
 __global__ void __maxnreg__(kMaxRegisters) in_registers(RmsNormArgs args) {
     constexpr int kWidth = Vector<T>::kWidth;
-    const T *x = static_cast<const T *>(args.x);                    // [rows, cols]
-    const uint4 *weight = static_cast<const uint4 *>(args.weight);  // [vectors]
-    T *y = static_cast<T *>(args.y);                                // [rows, cols]
+    const T *x_row = static_cast<const T *>(args.x) + blockIdx.x * args.x_stride;  // [cols]
+    T *y_row = static_cast<T *>(args.y) + blockIdx.x * args.y_stride;              // [cols]
+    const uint4 *x = reinterpret_cast<const uint4 *>(x_row);                       // [vectors]
+    const uint4 *weight = static_cast<const uint4 *>(args.weight);                 // [vectors]
+    uint4 *y = reinterpret_cast<uint4 *>(y_row);                                   // [vectors]
     const int vectors = static_cast<int>(args.cols / kWidth);
-    // Two rows take turns: a warp may write its sum of the next row while another still reads those of this one.
-    __shared__ float sum_smem[2][kMaxThreads / kWarpSize];
 
-    Vector<T> row_rmem[kMaxVectors], next_rmem[kMaxVectors], weight_rmem[kMaxVectors];
-    const int64_t first = int64_t{blockIdx.x} * kRows;
-    load_row(next_rmem, x + first * args.x_stride, vectors);
-#pragma unroll 1
-    for (int turn = 0; turn < kRows && first + turn < args.rows; ++turn) {
-        const int64_t row = first + turn;
+    Vector<T> row_rmem[kMaxVectors], weight_rmem[kMaxVectors];
 #pragma unroll
-        for (int n = 0; n < kMaxVectors; ++n) row_rmem[n].bits = next_rmem[n].bits;
-        if (turn + 1 < kRows && row + 1 < args.rows) load_row(next_rmem, x + (row + 1) * args.x_stride, vectors);
-        // Every row's weights are the same, and in the L1 cache; held in registers they would cost those of a row.
+    for (int n = 0; n < kMaxVectors; ++n) {
+        const int i = threadIdx.x + n * blockDim.x;
+        if (i < vectors) row_rmem[n].bits = __ldcs(&x[i]);  // read once: the first to leave the caches
+    }
 #pragma unroll
-        for (int n = 0; n < kMaxVectors; ++n) {
-            const int i = threadIdx.x + n * blockDim.x;
-            if (i < vectors) weight_rmem[n].bits = weight[i];
-        }
+    for (int n = 0; n < kMaxVectors; ++n) {
+        const int i = threadIdx.x + n * blockDim.x;
+        if (i < vectors) weight_rmem[n].bits = weight[i];
+    }
 
-        float squares = 0.0f;
+    float squares = 0.0f;
 #pragma unroll
-        for (int n = 0; n < kMaxVectors; ++n) {
+    for (int n = 0; n < kMaxVectors; ++n) {
 #pragma unroll
-            for (int p = 0; p < kWidth / 2; ++p) {
-                const float2 value = Element<T>::to_float(row_rmem[n].pair[p]);
-                squares = fmaf(value.x, value.x, fmaf(value.y, value.y, squares));
-            }
+        for (int p = 0; p < kWidth / 2; ++p) {
+            const float2 value = Element<T>::to_float(row_rmem[n].pair[p]);
+            squares = fmaf(value.x, value.x, fmaf(value.y, value.y, squares));
         }
-        const float inverse = inverse_rms<T>(block_sum(squares, sum_smem[turn % 2]), args);
+    }
+    const float inverse = inverse_rms<T>(block_sum(squares), args);
 
-        uint4 *to = reinterpret_cast<uint4 *>(y + row * args.y_stride);
 #pragma unroll
-        for (int n = 0; n < kMaxVectors; ++n) {
-            const int i = threadIdx.x + n * blockDim.x;
+    for (int n = 0; n < kMaxVectors; ++n) {
+        const int i = threadIdx.x + n * blockDim.x;
 #pragma unroll
-            for (int p = 0; p < kWidth / 2; ++p) {
-                const float2 value = Element<T>::to_float(row_rmem[n].pair[p]);
-                const float2 scale = Element<T>::to_float(weight_rmem[n].pair[p]);
-                const float2 scaled = {value.x * inverse * scale.x, value.y * inverse * scale.y};
-                row_rmem[n].pair[p] = Element<T>::from_float(scaled);
-            }
-            if (i >= vectors) continue;
-            if (ONE_PASS_HINTS & 2) {
-                __stcs(&to[i], row_rmem[n].bits);
-            } else {
-                to[i] = row_rmem[n].bits;
-            }
+        for (int p = 0; p < kWidth / 2; ++p) {
+            const float2 value = Element<T>::to_float(row_rmem[n].pair[p]);
+            const float2 scale = Element<T>::to_float(weight_rmem[n].pair[p]);
+            const float2 scaled = {value.x * inverse * scale.x, value.y * inverse * scale.y};
+            row_rmem[n].pair[p] = Element<T>::from_float(scaled);
         }
+        if (i < vectors) y[i] = row_rmem[n].bits;
     }
 }
 
@@ -146,8 +109,7 @@ const char *launch_for(const RmsNormArgs &args, void *stream) {
     }
     const int64_t least = vectors < kMinThreads ? vectors : kMinThreads, needed = divide_up(vectors, kMaxVectors);
     const int threads = static_cast<int>(divide_up(least > needed ? least : needed, kWarpSize)) * kWarpSize;
-    return launch_kernel("one_pass", in_registers<T>, {divide_up(args.rows, kRows), threads}, args.placement, stream,
-                         args);
+    return launch_kernel("one_pass", in_registers<T>, {args.rows, threads}, args.placement, stream, args);
 }
 
 }  // namespace one_pass
