@@ -1,13 +1,11 @@
-// Attention forward for short sequences on sm_90a: the keys are shared out over the blocks of a cluster and, in a
-// block, over warpgroups, so that a block reads few keys for many query rows: what limits a short sequence is how fast
-// the L2 delivers. A warpgroup takes its keys in one pass: all its loads under way at once, all its scores in
-// registers. The parts of the output meet first in the block, then in the block that owns the rows, which is told by
-// its mbarrier.
+// Attention forward for short sequences on sm_90a: the keys are shared out over two blocks of a cluster and, in a
+// block, over two warpgroups. A warpgroup takes its keys in one pass: all its loads under way at once, all its scores
+// in registers. The four parts of the output meet once: each warpgroup of the cluster adds up and stores a quarter of
+// the columns, and the others send it theirs, which its mbarrier counts.
 #include "../common/approx.cuh"
 #include "../common/cluster.cuh"
 #include "../common/cp_async.cuh"
 #include "../common/cuda_launch.h"
-#include "../common/dependent_launch.cuh"
 #include "../common/divide.h"
 #include "../common/hopper.cuh"
 #include "../common/mma.cuh"
@@ -21,80 +19,107 @@ namespace fp16_cluster {
 #ifndef CLUSTER_SHARES
     #define CLUSTER_SHARES 2
 #endif
-#ifndef CLUSTER_WARPGROUPS
-    #define CLUSTER_WARPGROUPS 2
-#endif
 #ifndef CLUSTER_KEYS
     #define CLUSTER_KEYS 128
 #endif
 #ifndef CLUSTER_BLOCKS
-    #define CLUSTER_BLOCKS 1
+    #define CLUSTER_BLOCKS 2
+#endif
+#ifndef CLUSTER_POLYNOMIAL
+    #define CLUSTER_POLYNOMIAL 4
 #endif
 
-constexpr int kShares = CLUSTER_SHARES;                // blocks of a cluster
-constexpr int kBlocks = CLUSTER_BLOCKS;                // of a multiprocessor
-constexpr int kWarps = kWarpgroupSize / kWarpSize;     // of a warpgroup; warp w has rows 16 w to 16 w + 15
+constexpr int kParts = 4;                      // of the keys, and of the output's columns
+constexpr int kShares = CLUSTER_SHARES;        // blocks of a cluster
+constexpr int kWarpgroups = kParts / kShares;  // of a block
+constexpr int kThreads = kWarpgroups * kWarpgroupSize;
 constexpr int kRows = kWarpgroupRows;                  // query rows of a cluster
-constexpr int kOwnedWarps = kWarps / kShares;          // rows of these many warps are a block's to store
 constexpr int kVector = 8;                             // 16-bit elements of a 16-byte access
 constexpr int kRowsAtOnce = kWarpgroupSize / kVector;  // that a warpgroup copies, 128 bytes each
-constexpr int kSharedMost = 227 * 1024;
+constexpr int kBarriers = kWarpgroups * kWarpgroupWarps;
+constexpr int kPolynomial = CLUSTER_POLYNOMIAL;  // of so many weights one is computed without the special function unit
+constexpr int kWarpgroupBarrier = 1;             // the first of kWarpgroups named barriers
+static_assert(kParts == 4, "the four lanes of a row look after one part each");
 
-enum Barrier { kWarpgroupBarrier = 1, kRowBarrier = kWarpgroupBarrier + 4 };
-
-// A tensor in bytes; a row's place takes one 32-bit multiplication.
-struct Rows {
-    char *data;  // [batch, heads, rows, head_dim]
-    int64_t batch_stride;
-    int64_t head_stride;
-    int row_stride;
-    __device__ char *head(uint32_t b, uint32_t h) const { return data + b * batch_stride + h * head_stride; }
+// Strides in units of 16 bytes.
+struct Strides {
+    int batch, head, row;
 };
 
+// What the first copies need comes first: constants arrive line by line.
 struct Problem {
-    Rows q, k, v, o;
+    const char *q, *k, *v;  // [batch, heads, rows, head_dim]
+    Divider row_blocks;     // clusters of a head
+    Divider heads;          // query heads
+    Divider heads_of_key;   // query heads of a key head
+    Strides q_stride, k_stride, v_stride;
     int query_rows;
     int key_rows;
     int diagonal;  // query row i sees keys [0, min(i + diagonal, key_rows))
-    int stages;
     SoftmaxScale scale;
-    Divider row_blocks;    // clusters of a head
-    Divider heads;         // query heads
-    Divider heads_of_key;  // query heads of a key head
+    char *o;  // [batch, heads, query_rows, head_dim]
+    Strides o_stride;
 };
 
 template <int kDim>
 struct Tiling {
-    static constexpr int kWarpgroups = kDim == 64 || CLUSTER_WARPGROUPS == 1 ? CLUSTER_WARPGROUPS : 2;
-    static constexpr int kThreads = kWarpgroups * kWarpgroupSize;
-    static constexpr int kKeys = kDim == 64 ? CLUSTER_KEYS : 64;  // of a warpgroup at a time
+    static constexpr int kKeys = kDim == 64 ? CLUSTER_KEYS : 64;     // of a warpgroup at a time
+    static constexpr int kBlocks = kDim == 64 ? CLUSTER_BLOCKS : 1;  // of a multiprocessor
     static constexpr int kSlabs = kDim * 2 / kSwizzleBytes;
     static constexpr int kQSlab = kRows * kSwizzleBytes, kSlab = kKeys * kSwizzleBytes;
     static constexpr int kTile = kSlabs * kSlab;            // of K or V
     static constexpr int kStage = kWarpgroups * 2 * kTile;  // [kWarpgroups, K and V]
-    static constexpr int kColumns = kDim / kWarpgroups;     // of the output that a warp adds up for its rows
-    static constexpr int kPart = 16 * kColumns * 4;         // bytes of those: [kColumns / 8, 32 lanes] float4
-    static constexpr int kHandedOver = (kWarpgroups - 1) * kWarps * kWarpgroups;  // parts between warpgroups
-    static constexpr int kParts = (kShares - 1) * kOwnedWarps * kWarpgroups;      // parts from other blocks
-    static constexpr int kFixed = kSwizzleAlign + kSlabs * kQSlab + (kHandedOver + kParts) * kPart +
-                                  (kParts + kWarpgroups * kWarps) * 16 * 8 + kOwnedWarps * kWarpgroups * 8;
+    static constexpr int kColumns = kDim / kParts;          // of the output that a warpgroup adds up
+    static constexpr int kPart = 16 * kColumns * 4;         // bytes of those, 16 rows: [kColumns / 8, 32 lanes] float4
+    static constexpr int kStats = 8 * 16;                   // bytes: highest scores and sums of 16 rows, [8] float4
+    static constexpr int kExpected = (kParts - 1) * kPart + kParts * kStats;
+    static constexpr int kFixed = 2 * kSwizzleAlign + kSlabs * kQSlab + kBarriers * kParts * (kPart + kStats);
+    static_assert(kBarriers * 8 <= kSwizzleAlign, "the barriers have their place in front of the tiles");
     static_assert(kKeys % 16 == 0 && kSlab % kSwizzleAlign == 0, "slabs start where the swizzle's pattern starts");
-    static_assert(kColumns % 8 == 0, "a warp adds up whole blocks of 8 columns");
+    static_assert(kBarriers * kParts * (kPart + kStats) % kSwizzleAlign == 0, "and so do the tiles behind the parts");
+    static_assert(kFixed + 2 * kStage <= kBlockSharedBytes, "two stages fit in shared memory");
 };
-static_assert(kShares == 1 || kShares == 2 || kShares == 4, "a block owns the rows of whole warps");
+
+// Queues kCopies rows of this thread, kStep rows apart, for swizzled slabs; zeros for those from `rows` on.
+template <int kCopies, int kStep, int kSlabs>
+__device__ __forceinline__ void copy_rows(char *to_smem, int slab_bytes, const char *from, int row_stride, int rows,
+                                          bool all) {
+    const int64_t step = int64_t{row_stride} * (kStep * 16);
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+#pragma unroll
+        for (int slab = 0; slab < kSlabs; ++slab) {
+            char *to = to_smem + slab * slab_bytes + i * kStep * kSwizzleBytes;
+            if (all) {
+                cp_async_16(to, from + slab * kSwizzleBytes, true);
+            } else {
+                const bool exists = i * kStep < rows;
+                cp_async_16(to, exists ? from + slab * kSwizzleBytes : nullptr, exists);
+            }
+        }
+        from += step;
+    }
+}
 
 template <typename T, int kDim>
-__global__ void __launch_bounds__(Tiling<kDim>::kThreads, kBlocks) attention(const __grid_constant__ Problem problem) {
+__global__ void __launch_bounds__(kThreads, Tiling<kDim>::kBlocks) attention(const __grid_constant__ Problem problem) {
     using Tile = Tiling<kDim>;
-    constexpr int kWarpgroups = Tile::kWarpgroups, kKeys = Tile::kKeys, kScores = kKeys / 2, kOutputs = kDim / 2,
-                  kOwn = kOutputs / kWarpgroups;
+    constexpr int kKeys = Tile::kKeys, kScores = kKeys / 2, kOutputs = kDim / 2, kOwn = kOutputs / kParts;
     constexpr float kBias = kWeightBias<T>;
 
+    extern __shared__ char dynamic_smem[];
+    // barriers, then tiles: Q [kSlabs, kRows, 64], what other warpgroups send, stages of K and V
+    uint64_t *full = reinterpret_cast<uint64_t *>(dynamic_smem + (-shared_address(dynamic_smem) & (kSwizzleAlign - 1)));
+    char *Q_smem = reinterpret_cast<char *>(full) + kSwizzleAlign;
+    char *part_smem = Q_smem + Tile::kSlabs * Tile::kQSlab;           // [kBarriers, kParts] of kPart bytes
+    char *stats_smem = part_smem + kBarriers * kParts * Tile::kPart;  // [kBarriers, kParts] of kStats bytes
+    char *stages_smem = stats_smem + kBarriers * kParts * Tile::kStats;
+
     const int warp_of_all = __shfl_sync(kAllLanes, threadIdx.x / kWarpSize, 0);  // uniform, and the compiler knows
-    const int warpgroup = warp_of_all / kWarps, warp = warp_of_all % kWarps;
+    const int warpgroup = warp_of_all / kWarpgroupWarps, warp = warp_of_all % kWarpgroupWarps;
     const int thread = threadIdx.x % kWarpgroupSize, lane = threadIdx.x % kWarpSize;
     const int group = lane / 4, member = lane % 4;  // of the lane in an accumulator, see hopper.cuh
-    const int rank = blockIdx.x % kShares;
+    const int rank = blockIdx.x % kShares, part = rank * kWarpgroups + warpgroup;
     const uint32_t tile_of_all = blockIdx.x / kShares;
     const uint32_t head_of_all = problem.row_blocks.quotient(tile_of_all);
     const uint32_t batch = problem.heads.quotient(head_of_all);
@@ -102,102 +127,65 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, kBlocks) attention(con
     const uint32_t key_head = problem.heads_of_key.quotient(head);
     // the last rows first: under a causal mask they take longest
     const int first_row = static_cast<int>((head_of_all + 1) * problem.row_blocks.divisor - 1 - tile_of_all) * kRows;
-    const int key_rows = problem.key_rows;
-    const float factor = problem.scale.factor;
-    const auto visible_from = [&](int row) { return min(max(row + problem.diagonal, 0), key_rows); };
-    const int first_end = visible_from(first_row), cluster_end = visible_from(first_row + kRows - 1);
 
-    extern __shared__ char dynamic_smem[];
-    char *Q_smem = dynamic_smem + (-shared_address(dynamic_smem) & (kSwizzleAlign - 1));  // [kSlabs, kRows, 64]
-    char *stage_smem = Q_smem + Tile::kSlabs * Tile::kQSlab + warpgroup * 2 * Tile::kTile;
-    char *handed_smem = Q_smem + Tile::kSlabs * Tile::kQSlab + problem.stages * Tile::kStage;
-    char *part_smem = handed_smem + Tile::kHandedOver * Tile::kPart;
-    // parts of rows from the other blocks, [kShares - 1, kOwnedWarps, kWarpgroups], highest score and sum of each row
-    // in them, [.., 16], the same for this block's warpgroups, [kWarpgroups, kRows], and who has received
-    float2 *received_smem = reinterpret_cast<float2 *>(part_smem + Tile::kParts * Tile::kPart);
-    float2 *stats_smem = received_smem + Tile::kParts * 16;
-    uint64_t *full = reinterpret_cast<uint64_t *>(stats_smem + kWarpgroups * kRows);  // [kOwnedWarps, kWarpgroups]
-
-    if (kShares > 1) {
-        if (threadIdx.x < kOwnedWarps * kWarpgroups) {
-            mbarrier_init(full + threadIdx.x, 1);
-            mbarrier_arrive_expect(full + threadIdx.x, (kShares - 1) * (Tile::kPart + 16 * sizeof(float2)));
-            mbarrier_init_fence();
-        }
-        __syncwarp();
-        cluster_arrive();
-    }
-    let_next_kernel_start();
-    wait_for_kernels_before();
-
-    // Copies rows of 128 bytes into a swizzled slab: 8 lanes a row.
     const int copy_row = thread / kVector, copy_unit = thread % kVector;
-    const auto copy_rows = [&](char *slab_smem, const char *from, int stride, int first, int rows, int rows_at_once,
-                               int row) {
-        char *to = slab_smem + row * kSwizzleBytes + (copy_unit ^ row % 8) * 16;
-        const char *row_from = from + int64_t{first + row} * stride + copy_unit * 16;
-        return [=](int i, int count) {
-            const bool exists = first + row + i * rows_at_once < count;
-            cp_async_16(to + i * rows_at_once * kSwizzleBytes,
-                        exists ? row_from + int64_t{i} * rows_at_once * stride : from, exists);
-        };
+    const int place = copy_row * kSwizzleBytes + (copy_unit ^ copy_row % 8) * 16;
+    const auto row_at = [&](const char *data, const Strides &stride, uint32_t its_head, int row) {
+        const int64_t unit = int64_t{stride.batch} * static_cast<int>(batch) +
+                             int64_t{stride.head} * static_cast<int>(its_head) + int64_t{stride.row} * row + copy_unit;
+        return data + unit * 16;
     };
     // Tiles of keys go round the blocks of the cluster, then round the warpgroups.
-    const auto load = [&](int offset, const Rows &rows, const char *head_from, int first) {
-#pragma unroll
-        for (int slab = 0; slab < Tile::kSlabs; ++slab) {
-            const auto copy = copy_rows(stage_smem + offset + slab * Tile::kSlab, head_from + slab * kSwizzleBytes,
-                                        rows.row_stride, first, kKeys, kRowsAtOnce, copy_row);
-#pragma unroll
-            for (int i = 0; i < kKeys / kRowsAtOnce; ++i) copy(i, key_rows);
-        }
-        cp_async_commit();
+    constexpr int kStride = kParts * kKeys;
+    char *stage_smem = stages_smem + warpgroup * 2 * Tile::kTile;
+    const auto load = [&](int offset, const char *data, const Strides &stride, int first) {
+        copy_rows<kKeys / kRowsAtOnce, kRowsAtOnce, Tile::kSlabs>(
+            stage_smem + offset + place, Tile::kSlab, row_at(data, stride, key_head, first + copy_row), stride.row,
+            problem.key_rows - first - copy_row, first + kKeys <= problem.key_rows);
     };
-    const char *k_from = problem.k.head(batch, key_head), *v_from = problem.v.head(batch, key_head);
-    constexpr int kStride = kShares * kWarpgroups * kKeys;
+    const auto visible_from = [&](int row) { return min(max(row + problem.diagonal, 0), problem.key_rows); };
+    const int cluster_end = visible_from(first_row + kRows - 1);
     int key = (warpgroup * kShares + rank) * kKeys;
 
     {
-        const char *q_from = problem.q.head(batch, head);
-#pragma unroll
-        for (int slab = 0; slab < Tile::kSlabs; ++slab) {
-            const auto copy =
-                copy_rows(Q_smem + slab * Tile::kQSlab, q_from + slab * kSwizzleBytes, problem.q.row_stride, first_row,
-                          kRows, kRowsAtOnce * kWarpgroups, copy_row + warpgroup * kRowsAtOnce);
-#pragma unroll
-            for (int i = 0; i < kRows / kRowsAtOnce / kWarpgroups; ++i) copy(i, problem.query_rows);
-        }
-        cp_async_commit();
+        constexpr int kStep = kRowsAtOnce * kWarpgroups;
+        const int row = warpgroup * kRowsAtOnce;
+        copy_rows<kRows / kStep, kStep, Tile::kSlabs>(
+            Q_smem + row * kSwizzleBytes + place, Tile::kQSlab,
+            row_at(problem.q, problem.q_stride, head, first_row + row + copy_row), problem.q_stride.row,
+            problem.query_rows - first_row - row - copy_row, first_row + kRows <= problem.query_rows);
     }
-    if (key < cluster_end) {
-        load(0, problem.k, k_from, key);
-        load(Tile::kTile, problem.v, v_from, key);
+    if (key < cluster_end) load(0, problem.k, problem.k_stride, key);
+    cp_async_commit();
+    if (threadIdx.x < kBarriers) {
+        mbarrier_init(full + threadIdx.x, 1);
+        mbarrier_arrive_expect(full + threadIdx.x, Tile::kExpected);
+        mbarrier_init_fence();
     }
+    __syncwarp();
+    if (kShares > 1) cluster_arrive();
+    if (key < cluster_end) load(Tile::kTile, problem.v, problem.v_stride, key);
+    cp_async_commit();
 
     float o_rmem[kOutputs];
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) o_rmem[i] = 0.0f;
     float highest[2] = {-INFINITY, -INFINITY}, total[2] = {};  // of rows g and g + 8; a lane sums its own columns only
+    const float factor = problem.scale.factor;
+    const int first_end = visible_from(first_row);
 
-    if (key < cluster_end) {
-        cp_async_wait<2>();
-    } else {
-        cp_async_wait<0>();
-    }
+    cp_async_wait<1>();
     async_proxy_fence();
-    __syncthreads();  // Q is there
-
+    __syncthreads();  // Q and the first K are there
     for (int stage = 0; key < cluster_end; key += kStride) {
-        const int next = key + kStride, next_stage = (stage + 1) % problem.stages;
-        if (next < cluster_end) {  // there are two stages, and the warpgroup is done with the other
-            load(next_stage * Tile::kStage, problem.k, k_from, next);
-            load(next_stage * Tile::kStage + Tile::kTile, problem.v, v_from, next);
-            cp_async_wait<3>();
-        } else {
-            cp_async_wait<1>();
+        const bool more = key + kStride < cluster_end;
+        if (more) {  // there are two stages, and the warpgroup is done with the other
+            const int offset = (stage ^ 1) * Tile::kStage;
+            load(offset, problem.k, problem.k_stride, key + kStride);
+            cp_async_commit();
+            load(offset + Tile::kTile, problem.v, problem.v_stride, key + kStride);
+            cp_async_commit();
         }
-        async_proxy_fence();
-        named_barrier_wait<kWarpgroupSize>(kWarpgroupBarrier + warpgroup);
 
         // S = Q K^T
         float s_rmem[kScores];
@@ -217,17 +205,21 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, kBlocks) attention(con
             for (int i = 0; i < kScores; ++i) s_rmem[i] *= problem.scale.sign;
         }
         if (key + kKeys > first_end) {  // some score is hidden
+            int end[2];
+#pragma unroll
+            for (int r = 0; r < 2; ++r) end[r] = visible_from(first_row + warp * 16 + r * 8 + group) - key - member * 2;
 #pragma unroll
             for (int i = 0; i < kScores; ++i) {
-                const int row = first_row + warp * 16 + i / 2 % 2 * 8 + group;
-                if (i / 4 * 8 + i % 2 >= visible_from(row) - key - member * 2) s_rmem[i] = -INFINITY;
+                if (i / 4 * 8 + i % 2 >= end[i / 2 % 2]) s_rmem[i] = -INFINITY;
             }
         }
 
         // softmax; the weights replace the scores
-        float before[2] = {highest[0], highest[1]};
+        const float before[2] = {highest[0], highest[1]};
+        float top[4] = {highest[0], highest[0], highest[1], highest[1]};
 #pragma unroll
-        for (int i = 0; i < kScores; ++i) highest[i / 2 % 2] = fmaxf(highest[i / 2 % 2], s_rmem[i]);
+        for (int i = 0; i < kScores; ++i) top[i % 4] = fmaxf(top[i % 4], s_rmem[i]);
+        highest[0] = fmaxf(top[0], top[1]), highest[1] = fmaxf(top[2], top[3]);
 #pragma unroll
         for (int step = 1; step <= 2; ++step) {
 #pragma unroll
@@ -236,14 +228,15 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, kBlocks) attention(con
             }
         }
         WeightBase base[2];
-        float shrink[2];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            base[r] = weight_base(highest[r], factor, kBias);
-            shrink[r] = shrink_factor(before[r], highest[r], factor, kBias);
-            total[r] *= shrink[r];
-        }
+        for (int r = 0; r < 2; ++r) base[r] = weight_base(highest[r], factor, kBias);
         if (key >= kStride) {
+            float shrink[2];
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                shrink[r] = shrink_factor(before[r], highest[r], factor, kBias);
+                total[r] *= shrink[r];
+            }
 #pragma unroll
             for (int i = 0; i < kOutputs; ++i) o_rmem[i] *= shrink[i / 2 % 2];
         }
@@ -253,17 +246,20 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, kBlocks) attention(con
 #pragma unroll
             for (int i = 0; i < kScores; ++i) s_rmem[i] -= base[i / 2 % 2].rest;
         }
-#pragma unroll
-        for (int i = 0; i < kScores; ++i) {
-            s_rmem[i] = exp2_approx(s_rmem[i]);
-            total[i / 2 % 2] += s_rmem[i];
-        }
         uint32_t p_rmem[kKeys / 16][4];
 #pragma unroll
-        for (int i = 0; i < kScores; i += 2) p_rmem[i / 8][i / 2 % 4] = pack<T>(s_rmem[i], s_rmem[i + 1]);
+        for (int i = 0; i < kScores; i += 2) {
+#pragma unroll
+            for (int e = i; e < i + 2; ++e) {
+                const bool polynomial = kPolynomial > 0 && e % (kPolynomial + 1) == kPolynomial;
+                s_rmem[e] = polynomial ? exp2_polynomial(s_rmem[e]) : exp2_approx(s_rmem[e]);
+                total[e / 2 % 2] += s_rmem[e];
+            }
+            p_rmem[i / 8][i / 2 % 4] = pack<T>(s_rmem[i], s_rmem[i + 1]);
+        }
 
         // O += P V
-        if (next < cluster_end) {
+        if (more) {
             cp_async_wait<2>();
         } else {
             cp_async_wait<0>();
@@ -279,107 +275,95 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, kBlocks) attention(con
         }
         wgmma_commit();
         wgmma_wait<0>(o_rmem);
-        stage = next_stage;
-        if (next + kStride < cluster_end) {  // every warp is done with this stage
+        if (more) {  // the next K is there, and every warp is done with this stage
+            cp_async_wait<1>();
+            async_proxy_fence();
             named_barrier_wait<kWarpgroupSize>(kWarpgroupBarrier + warpgroup);
+            stage ^= 1;
         }
     }
 
-    // Combine in the block: of its rows, each warpgroup adds up its own columns.
+    // Combine in the cluster. What warps of the same rows send each other lies at (warpgroup * 4 + warp, sender).
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         total[r] += __shfl_xor_sync(kAllLanes, total[r], 1);
         total[r] += __shfl_xor_sync(kAllLanes, total[r], 2);
-        if (member == 0) stats_smem[warpgroup * kRows + warp * 16 + r * 8 + group] = {highest[r], total[r]};
     }
-    float own_rmem[kOwn];
-    const auto handed = [&](int from, int to) {
-        const int part = (from * (kWarpgroups - 1) + (to < from ? to : to - 1)) * kWarps + warp;
-        return reinterpret_cast<float4 *>(handed_smem + part * Tile::kPart) + lane;
+    const auto slot = [&](int warpgroup_of_it, int sender) {
+        return (warpgroup_of_it * kWarpgroupWarps + warp) * kParts + sender;
     };
+    const auto barrier_of = [&](int receiver) {
+        return cluster_address(full + receiver % kWarpgroups * kWarpgroupWarps + warp, receiver / kWarpgroups);
+    };
+    if (kShares > 1) cluster_wait();  // every block has its barriers ready
+    cluster_store_async(cluster_address(stats_smem + slot(member % kWarpgroups, part) * Tile::kStats + group * 16,
+                                        member / kWarpgroups),
+                        float4{highest[0], total[0], highest[1], total[1]}, barrier_of(member));
+    float own_rmem[kOwn];
 #pragma unroll
-    for (int w = 0; w < kWarpgroups; ++w) {
-        if (w == warpgroup) {
+    for (int p = 0; p < kParts; ++p) {
+        if (p == part) {
 #pragma unroll
-            for (int i = 0; i < kOwn; ++i) own_rmem[i] = o_rmem[w * kOwn + i];
+            for (int i = 0; i < kOwn; ++i) own_rmem[i] = o_rmem[p * kOwn + i];
         } else {
-            float4 *to = handed(warpgroup, w);
+            const uint32_t to =
+                cluster_address(part_smem + slot(p % kWarpgroups, part) * Tile::kPart + lane * 16, p / kWarpgroups);
+            const uint32_t arrival = barrier_of(p);
 #pragma unroll
             for (int i = 0; i < kOwn; i += 4) {
-                const float *from = &o_rmem[w * kOwn + i];
-                to[i / 4 * kWarpSize] = {from[0], from[1], from[2], from[3]};
+                const float *from = &o_rmem[p * kOwn + i];
+                cluster_store_async(to + i / 4 * kWarpSize * 16, float4{from[0], from[1], from[2], from[3]}, arrival);
             }
         }
     }
-    // Adds what others have: `other` highest scores and sums of rows g and g + 8, and an accumulator of own columns.
-    const auto add = [&](const float2(&other)[2], const float4 *other_smem) {
-        float keep[2], take[2];
+    const int row = first_row + warp * 16 + group;
+    const int64_t unit = int64_t{problem.o_stride.batch} * static_cast<int>(batch) +
+                         int64_t{problem.o_stride.head} * static_cast<int>(head) + int64_t{problem.o_stride.row} * row;
+    char *o = problem.o + unit * 16 + part * Tile::kColumns * 2 + member * 4;
+    const int64_t o_8_rows = int64_t{problem.o_stride.row} * (8 * 16);
+    cluster_barrier_wait(full + warp_of_all, 0);
+
+    // A lane looks after the sums of one part, then its four tell each other by what to multiply.
+    const float4 stats =
+        *reinterpret_cast<const float4 *>(stats_smem + slot(warpgroup, member) * Tile::kStats + group * 16);
+    const float its_highest[2] = {stats.x, stats.z}, its_total[2] = {stats.y, stats.w};
+    float times[2];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const float top = fmaxf(highest[r], other[r].x);
-            keep[r] = shrink_factor(highest[r], top, factor, kBias);
-            take[r] = shrink_factor(other[r].x, top, factor, kBias);
-            total[r] = total[r] * keep[r] + other[r].y * take[r];
-            highest[r] = top;
-        }
+    for (int r = 0; r < 2; ++r) {
+        float top = fmaxf(its_highest[r], __shfl_xor_sync(kAllLanes, its_highest[r], 1));
+        top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+        const float shrink = shrink_factor(its_highest[r], top, factor, kBias);
+        float sum = its_total[r] * shrink;
+        sum += __shfl_xor_sync(kAllLanes, sum, 1);
+        sum += __shfl_xor_sync(kAllLanes, sum, 2);
+        times[r] = sum > 0.0f ? shrink * reciprocal_approx(sum) : 0.0f;  // no visible key: zeros
+    }
+#pragma unroll
+    for (int other = 0; other < kParts; ++other) {
+        const int p = (part + other) % kParts;
+        const float by[2] = {__shfl_sync(kAllLanes, times[0], group * 4 + p),
+                             __shfl_sync(kAllLanes, times[1], group * 4 + p)};
+        const float4 *from_smem = reinterpret_cast<const float4 *>(part_smem + slot(warpgroup, p) * Tile::kPart) + lane;
 #pragma unroll
         for (int i = 0; i < kOwn; i += 4) {
-            const float4 four = other_smem[i / 4 * kWarpSize];
-            own_rmem[i] = fmaf(own_rmem[i], keep[0], four.x * take[0]);
-            own_rmem[i + 1] = fmaf(own_rmem[i + 1], keep[0], four.y * take[0]);
-            own_rmem[i + 2] = fmaf(own_rmem[i + 2], keep[1], four.z * take[1]);
-            own_rmem[i + 3] = fmaf(own_rmem[i + 3], keep[1], four.w * take[1]);
-        }
-    };
-    if (kWarpgroups > 1) {
-        named_barrier_wait<kWarpgroups * kWarpSize>(kRowBarrier + warp);
+            if (other == 0) {
 #pragma unroll
-        for (int w = 0; w < kWarpgroups; ++w) {
-            if (w == warpgroup) continue;
-            const float2 *stats = stats_smem + w * kRows + warp * 16 + group;
-            add({stats[0], stats[8]}, handed(w, warpgroup));
-        }
-    }
-
-    // Combine in the cluster: each block stores the rows of kOwnedWarps warps.
-    const int owner = warp / kOwnedWarps, owned = warp % kOwnedWarps;
-    const auto part_of = [&](int sender) { return (sender * kOwnedWarps + owned) * kWarpgroups + warpgroup; };
-    const auto of_part = [&](int part) { return reinterpret_cast<float4 *>(part_smem + part * Tile::kPart) + lane; };
-    if (kShares > 1) {
-        cluster_wait();  // every block has its barriers ready
-        if (owner != rank) {
-            const int part = part_of(rank < owner ? rank : rank - 1);  // senders are counted without the owner
-            const uint32_t arrival = cluster_address(full + owned * kWarpgroups + warpgroup, owner);
-            const uint32_t to = cluster_address(of_part(part), owner);
-#pragma unroll
-            for (int i = 0; i < kOwn; i += 4) {
-                const float4 four = {own_rmem[i], own_rmem[i + 1], own_rmem[i + 2], own_rmem[i + 3]};
-                cluster_store_async(to + i / 4 * kWarpSize * sizeof(float4), four, arrival);
+                for (int e = i; e < i + 4; ++e) own_rmem[e] *= by[e / 2 % 2];
+            } else {
+                const float4 four = from_smem[i / 4 * kWarpSize];
+                own_rmem[i] = fmaf(four.x, by[0], own_rmem[i]);
+                own_rmem[i + 1] = fmaf(four.y, by[0], own_rmem[i + 1]);
+                own_rmem[i + 2] = fmaf(four.z, by[1], own_rmem[i + 2]);
+                own_rmem[i + 3] = fmaf(four.w, by[1], own_rmem[i + 3]);
             }
-            if (member < 2) {
-                const float2 stats = {member == 0 ? highest[0] : highest[1], member == 0 ? total[0] : total[1]};
-                cluster_store_async(cluster_address(received_smem + part * 16 + member * 8 + group, owner), stats,
-                                    arrival);
-            }
-            return;
-        }
-        cluster_barrier_wait(full + owned * kWarpgroups + warpgroup, 0);
-#pragma unroll
-        for (int sender = 0; sender < kShares - 1; ++sender) {
-            const float2 *stats = received_smem + part_of(sender) * 16 + group;
-            add({stats[0], stats[8]}, of_part(part_of(sender)));
         }
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        const int row = first_row + warp * 16 + r * 8 + group;
-        if (row >= problem.query_rows) continue;
-        const float inverse = total[r] > 0.0f ? reciprocal_approx(total[r]) : 0.0f;  // no visible key: zeros
-        char *to = problem.o.head(batch, head) + int64_t{row} * problem.o.row_stride;
+        if (row + r * 8 >= problem.query_rows) break;
 #pragma unroll
         for (int i = 2 * r; i < kOwn; i += 4) {
-            const int column = warpgroup * Tile::kColumns + i / 4 * 8 + member * 2;
-            *reinterpret_cast<uint32_t *>(to + column * 2) = pack<T>(own_rmem[i] * inverse, own_rmem[i + 1] * inverse);
+            *reinterpret_cast<uint32_t *>(o + r * o_8_rows + i / 4 * 16) = pack<T>(own_rmem[i], own_rmem[i + 1]);
         }
     }
 }
@@ -387,30 +371,31 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, kBlocks) attention(con
 template <typename T, int kDim>
 const char *launch_for(const AttentionArgs &args, void *stream) {
     using Tile = Tiling<kDim>;
-    const auto rows = [](const void *data, const Strides3 &stride) {
-        return Rows{static_cast<char *>(const_cast<void *>(data)), stride.batch * 2, stride.head * 2,
-                    static_cast<int>(stride.row * 2)};
-    };
     const int64_t row_blocks = (args.query_rows + kRows - 1) / kRows, heads = args.query_heads * args.batch;
     if (row_blocks > INT32_MAX / heads / kShares) return "fp16_cluster would need more than 2^31 - 1 blocks";
-    const int stages = args.key_rows > kShares * Tile::kWarpgroups * Tile::kKeys ? 2 : 1;
-    const int shared_bytes = Tile::kFixed + stages * Tile::kStage;
-    static_assert(Tile::kFixed + 2 * Tile::kStage + 1024 <= kSharedMost, "two stages do not fit in shared memory");
-    const Problem problem = {rows(args.q, args.q_stride),
-                             rows(args.k, args.k_stride),
-                             rows(args.v, args.v_stride),
-                             rows(args.o, args.o_stride),
+    const int stages = args.key_rows > kParts * Tile::kKeys ? 2 : 1;
+    const auto units = [](const Strides3 &stride) {
+        return Strides{static_cast<int>(stride.batch / kVector), static_cast<int>(stride.head / kVector),
+                       static_cast<int>(stride.row / kVector)};
+    };
+    const Problem problem = {static_cast<const char *>(args.q),
+                             static_cast<const char *>(args.k),
+                             static_cast<const char *>(args.v),
+                             Divider(static_cast<uint32_t>(row_blocks)),
+                             Divider(static_cast<uint32_t>(args.query_heads)),
+                             Divider(static_cast<uint32_t>(args.query_heads / args.key_heads)),
+                             units(args.q_stride),
+                             units(args.k_stride),
+                             units(args.v_stride),
                              static_cast<int>(args.query_rows),
                              static_cast<int>(args.key_rows),
                              static_cast<int>(args.causal ? args.key_rows - args.query_rows + 1 : args.key_rows),
-                             stages,
                              SoftmaxScale(args.scale),
-                             Divider(static_cast<uint32_t>(row_blocks)),
-                             Divider(static_cast<uint32_t>(args.query_heads)),
-                             Divider(static_cast<uint32_t>(args.query_heads / args.key_heads))};
+                             static_cast<char *>(args.o),
+                             units(args.o_stride)};
     return launch_kernel("fp16_cluster", attention<T, kDim>,
-                         {row_blocks * heads * kShares, Tile::kThreads, shared_bytes, kShares}, args.placement, stream,
-                         problem);
+                         {row_blocks * heads * kShares, kThreads, Tile::kFixed + stages * Tile::kStage, kShares},
+                         args.placement, stream, problem);
 }
 
 template <typename T>
@@ -418,9 +403,9 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
     return args.head_dim == 64 ? launch_for<T, 64>(args, stream) : launch_for<T, 128>(args, stream);
 }
 
-// Null, or what about the tensor does not suit 16-byte accesses and 32-bit rows.
+// Null, or what about the tensor does not suit 16-byte accesses and 32-bit strides.
 const char *check(const char *name, const void *data, const Strides3 &stride, int64_t rows) {
-    constexpr int64_t kMost = 1 << 30;
+    constexpr int64_t kMostRows = 1 << 30, kMostUnits = INT32_MAX;
     if (reinterpret_cast<uintptr_t>(data) % 16 != 0 || stride.batch % kVector != 0 || stride.head % kVector != 0 ||
         stride.row % kVector != 0) {
         return message(
@@ -428,9 +413,10 @@ const char *check(const char *name, const void *data, const Strides3 &stride, in
             "a contiguous copy or use another variant",
             name);
     }
-    if (rows < kMost && stride.row < kMost && stride.row > -kMost) return nullptr;
-    return message("fp16_cluster takes fewer than 2^30 rows, less than 2^30 elements apart; %s has %lld, %lld apart",
-                   name, static_cast<long long>(rows), static_cast<long long>(stride.row));
+    const auto fits = [](int64_t step) { return step / kVector <= kMostUnits && step / kVector >= -kMostUnits; };
+    if (rows < kMostRows && fits(stride.batch) && fits(stride.head) && fits(stride.row)) return nullptr;
+    return message("fp16_cluster takes fewer than 2^30 rows and strides of less than 2^34 elements; %s has %lld rows",
+                   name, static_cast<long long>(rows));
 }
 
 KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream) {
