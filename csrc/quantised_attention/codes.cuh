@@ -5,6 +5,30 @@
 #include "../common/mma.cuh"
 #include "launch.h"
 
+// Which rows of which head a block computes. Under a causal mask those that see most keys come first.
+struct Place {
+    int first_row;
+    int head;
+    int key_head;
+    int batch;
+};
+
+__device__ inline Place place_of(const AttentionArgs &args, unsigned block, unsigned rows_of_block) {
+    const unsigned row_tiles = static_cast<unsigned>((args.query_rows + rows_of_block - 1) / rows_of_block);
+    const unsigned query_heads = static_cast<unsigned>(args.query_heads);
+    const unsigned group = query_heads / static_cast<unsigned>(args.key_heads);
+    const unsigned head = block / row_tiles % query_heads;
+    return {static_cast<int>((row_tiles - 1 - block % row_tiles) * rows_of_block), static_cast<int>(head),
+            static_cast<int>(head / group), static_cast<int>(block / row_tiles / query_heads)};
+}
+
+// blockIdx.x in a way that makes the compiler compute anew what follows from it, where keeping it would cost registers.
+__device__ __forceinline__ unsigned block_index_again() {
+    unsigned block;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+    return block;
+}
+
 // The weight of a raw score s (a dot product of undecoded codes) is 2^(factor (sign s - max(sign s))).
 struct ScoreScale {
     float sign;
@@ -41,6 +65,12 @@ __device__ __forceinline__ uint32_t whole_codes(uint32_t four) {
 template <bool kUpper>
 __device__ __forceinline__ uint32_t tiny_codes(uint32_t four) {
     return __byte_perm(four, 0, kUpper ? 0x4342 : 0x4140);
+}
+
+// A pair of fp16, times a factor.
+__device__ __forceinline__ uint32_t times(uint32_t pair, float factor) {
+    const __half2 product = __hmul2(reinterpret_cast<const __half2 &>(pair), __float2half2_rn(factor));
+    return reinterpret_cast<const uint32_t &>(product);
 }
 
 // Bytes 0 and 1 (or 2 and 3) of a and b as {a, b, a, b}: two columns of two rows, transposed.

@@ -13,6 +13,9 @@ constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kWarpRows = 16;  // the rows of an mma
 constexpr int kRows = kWarps * kWarpRows;
 constexpr int kStages = 2;
+constexpr int kKeys = 64;  // of a tile in shared memory
+constexpr int kPart = 32;  // keys whose scores are in registers at a time; with 64, some spill
+static_assert(kKeys % kPart == 0 && kPart % 32 == 0, "P V sums over 32 keys of a tile at a time");
 // sm_90 has these products only as wgmma: its compiler makes two fp16 products of each, whose operands take twice the
 // registers. There e4m3_wgmma is the rung to use, and this one must not spill.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
@@ -38,7 +41,7 @@ __device__ __forceinline__ int v_place(int row, int byte) {
 }
 
 // Queues copies of the rows of a tile; rows which do not exist become zero bytes.
-template <int kKeys, int kDim, typename Place>
+template <int kDim, typename Place>
 __device__ __forceinline__ void load_tile(uint8_t *tile_smem,   // [kKeys, kDim], at `place`
                                           const uint8_t *from,  // [rows, kDim]
                                           int64_t stride, int64_t rows, bool aligned, Place place) {
@@ -104,41 +107,36 @@ __device__ __forceinline__ __half saturated(float value) {
     return __float2half_rn(fminf(fmaxf(value, -65504.0f), 65504.0f));
 }
 
-template <int kDim, int kKeys>
+template <int kDim>
 __global__ void __maxnreg__(kMaxRegisters) attention(QuantisedAttentionArgs quantised, bool aligned) {
     static_assert(kDim == 64 || kDim == 128, "the places in shared memory are chosen for rows of 64 or 128 bytes");
-    static_assert(kKeys % 32 == 0, "P V sums over 32 keys at a time");
     constexpr int kSteps = kDim / 32;  // of Q K^T
     constexpr int kTiles = kDim / 8;   // of 8 columns of the output
     const AttentionArgs &args = quantised.attention;
     const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
     const int group = lane / 4, member = lane % 4;
-    const int64_t row_tiles = (args.query_rows + kRows - 1) / kRows;
-    const int64_t tile_row = (row_tiles - 1 - blockIdx.x % row_tiles) * kRows;  // under a causal mask longest first
-    const int64_t head = blockIdx.x / row_tiles % args.query_heads;
-    const int64_t batch = blockIdx.x / row_tiles / args.query_heads;
-    const int64_t key_head = head / (args.query_heads / args.key_heads);
+    const Place place = place_of(args, blockIdx.x, kRows);
     const auto at = [&](const void *data, const Strides3 &stride, int64_t h) {
-        return static_cast<const uint8_t *>(data) + batch * stride.batch + h * stride.head;
+        return static_cast<const uint8_t *>(data) + place.batch * stride.batch + h * stride.head;
     };
-    const uint8_t *q = at(args.q, args.q_stride, head);
-    const uint8_t *k = at(args.k, args.k_stride, key_head);
-    const uint8_t *v = at(args.v, args.v_stride, key_head);
-    const ScoreScale scale = score_scale(quantised, batch, head, key_head, 1.0);
-    const int first_row = static_cast<int>(tile_row), warp_row = first_row + warp * kWarpRows;
+    const uint8_t *q = at(args.q, args.q_stride, place.head);
+    const uint8_t *k = at(args.k, args.k_stride, place.key_head);
+    const uint8_t *v = at(args.v, args.v_stride, place.key_head);
+    const ScoreScale scale = score_scale(quantised, place.batch, place.head, place.key_head, 1.0);
+    const int warp_row = place.first_row + warp * kWarpRows;
     const auto end_of = [&](int i) { return static_cast<int>(visible_end(args, i)); };
-    const int all_see = end_of(warp_row), one_sees = end_of(warp_row + kWarpRows - 1);
-    const int block_end = end_of(first_row + kRows - 1);
+    const int one_sees = end_of(warp_row + kWarpRows - 1);
+    const int block_end = end_of(place.first_row + kRows - 1);
 
     alignas(128) __shared__ uint8_t K_smem[kStages][kKeys * kDim];
     alignas(128) __shared__ uint8_t V_smem[kStages][kKeys * kDim];
     __shared__ uint4 Q_smem[kSteps][kThreads];  // fragments; every thread reads only its own
 
     const auto load = [&](int64_t key, int stage) {
-        load_tile<kKeys, kDim>(K_smem[stage], k + key * args.k_stride.row, args.k_stride.row, args.key_rows - key,
-                               aligned, k_place<kDim>);
-        load_tile<kKeys, kDim>(V_smem[stage], v + key * args.v_stride.row, args.v_stride.row, args.key_rows - key,
-                               aligned, v_place<kDim>);
+        load_tile<kDim>(K_smem[stage], k + key * args.k_stride.row, args.k_stride.row, args.key_rows - key, aligned,
+                        k_place<kDim>);
+        load_tile<kDim>(V_smem[stage], v + key * args.v_stride.row, args.v_stride.row, args.key_rows - key, aligned,
+                        v_place<kDim>);
         cp_async_commit();
     };
     if (block_end > 0) load(0, 0);
@@ -165,88 +163,91 @@ __global__ void __maxnreg__(kMaxRegisters) attention(QuantisedAttentionArgs quan
         cp_async_wait<0>();
         __syncthreads();  // this tile is there for everyone, and everyone is done with the one before
         if (key + kKeys < block_end) load(key + kKeys, stage ^ 1);
-        if (key >= one_sees) continue;
-
-        // S = Q K^T
-        float s_rmem[kKeys / 8][4] = {};
+#pragma unroll 1
+        for (int part = 0; part < kKeys && key + part < one_sees; part += kPart) {
+            // S = Q K^T
+            float s_rmem[kPart / 8][4] = {};
 #pragma unroll
-        for (int s = 0; s < kSteps; ++s) {
-            const uint4 fragment = Q_smem[s][threadIdx.x];
-            const uint32_t q_rmem[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+            for (int s = 0; s < kSteps; ++s) {
+                const uint4 fragment = Q_smem[s][threadIdx.x];
+                const uint32_t q_rmem[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
-            for (int n = 0; n < kKeys / 8; ++n) {
-                const uint8_t *from = K_smem[stage] + n * 8 * kDim + (k_lane ^ s * 32);
-                const uint2 codes = *reinterpret_cast<const uint2 *>(from);
-                mma_m16n8k32_e4m3(s_rmem[n], q_rmem, {codes.x, codes.y});
-            }
-        }
-        if (scale.sign != 1.0f) {
-#pragma unroll
-            for (int i = 0; i < kKeys / 2; ++i) s_rmem[i / 4][i % 4] *= scale.sign;
-        }
-        if (key + kKeys > all_see) {
-            const int row_end[2] = {end_of(warp_row + group), end_of(warp_row + group + 8)};
-#pragma unroll
-            for (int i = 0; i < kKeys / 2; ++i) {
-                const int column = i / 4 * 8 + member * 2 + i % 2;
-                if (key + column >= row_end[i % 4 / 2]) s_rmem[i / 4][i % 4] = -INFINITY;
-            }
-        }
-
-        // online softmax: a quad holds a row
-        float shrink[2], offset[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            float most = -INFINITY;
-#pragma unroll
-            for (int n = 0; n < kKeys / 8; ++n) most = fmaxf(most, fmaxf(s_rmem[n][2 * r], s_rmem[n][2 * r + 1]));
-            most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
-            // Rounded up, so that no weight exceeds its due and exceeds e4m3, however large the scores.
-            const float now = fmaxf(highest[r], __fmaf_ru(most, scale.factor, -kWeightExponent));
-            offset[r] = now == -INFINITY ? 0.0f : now;
-            shrink[r] = exp2_approx(highest[r] - offset[r]);
-            highest[r] = now;
-            total[r] *= shrink[r];
-        }
-        if (__any_sync(kAllLanes, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
-#pragma unroll
-            for (int n = 0; n < kTiles; ++n) {
-                o_rmem[n][0] *= shrink[0], o_rmem[n][1] *= shrink[0];
-                o_rmem[n][2] *= shrink[1], o_rmem[n][3] *= shrink[1];
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < kKeys / 2; ++i) {
-            const float weight = exp2_approx(fmaf(s_rmem[i / 4][i % 4], scale.factor, -offset[i % 4 / 2]));
-            total[i % 4 / 2] += weight;
-            s_rmem[i / 4][i % 4] = weight;
-        }
-
-        // O += P V: column g of tile n is column_of(g, n) of the output
-#pragma unroll
-        for (int j = 0; j < kKeys; j += 32) {
-            const float (*w)[4] = &s_rmem[j / 8];
-            const uint32_t p_rmem[4] = {
-                pack_e4m3(w[0][0], w[0][1], w[1][0], w[1][1]), pack_e4m3(w[0][2], w[0][3], w[1][2], w[1][3]),
-                pack_e4m3(w[2][0], w[2][1], w[3][0], w[3][1]), pack_e4m3(w[2][2], w[2][3], w[3][2], w[3][3])};
-#pragma unroll
-            for (int n = 0; n < kTiles; n += 8) {
-                uint32_t codes[2][8];  // eight columns of keys 2t, 2t + 1 of each eight
-#pragma unroll
-                for (int i = 0; i < 8; ++i) {
-                    const uint8_t *from = V_smem[stage] + (j + i / 2 * 8) * kDim + (v_lane ^ i % 2 * kDim ^ n);
-                    const uint2 eight = *reinterpret_cast<const uint2 *>(from);
-                    codes[0][i] = eight.x, codes[1][i] = eight.y;
+                for (int n = 0; n < kPart / 8; ++n) {
+                    const uint8_t *from = K_smem[stage] + (part + n * 8) * kDim + (k_lane ^ s * 32);
+                    const uint2 codes = *reinterpret_cast<const uint2 *>(from);
+                    mma_m16n8k32_e4m3(s_rmem[n], q_rmem, {codes.x, codes.y});
                 }
-                multiply_four(&o_rmem[n], p_rmem, codes[0]);
-                multiply_four(&o_rmem[n + 4], p_rmem, codes[1]);
+            }
+            if (scale.sign != 1.0f) {
+#pragma unroll
+                for (int i = 0; i < kPart / 2; ++i) s_rmem[i / 4][i % 4] *= scale.sign;
+            }
+            if (key + part + kPart > end_of(warp_row)) {
+                const int row_end[2] = {end_of(warp_row + group), end_of(warp_row + group + 8)};
+#pragma unroll
+                for (int i = 0; i < kPart / 2; ++i) {
+                    const int column = i / 4 * 8 + member * 2 + i % 2;
+                    if (key + part + column >= row_end[i % 4 / 2]) s_rmem[i / 4][i % 4] = -INFINITY;
+                }
+            }
+
+            // online softmax: a quad holds a row
+            float shrink[2], offset[2];
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                float most = -INFINITY;
+#pragma unroll
+                for (int n = 0; n < kPart / 8; ++n) most = fmaxf(most, fmaxf(s_rmem[n][2 * r], s_rmem[n][2 * r + 1]));
+                most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
+                most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
+                // Rounded up, so that no weight exceeds its due and exceeds e4m3, however large the scores.
+                const float now = fmaxf(highest[r], __fmaf_ru(most, scale.factor, -kWeightExponent));
+                offset[r] = now == -INFINITY ? 0.0f : now;
+                shrink[r] = exp2_approx(highest[r] - offset[r]);
+                highest[r] = now;
+                total[r] *= shrink[r];
+            }
+            if (__any_sync(kAllLanes, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
+#pragma unroll
+                for (int n = 0; n < kTiles; ++n) {
+                    o_rmem[n][0] *= shrink[0], o_rmem[n][1] *= shrink[0];
+                    o_rmem[n][2] *= shrink[1], o_rmem[n][3] *= shrink[1];
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < kPart / 2; ++i) {
+                const float weight = exp2_approx(fmaf(s_rmem[i / 4][i % 4], scale.factor, -offset[i % 4 / 2]));
+                total[i % 4 / 2] += weight;
+                s_rmem[i / 4][i % 4] = weight;
+            }
+
+            // O += P V: column g of tile n is column_of(g, n) of the output
+#pragma unroll
+            for (int j = 0; j < kPart; j += 32) {
+                const float (*w)[4] = &s_rmem[j / 8];
+                const uint32_t p_rmem[4] = {
+                    pack_e4m3(w[0][0], w[0][1], w[1][0], w[1][1]), pack_e4m3(w[0][2], w[0][3], w[1][2], w[1][3]),
+                    pack_e4m3(w[2][0], w[2][1], w[3][0], w[3][1]), pack_e4m3(w[2][2], w[2][3], w[3][2], w[3][3])};
+#pragma unroll
+                for (int n = 0; n < kTiles; n += 8) {
+                    uint32_t codes[2][8];  // eight columns of keys 2t, 2t + 1 of each eight
+#pragma unroll
+                    for (int i = 0; i < 8; ++i) {
+                        const uint8_t *from =
+                            V_smem[stage] + (part + j + i / 2 * 8) * kDim + (v_lane ^ i % 2 * kDim ^ n);
+                        const uint2 eight = *reinterpret_cast<const uint2 *>(from);
+                        codes[0][i] = eight.x, codes[1][i] = eight.y;
+                    }
+                    multiply_four(&o_rmem[n], p_rmem, codes[0]);
+                    multiply_four(&o_rmem[n + 4], p_rmem, codes[1]);
+                }
             }
         }
     }
 
-    const float value = value_scale(quantised, batch, key_head, 1.0);
-    __half *o = static_cast<__half *>(args.o) + batch * args.o_stride.batch + head * args.o_stride.head;
+    const Place again = place_of(args, block_index_again(), kRows);
+    const float value = value_scale(quantised, again.batch, again.key_head, 1.0);
+    __half *o = static_cast<__half *>(args.o) + again.batch * args.o_stride.batch + again.head * args.o_stride.head;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         total[r] += __shfl_xor_sync(kAllLanes, total[r], 1);
@@ -287,7 +288,7 @@ const char *launch(const QuantisedAttentionArgs &quantised, void *stream) {
     if (args.query_rows > kMaxRows || args.key_rows > kMaxRows) {
         return message("e4m3_mma takes up to %lld rows", static_cast<long long>(kMaxRows));
     }
-    const auto kernel = args.head_dim == 64 ? attention<64, 64> : attention<128, 32>;
+    const auto kernel = args.head_dim == 64 ? attention<64> : attention<128>;
     const bool aligned = rows_on_16_bytes(args.q, args.q_stride) && rows_on_16_bytes(args.k, args.k_stride) &&
                          rows_on_16_bytes(args.v, args.v_stride) && half_rows_on_16_bytes(args.o, args.o_stride);
     const int64_t blocks = (args.query_rows + kRows - 1) / kRows * args.query_heads * args.batch;

@@ -13,6 +13,7 @@ constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kWarpRows = 16;  // the rows of an mma
 constexpr int kRows = kWarps * kWarpRows;
 constexpr int kStages = 2;
+constexpr int kKeys = 64;  // of a tile in shared memory
 constexpr int kMaxRegisters = 120;
 constexpr int kChunk = 16;                      // codes of a 16-byte access
 constexpr uint32_t kZeros = 0x80808080u;        // four codes which stand for 0
@@ -32,7 +33,7 @@ __device__ __forceinline__ int v_place(int row, int byte) {
 }
 
 // Queues copies of the rows of a tile; rows which do not exist become zero bytes.
-template <int kKeys, int kDim, typename Place>
+template <int kDim, typename Place>
 __device__ __forceinline__ void load_tile(uint8_t *tile_smem,   // [kKeys, kDim], at `place`
                                           const uint8_t *from,  // [rows, kDim]
                                           int64_t stride, int64_t rows, bool aligned, Place place) {
@@ -67,11 +68,6 @@ __device__ __forceinline__ void load_q(uint32_t (&codes)[2], const uint8_t *from
     }
 }
 
-__device__ __forceinline__ uint32_t times(uint32_t pair, float factor) {
-    const __half2 product = __hmul2(reinterpret_cast<const __half2 &>(pair), __float2half2_rn(factor));
-    return reinterpret_cast<const uint32_t &>(product);
-}
-
 // Which column of the output is column `group` of tile n, n being a multiple of 8; the next seven tiles have the next
 // seven columns. At head_dim 128 half of the lanes take their 16 columns in the other order, for the sake of the banks.
 template <int kDim>
@@ -90,42 +86,40 @@ __device__ __forceinline__ void multiply_four(float (*o_rmem)[4], const uint32_t
     mma_m16n8k16<__half>(o_rmem[3], p_rmem, {whole_codes<true>(upper[0]), whole_codes<true>(upper[1])});
 }
 
-template <int kDim, int kKeys>
+template <int kDim>
 __global__ void __maxnreg__(kMaxRegisters) attention(QuantisedAttentionArgs quantised, bool aligned) {
     static_assert(kDim == 64 || kDim == 128, "the places in shared memory are chosen for rows of 64 or 128 bytes");
-    static_assert(kKeys % 16 == 0, "P V sums over 16 keys at a time");
+    constexpr int kPart = 32;  // keys whose scores are in registers at a time; with more, some spill
+    static_assert(kKeys % kPart == 0 && kPart % 16 == 0, "P V sums over 16 keys of a tile at a time");
     constexpr int kSteps = kDim / 16;  // of Q K^T
     constexpr int kTiles = kDim / 8;   // of 8 columns of the output
     const AttentionArgs &args = quantised.attention;
     const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
     const int group = lane / 4, member = lane % 4;
-    const int64_t row_tiles = (args.query_rows + kRows - 1) / kRows;
-    const int64_t tile_row = (row_tiles - 1 - blockIdx.x % row_tiles) * kRows;  // under a causal mask longest first
-    const int64_t head = blockIdx.x / row_tiles % args.query_heads;
-    const int64_t batch = blockIdx.x / row_tiles / args.query_heads;
-    const int64_t key_head = head / (args.query_heads / args.key_heads);
+    const Place place = place_of(args, blockIdx.x, kRows);
     const auto at = [&](const void *data, const Strides3 &stride, int64_t h) {
-        return static_cast<const uint8_t *>(data) + batch * stride.batch + h * stride.head;
+        return static_cast<const uint8_t *>(data) + place.batch * stride.batch + h * stride.head;
     };
-    const uint8_t *q = at(args.q, args.q_stride, head);
-    const uint8_t *k = at(args.k, args.k_stride, key_head);
-    const uint8_t *v = at(args.v, args.v_stride, key_head);
+    const uint8_t *q = at(args.q, args.q_stride, place.head);
+    const uint8_t *k = at(args.k, args.k_stride, place.key_head);
+    const uint8_t *v = at(args.v, args.v_stride, place.key_head);
     // K is u 2^-24 in the product, not (u - 128): that adds the same to all scores of a row, which no softmax notices.
-    const ScoreScale scale = score_scale(quantised, batch, head, key_head, kCodeStep * kCodeStep * (1 << 24));
-    const int first_row = static_cast<int>(tile_row), warp_row = first_row + warp * kWarpRows;
+    const ScoreScale scale =
+        score_scale(quantised, place.batch, place.head, place.key_head, kCodeStep * kCodeStep * (1 << 24));
+    const int warp_row = place.first_row + warp * kWarpRows;
     const auto end_of = [&](int i) { return static_cast<int>(visible_end(args, i)); };
-    const int all_see = end_of(warp_row), one_sees = end_of(warp_row + kWarpRows - 1);
-    const int block_end = end_of(first_row + kRows - 1);
+    const int one_sees = end_of(warp_row + kWarpRows - 1);
+    const int block_end = end_of(place.first_row + kRows - 1);
 
     alignas(128) __shared__ uint8_t K_smem[kStages][kKeys * kDim];
     alignas(128) __shared__ uint8_t V_smem[kStages][kKeys * kDim];
     __shared__ uint4 Q_smem[kSteps][kThreads];  // fragments; every thread reads only its own
 
     const auto load = [&](int64_t key, int stage) {
-        load_tile<kKeys, kDim>(K_smem[stage], k + key * args.k_stride.row, args.k_stride.row, args.key_rows - key,
-                               aligned, k_place<kDim>);
-        load_tile<kKeys, kDim>(V_smem[stage], v + key * args.v_stride.row, args.v_stride.row, args.key_rows - key,
-                               aligned, v_place<kDim>);
+        load_tile<kDim>(K_smem[stage], k + key * args.k_stride.row, args.k_stride.row, args.key_rows - key, aligned,
+                        k_place<kDim>);
+        load_tile<kDim>(V_smem[stage], v + key * args.v_stride.row, args.v_stride.row, args.key_rows - key, aligned,
+                        v_place<kDim>);
         cp_async_commit();
     };
     if (block_end > 0) load(0, 0);
@@ -157,90 +151,93 @@ __global__ void __maxnreg__(kMaxRegisters) attention(QuantisedAttentionArgs quan
         cp_async_wait<0>();
         __syncthreads();  // this tile is there for everyone, and everyone is done with the one before
         if (key + kKeys < block_end) load(key + kKeys, stage ^ 1);
-        if (key >= one_sees) continue;
-
-        // S = Q K^T
-        float s_rmem[kKeys / 8][4] = {};
+#pragma unroll 1
+        for (int part = 0; part < kKeys && key + part < one_sees; part += kPart) {
+            // S = Q K^T
+            float s_rmem[kPart / 8][4] = {};
 #pragma unroll
-        for (int c = 0; c < kDim; c += 32) {
-            uint32_t q_rmem[2][4];
+            for (int c = 0; c < kDim; c += 32) {
+                uint32_t q_rmem[2][4];
 #pragma unroll
-            for (int s = 0; s < 2; ++s) {
-                const uint4 fragment = Q_smem[c / 16 + s][threadIdx.x];
-                q_rmem[s][0] = fragment.x, q_rmem[s][1] = fragment.y;
-                q_rmem[s][2] = fragment.z, q_rmem[s][3] = fragment.w;
-            }
-#pragma unroll
-            for (int n = 0; n < kKeys / 8; ++n) {
-                const uint8_t *from = K_smem[stage] + n * 8 * kDim + (k_lane ^ c);
-                const uint2 codes = *reinterpret_cast<const uint2 *>(from);
-                const uint32_t first[2] = {tiny_codes<false>(codes.x), tiny_codes<true>(codes.x)};
-                const uint32_t second[2] = {tiny_codes<false>(codes.y), tiny_codes<true>(codes.y)};
-                mma_m16n8k16<__half>(s_rmem[n], q_rmem[0], first);
-                mma_m16n8k16<__half>(s_rmem[n], q_rmem[1], second);
-            }
-        }
-        if (key + kKeys > all_see) {
-            const int row_end[2] = {end_of(warp_row + group), end_of(warp_row + group + 8)};
-#pragma unroll
-            for (int i = 0; i < kKeys / 2; ++i) {
-                const int column = i / 4 * 8 + member * 2 + i % 2;
-                if (key + column >= row_end[i % 4 / 2]) s_rmem[i / 4][i % 4] = -INFINITY;
-            }
-        }
-
-        // online softmax: a quad holds a row
-        float shrink[2], offset[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            float most = -INFINITY;
-#pragma unroll
-            for (int n = 0; n < kKeys / 8; ++n) most = fmaxf(most, fmaxf(s_rmem[n][2 * r], s_rmem[n][2 * r + 1]));
-            most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
-            // Rounded up, so that no weight exceeds its due and overflows fp16, however large the scores.
-            const float now = fmaxf(highest[r], __fmaf_ru(most, scale.factor, -kWeightExponent));
-            offset[r] = now == -INFINITY ? 0.0f : now;
-            shrink[r] = exp2_approx(highest[r] - offset[r]);
-            highest[r] = now;
-            total[r] *= shrink[r];
-        }
-        if (__any_sync(kAllLanes, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
-#pragma unroll
-            for (int n = 0; n < kTiles; ++n) {
-                o_rmem[n][0] *= shrink[0], o_rmem[n][1] *= shrink[0];
-                o_rmem[n][2] *= shrink[1], o_rmem[n][3] *= shrink[1];
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < kKeys / 2; ++i) {
-            const float weight = exp2_approx(fmaf(s_rmem[i / 4][i % 4], scale.factor, -offset[i % 4 / 2]));
-            total[i % 4 / 2] += weight;
-            s_rmem[i / 4][i % 4] = weight;
-        }
-
-        // O += P V: column g of tile n is column_of(g, n) of the output
-#pragma unroll
-        for (int j = 0; j < kKeys; j += 16) {
-            const float (&left)[4] = s_rmem[j / 8], (&right)[4] = s_rmem[j / 8 + 1];
-            const uint32_t p_rmem[4] = {pack<__half>(left[0], left[1]), pack<__half>(left[2], left[3]),
-                                        pack<__half>(right[0], right[1]), pack<__half>(right[2], right[3])};
-#pragma unroll
-            for (int n = 0; n < kTiles; n += 8) {
-                uint2 codes[4];  // eight columns of keys 2t, 2t + 1, 2t + 8, 2t + 9
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const uint8_t *from = V_smem[stage] + (j + i / 2 * 8) * kDim + (v_lane ^ i % 2 * kDim ^ n);
-                    codes[i] = *reinterpret_cast<const uint2 *>(from);
+                for (int s = 0; s < 2; ++s) {
+                    const uint4 fragment = Q_smem[c / 16 + s][threadIdx.x];
+                    q_rmem[s][0] = fragment.x, q_rmem[s][1] = fragment.y;
+                    q_rmem[s][2] = fragment.z, q_rmem[s][3] = fragment.w;
                 }
-                multiply_four(&o_rmem[n], p_rmem, codes[0].x, codes[1].x, codes[2].x, codes[3].x);
-                multiply_four(&o_rmem[n + 4], p_rmem, codes[0].y, codes[1].y, codes[2].y, codes[3].y);
+#pragma unroll
+                for (int n = 0; n < kPart / 8; ++n) {
+                    const uint8_t *from = K_smem[stage] + (part + n * 8) * kDim + (k_lane ^ c);
+                    const uint2 codes = *reinterpret_cast<const uint2 *>(from);
+                    const uint32_t first[2] = {tiny_codes<false>(codes.x), tiny_codes<true>(codes.x)};
+                    const uint32_t second[2] = {tiny_codes<false>(codes.y), tiny_codes<true>(codes.y)};
+                    mma_m16n8k16<__half>(s_rmem[n], q_rmem[0], first);
+                    mma_m16n8k16<__half>(s_rmem[n], q_rmem[1], second);
+                }
+            }
+            if (key + part + kPart > end_of(warp_row)) {
+                const int row_end[2] = {end_of(warp_row + group), end_of(warp_row + group + 8)};
+#pragma unroll
+                for (int i = 0; i < kPart / 2; ++i) {
+                    const int column = i / 4 * 8 + member * 2 + i % 2;
+                    if (key + part + column >= row_end[i % 4 / 2]) s_rmem[i / 4][i % 4] = -INFINITY;
+                }
+            }
+
+            // online softmax: a quad holds a row
+            float shrink[2], offset[2];
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                float most = -INFINITY;
+#pragma unroll
+                for (int n = 0; n < kPart / 8; ++n) most = fmaxf(most, fmaxf(s_rmem[n][2 * r], s_rmem[n][2 * r + 1]));
+                most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
+                most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
+                // Rounded up, so that no weight exceeds its due and overflows fp16, however large the scores.
+                const float now = fmaxf(highest[r], __fmaf_ru(most, scale.factor, -kWeightExponent));
+                offset[r] = now == -INFINITY ? 0.0f : now;
+                shrink[r] = exp2_approx(highest[r] - offset[r]);
+                highest[r] = now;
+                total[r] *= shrink[r];
+            }
+            if (__any_sync(kAllLanes, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
+#pragma unroll
+                for (int n = 0; n < kTiles; ++n) {
+                    o_rmem[n][0] *= shrink[0], o_rmem[n][1] *= shrink[0];
+                    o_rmem[n][2] *= shrink[1], o_rmem[n][3] *= shrink[1];
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < kPart / 2; ++i) {
+                const float weight = exp2_approx(fmaf(s_rmem[i / 4][i % 4], scale.factor, -offset[i % 4 / 2]));
+                total[i % 4 / 2] += weight;
+                s_rmem[i / 4][i % 4] = weight;
+            }
+
+            // O += P V: column g of tile n is column_of(g, n) of the output
+#pragma unroll
+            for (int j = 0; j < kPart; j += 16) {
+                const float (&left)[4] = s_rmem[j / 8], (&right)[4] = s_rmem[j / 8 + 1];
+                const uint32_t p_rmem[4] = {pack<__half>(left[0], left[1]), pack<__half>(left[2], left[3]),
+                                            pack<__half>(right[0], right[1]), pack<__half>(right[2], right[3])};
+#pragma unroll
+                for (int n = 0; n < kTiles; n += 8) {
+                    uint2 codes[4];  // eight columns of keys 2t, 2t + 1, 2t + 8, 2t + 9
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+                        const uint8_t *from =
+                            V_smem[stage] + (part + j + i / 2 * 8) * kDim + (v_lane ^ i % 2 * kDim ^ n);
+                        codes[i] = *reinterpret_cast<const uint2 *>(from);
+                    }
+                    multiply_four(&o_rmem[n], p_rmem, codes[0].x, codes[1].x, codes[2].x, codes[3].x);
+                    multiply_four(&o_rmem[n + 4], p_rmem, codes[0].y, codes[1].y, codes[2].y, codes[3].y);
+                }
             }
         }
     }
 
-    const float value = value_scale(quantised, batch, key_head, kCodeStep);
-    __half *o = static_cast<__half *>(args.o) + batch * args.o_stride.batch + head * args.o_stride.head;
+    const Place again = place_of(args, block_index_again(), kRows);
+    const float value = value_scale(quantised, again.batch, again.key_head, kCodeStep);
+    __half *o = static_cast<__half *>(args.o) + again.batch * args.o_stride.batch + again.head * args.o_stride.head;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         total[r] += __shfl_xor_sync(kAllLanes, total[r], 1);
@@ -281,7 +278,7 @@ const char *launch(const QuantisedAttentionArgs &quantised, void *stream) {
     if (args.query_rows > kMaxRows || args.key_rows > kMaxRows) {
         return message("simfp8_stage2 takes up to %lld rows", static_cast<long long>(kMaxRows));
     }
-    const auto kernel = args.head_dim == 64 ? attention<64, 64> : attention<128, 32>;
+    const auto kernel = args.head_dim == 64 ? attention<64> : attention<128>;
     const bool aligned = rows_on_16_bytes(args.q, args.q_stride) && rows_on_16_bytes(args.k, args.k_stride) &&
                          rows_on_16_bytes(args.v, args.v_stride) && half_rows_on_16_bytes(args.o, args.o_stride);
     const int64_t blocks = (args.query_rows + kRows - 1) / kRows * args.query_heads * args.batch;
