@@ -82,22 +82,21 @@ struct Tiling {
 
 // Queues kCopies rows of this thread, kStep rows apart, for swizzled slabs; zeros for those from `rows` on.
 template <int kCopies, int kStep, int kSlabs>
-__device__ __forceinline__ void copy_rows(char *to_smem, int slab_bytes, const char *from, int row_stride, int rows,
+__device__ __forceinline__ void copy_rows(uint32_t to_smem, int slab_bytes, const char *from, int row_stride, int rows,
                                           bool all) {
     const int64_t step = int64_t{row_stride} * (kStep * 16);
+    if (all) {
 #pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-#pragma unroll
-        for (int slab = 0; slab < kSlabs; ++slab) {
-            char *to = to_smem + slab * slab_bytes + i * kStep * kSwizzleBytes;
-            if (all) {
-                cp_async_16(to, from + slab * kSwizzleBytes, true);
-            } else {
-                const bool exists = i * kStep < rows;
-                cp_async_16(to, exists ? from + slab * kSwizzleBytes : nullptr, exists);
-            }
+        for (int i = 0; i < kCopies * kSlabs; ++i) {
+            cp_async_16(to_smem + i % kSlabs * slab_bytes + i / kSlabs * kStep * kSwizzleBytes,
+                        from + i / kSlabs * step + i % kSlabs * kSwizzleBytes);
         }
-        from += step;
+    } else {
+        for (int i = 0; i < kCopies * kSlabs; ++i) {
+            cp_async_16(to_smem + i % kSlabs * slab_bytes + i / kSlabs * kStep * kSwizzleBytes,
+                        from + (i / kSlabs * kStep < rows ? i / kSlabs * step : 0) + i % kSlabs * kSwizzleBytes,
+                        i / kSlabs * kStep < rows);
+        }
     }
 }
 
@@ -140,8 +139,8 @@ __global__ void __launch_bounds__(kThreads, Tiling<kDim>::kBlocks) attention(con
     char *stage_smem = stages_smem + warpgroup * 2 * Tile::kTile;
     const auto load = [&](int offset, const char *data, const Strides &stride, int first) {
         copy_rows<kKeys / kRowsAtOnce, kRowsAtOnce, Tile::kSlabs>(
-            stage_smem + offset + place, Tile::kSlab, row_at(data, stride, key_head, first + copy_row), stride.row,
-            problem.key_rows - first - copy_row, first + kKeys <= problem.key_rows);
+            shared_address(stage_smem) + offset + place, Tile::kSlab, row_at(data, stride, key_head, first + copy_row),
+            stride.row, problem.key_rows - first - copy_row, first + kKeys <= problem.key_rows);
     };
     const auto visible_from = [&](int row) { return min(max(row + problem.diagonal, 0), problem.key_rows); };
     const int cluster_end = visible_from(first_row + kRows - 1);
@@ -151,15 +150,15 @@ __global__ void __launch_bounds__(kThreads, Tiling<kDim>::kBlocks) attention(con
         constexpr int kStep = kRowsAtOnce * kWarpgroups;
         const int row = warpgroup * kRowsAtOnce;
         copy_rows<kRows / kStep, kStep, Tile::kSlabs>(
-            Q_smem + row * kSwizzleBytes + place, Tile::kQSlab,
+            shared_address(Q_smem) + row * kSwizzleBytes + place, Tile::kQSlab,
             row_at(problem.q, problem.q_stride, head, first_row + row + copy_row), problem.q_stride.row,
             problem.query_rows - first_row - row - copy_row, first_row + kRows <= problem.query_rows);
     }
     if (key < cluster_end) load(0, problem.k, problem.k_stride, key);
     cp_async_commit();
-    if (threadIdx.x < kBarriers) {
-        mbarrier_init(full + threadIdx.x, 1);
-        mbarrier_arrive_expect(full + threadIdx.x, Tile::kExpected);
+    if (lane == 0) {
+        mbarrier_init(full + warp_of_all, 1);
+        mbarrier_arrive_expect(full + warp_of_all, Tile::kExpected);
         mbarrier_init_fence();
     }
     __syncwarp();

@@ -11,6 +11,18 @@ __device__ __forceinline__ void cp_async_16(void *to_smem, const void *from, boo
                  : "memory");
 }
 
+// The same for an address of shared memory as a number, which leaves constants to be added to the instruction.
+__device__ __forceinline__ void cp_async_16(uint32_t to_smem, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to_smem), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void cp_async_16(uint32_t to_smem, const void *from, bool exists) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(to_smem), "l"(from), "r"(exists ? 16 : 0)
+                 : "memory");
+}
+
 // Closes a group of the copies queued since the last one.
 __device__ __forceinline__ void cp_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
