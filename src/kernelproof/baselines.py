@@ -96,21 +96,6 @@ def quantised_torch(
     return sdpa_default(*decoded, scale, causal).half()
 
 
-def quantised_torch_half(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    q_scale: torch.Tensor,
-    k_scale: torch.Tensor,
-    v_scale: torch.Tensor,
-    scale: float,
-    causal: bool,
-) -> torch.Tensor:
-    """The same decoded to float16: the values are rounded once more, for the sake of the tensor cores."""
-    decoded = _decoded(q, q_scale).half(), _decoded(k, k_scale).half(), _decoded(v, v_scale).half()
-    return sdpa_default(*decoded, scale, causal)
-
-
 def _decoded(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Codes [B, H, S, D] of either codec in float32 (see kernelproof.operators.quantised_attention)."""
     if codes.dtype != torch.uint8:
