@@ -29,6 +29,10 @@ namespace fp16_cluster {
     #define CLUSTER_POLYNOMIAL 4
 #endif
 
+#ifndef CLUSTER_LATE_V
+    #define CLUSTER_LATE_V 1
+#endif
+
 constexpr int kParts = 4;                      // of the keys, and of the output's columns
 constexpr int kShares = CLUSTER_SHARES;        // blocks of a cluster
 constexpr int kWarpgroups = kParts / kShares;  // of a block
@@ -101,7 +105,8 @@ __device__ __forceinline__ void copy_rows(uint32_t to_smem, int slab_bytes, cons
 }
 
 template <typename T, int kDim>
-__global__ void __launch_bounds__(kThreads, Tiling<kDim>::kBlocks) attention(const __grid_constant__ Problem problem) {
+__global__ void __cluster_dims__(kShares, 1, 1) __launch_bounds__(kThreads, Tiling<kDim>::kBlocks)
+    attention(const __grid_constant__ Problem problem) {
     using Tile = Tiling<kDim>;
     constexpr int kKeys = Tile::kKeys, kScores = kKeys / 2, kOutputs = kDim / 2, kOwn = kOutputs / kParts;
     constexpr float kBias = kWeightBias<T>;
@@ -163,8 +168,10 @@ __global__ void __launch_bounds__(kThreads, Tiling<kDim>::kBlocks) attention(con
     }
     __syncwarp();
     if (kShares > 1) cluster_arrive();
-    if (key < cluster_end) load(Tile::kTile, problem.v, problem.v_stride, key);
-    cp_async_commit();
+    if (!CLUSTER_LATE_V) {
+        if (key < cluster_end) load(Tile::kTile, problem.v, problem.v_stride, key);
+        cp_async_commit();
+    }
 
     float o_rmem[kOutputs];
 #pragma unroll
@@ -173,18 +180,11 @@ __global__ void __launch_bounds__(kThreads, Tiling<kDim>::kBlocks) attention(con
     const float factor = problem.scale.factor;
     const int first_end = visible_from(first_row);
 
-    cp_async_wait<1>();
+    cp_async_wait<CLUSTER_LATE_V ? 0 : 1>();
     async_proxy_fence();
     __syncthreads();  // Q and the first K are there
     for (int stage = 0; key < cluster_end; key += kStride) {
         const bool more = key + kStride < cluster_end;
-        if (more) {  // there are two stages, and the warpgroup is done with the other
-            const int offset = (stage ^ 1) * Tile::kStage;
-            load(offset, problem.k, problem.k_stride, key + kStride);
-            cp_async_commit();
-            load(offset + Tile::kTile, problem.v, problem.v_stride, key + kStride);
-            cp_async_commit();
-        }
 
         // S = Q K^T
         float s_rmem[kScores];
@@ -197,6 +197,17 @@ __global__ void __launch_bounds__(kThreads, Tiling<kDim>::kBlocks) attention(con
                                 descriptor_advance(k, slab * Tile::kSlab + inside), d > 0);
         }
         wgmma_commit();
+        if (CLUSTER_LATE_V && key < kStride) {  // the fence above would wait for copies under way
+            load(Tile::kTile, problem.v, problem.v_stride, key);
+            cp_async_commit();
+        }
+        if (more) {  // there are two stages, and the warpgroup is done with the other
+            const int offset = (stage ^ 1) * Tile::kStage;
+            load(offset, problem.k, problem.k_stride, key + kStride);
+            cp_async_commit();
+            load(offset + Tile::kTile, problem.v, problem.v_stride, key + kStride);
+            cp_async_commit();
+        }
         wgmma_wait<0>(s_rmem);
 
         if (problem.scale.sign != 1.0f) {
