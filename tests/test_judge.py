@@ -338,7 +338,7 @@ def test_integer_inputs_have_random_bands(tmp_path: Path) -> None:
     case = Case("qkt", "t", {"heads": 2, "seq": 5, "head_dim": 16}, {}, "uint8")
     call = qkt.OPERATOR.make_call(case, judge.generator(case))
     layout = images.layout_images(call, tmp_path)
-    assert len(layout.images["q_codes"].raw[:BAND_BYTES].unique()) > 200
+    assert len(layout.images["q"].raw[:BAND_BYTES].unique()) > 200
 
 
 def test_a_missing_or_short_image_is_the_workers_fault(tmp_path: Path) -> None:

@@ -329,20 +329,40 @@ def test_scores_reference_is_the_definition() -> None:
     b, h, i, j = 1, 2, 20, 33
     total = 0.0
     for f in range(32):
-        x = (int(call.tensor("q_codes")[b, h, i, f]) - 128) / 127 * 448 * float(call.tensor("q_scale")[b, h])
-        y = (int(call.tensor("k_codes")[b, h, j, f]) - 128) / 127 * 448 * float(call.tensor("k_scale")[b, h])
+        x = (int(call.tensor("q")[b, h, i, f]) - 128) / 127 * 448 * float(call.tensor("q_scale")[b, h])
+        y = (int(call.tensor("k")[b, h, j, f]) - 128) / 127 * 448 * float(call.tensor("k_scale")[b, h])
         total += x * y
     assert float(reference.output[b, h, i, j]) == pytest.approx(total / math.sqrt(32), rel=1e-12)
 
 
 @pytest.mark.parametrize("family", qkt.OPERATOR.families)
 @pytest.mark.parametrize("scaled", [False, True])
-def test_library_scores_pass(family: str, scaled: bool) -> None:
-    case = case_of("qkt", family=family, options={"scaled": scaled})
+@pytest.mark.parametrize("dtype", qkt.OPERATOR.dtypes)
+def test_library_scores_pass(family: str, scaled: bool, dtype: str) -> None:
+    case = case_of("qkt", family=family, dtype=dtype, options={"scaled": scaled})
     call = call_of(case)
     reference = qkt.OPERATOR.reference(call, Precision("float32"))
     result = judge.judge(case, call, reference, Returned(run_library(call, "qkt")), TOLERANCE)
     assert result.failures == []
+
+
+def test_16_bit_numbers_stand_for_themselves() -> None:
+    call = call_of(case_of("qkt", dtype="bfloat16", family="per_head_scale"))
+    assert call.tensor("q").dtype == call.tensor("k").dtype == torch.bfloat16
+    assert call.tensor("q_scale").unique().tolist() == call.tensor("k_scale").unique().tolist() == [1]
+    reference = qkt.OPERATOR.reference(call, Precision("float32"))
+    assert torch.equal(reference.output, call.tensor("q").double() @ call.tensor("k").double().mT)
+    operator = qkt.OPERATOR
+    causes = [s.cause for s in operator.suspects(call, torch.tensor([[0, 0, 0]]))]
+    assert causes
+    assert not [cause for cause in causes if "codes" in cause]
+
+
+def test_codes_in_half_precision_give_the_same_scores() -> None:
+    case = case_of("qkt", family="all_codes")
+    call = call_of(case)
+    inputs = [value for name, value in call.arguments.items() if name not in call.outputs]
+    assert torch.equal(baselines.qkt_half(*inputs), baselines.qkt_torch(*inputs))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["Q and K", "Q only", "K only"])
@@ -350,7 +370,7 @@ def test_a_wrong_zero_point_is_named(name: str) -> None:
     case = case_of("qkt")
     call = call_of(case)
     zero = {"q": 128.0 if name == "K only" else 127.5, "k": 128.0 if name == "Q only" else 127.5}
-    q, k = (simfp8.decode(call.tensor(f"{n}_codes"), call.tensor(f"{n}_scale"), zero[n]) for n in "qk")
+    q, k = (simfp8.decode(call.tensor(n), call.tensor(f"{n}_scale"), zero[n]) for n in "qk")
     output = (q @ k.mT).float()
     reference = qkt.OPERATOR.reference(call, Precision("float32"))
     result = judge.judge(case, call, reference, Returned(output), TOLERANCE, operator=qkt.OPERATOR)

@@ -64,8 +64,12 @@ def test_a_nearly_zero_head_has_scale_one() -> None:
 
 
 def test_kernels_have_the_same_constants() -> None:
-    text = (CSRC / "qkt" / "launch.h").read_text()
-    assert "(448.0 / 127.0) * (448.0 / 127.0)" in text
     assert (simfp8.LARGEST, simfp8.LEVELS, simfp8.ZERO_POINT) == (448.0, 127, 128)
-    for path in (CSRC / "qkt").iterdir():
-        assert set(re.findall(r"\b12[78]\.5\b", path.read_text())) == set(), f"{path} decodes with another zero point"
+    for folder, constant in (
+        ("qkt", "kCodeProduct = (448.0 / 127.0) * (448.0 / 127.0);"),
+        ("quantised_attention", "kCodeStep = 448.0 / 127.0;"),
+    ):
+        assert constant in (CSRC / folder / "launch.h").read_text()
+        for path in (CSRC / folder).iterdir():
+            found = set(re.findall(r"\b12[78]\.5\b", path.read_text()))
+            assert not found, f"{path} decodes with another zero point"

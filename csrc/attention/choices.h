@@ -6,9 +6,6 @@
 namespace fp16_cluster {
 KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream);
 }
-namespace fp16_cluster_tma {
-KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream);
-}
 namespace fp16_mma_cp_async {
 KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream);
 }
@@ -37,7 +34,7 @@ struct Choice {
     int64_t head_dim;
     int64_t query_rows;  // of all heads and batches together
     int64_t key_rows;
-    Launch rungs[8];  // the fastest first; null: no more
+    Launch rungs[7];  // the fastest first; null: no more
 };
 
 // clang-format off

@@ -6,11 +6,10 @@
 #include "../common/cluster.cuh"
 #include "../common/cp_async.cuh"
 #include "../common/cuda_launch.h"
-#include "../common/divide.h"
 #include "../common/hopper.cuh"
 #include "../common/mma.cuh"
 #include "../common/reduce.cuh"
-#include "online_softmax.h"
+#include "short_call.cuh"
 #include "weights.cuh"
 
 namespace fp16_cluster {
@@ -29,37 +28,20 @@ namespace fp16_cluster {
     #define CLUSTER_POLYNOMIAL 4
 #endif
 
+#ifndef CLUSTER_LATE_V
+    #define CLUSTER_LATE_V 1
+#endif
+
 constexpr int kParts = 4;                      // of the keys, and of the output's columns
 constexpr int kShares = CLUSTER_SHARES;        // blocks of a cluster
 constexpr int kWarpgroups = kParts / kShares;  // of a block
 constexpr int kThreads = kWarpgroups * kWarpgroupSize;
-constexpr int kRows = kWarpgroupRows;                  // query rows of a cluster
-constexpr int kVector = 8;                             // 16-bit elements of a 16-byte access
-constexpr int kRowsAtOnce = kWarpgroupSize / kVector;  // that a warpgroup copies, 128 bytes each
+constexpr int kRows = kWarpgroupRows;                        // query rows of a cluster
+constexpr int kRowsAtOnce = kWarpgroupSize / kUnitElements;  // that a warpgroup copies, 128 bytes each
 constexpr int kBarriers = kWarpgroups * kWarpgroupWarps;
 constexpr int kPolynomial = CLUSTER_POLYNOMIAL;  // of so many weights one is computed without the special function unit
 constexpr int kWarpgroupBarrier = 1;             // the first of kWarpgroups named barriers
 static_assert(kParts == 4, "the four lanes of a row look after one part each");
-
-// Strides in units of 16 bytes.
-struct Strides {
-    int batch, head, row;
-};
-
-// What the first copies need comes first: constants arrive line by line.
-struct Problem {
-    const char *q, *k, *v;  // [batch, heads, rows, head_dim]
-    Divider row_blocks;     // clusters of a head
-    Divider heads;          // query heads
-    Divider heads_of_key;   // query heads of a key head
-    Strides q_stride, k_stride, v_stride;
-    int query_rows;
-    int key_rows;
-    int diagonal;  // query row i sees keys [0, min(i + diagonal, key_rows))
-    SoftmaxScale scale;
-    char *o;  // [batch, heads, query_rows, head_dim]
-    Strides o_stride;
-};
 
 template <int kDim>
 struct Tiling {
@@ -84,7 +66,7 @@ struct Tiling {
 template <int kCopies, int kStep, int kSlabs>
 __device__ __forceinline__ void copy_rows(uint32_t to_smem, int slab_bytes, const char *from, int row_stride, int rows,
                                           bool all) {
-    const int64_t step = int64_t{row_stride} * (kStep * 16);
+    const int64_t step = int64_t{row_stride} * (kStep * kUnit);
     if (all) {
 #pragma unroll
         for (int i = 0; i < kCopies * kSlabs; ++i) {
@@ -101,7 +83,8 @@ __device__ __forceinline__ void copy_rows(uint32_t to_smem, int slab_bytes, cons
 }
 
 template <typename T, int kDim>
-__global__ void __launch_bounds__(kThreads, Tiling<kDim>::kBlocks) attention(const __grid_constant__ Problem problem) {
+__global__ void __cluster_dims__(kShares, 1, 1) __launch_bounds__(kThreads, Tiling<kDim>::kBlocks)
+    attention(const __grid_constant__ ShortCall call) {
     using Tile = Tiling<kDim>;
     constexpr int kKeys = Tile::kKeys, kScores = kKeys / 2, kOutputs = kDim / 2, kOwn = kOutputs / kParts;
     constexpr float kBias = kWeightBias<T>;
@@ -120,19 +103,17 @@ __global__ void __launch_bounds__(kThreads, Tiling<kDim>::kBlocks) attention(con
     const int group = lane / 4, member = lane % 4;  // of the lane in an accumulator, see hopper.cuh
     const int rank = blockIdx.x % kShares, part = rank * kWarpgroups + warpgroup;
     const uint32_t tile_of_all = blockIdx.x / kShares;
-    const uint32_t head_of_all = problem.row_blocks.quotient(tile_of_all);
-    const uint32_t batch = problem.heads.quotient(head_of_all);
-    const uint32_t head = head_of_all - batch * problem.heads.divisor;
-    const uint32_t key_head = problem.heads_of_key.quotient(head);
+    const uint32_t head_of_all = call.row_blocks.quotient(tile_of_all);
+    const uint32_t batch = call.heads.quotient(head_of_all);
+    const uint32_t head = head_of_all - batch * call.heads.divisor;
+    const uint32_t key_head = call.heads_of_key.quotient(head);
     // the last rows first: under a causal mask they take longest
-    const int first_row = static_cast<int>((head_of_all + 1) * problem.row_blocks.divisor - 1 - tile_of_all) * kRows;
+    const int first_row = static_cast<int>((head_of_all + 1) * call.row_blocks.divisor - 1 - tile_of_all) * kRows;
 
-    const int copy_row = thread / kVector, copy_unit = thread % kVector;
+    const int copy_row = thread / kUnitElements, copy_unit = thread % kUnitElements;
     const int place = copy_row * kSwizzleBytes + (copy_unit ^ copy_row % 8) * 16;
     const auto row_at = [&](const char *data, const Strides &stride, uint32_t its_head, int row) {
-        const int64_t unit = int64_t{stride.batch} * static_cast<int>(batch) +
-                             int64_t{stride.head} * static_cast<int>(its_head) + int64_t{stride.row} * row + copy_unit;
-        return data + unit * 16;
+        return data + (stride.row_at(batch, its_head, row) + copy_unit) * kUnit;
     };
     // Tiles of keys go round the blocks of the cluster, then round the warpgroups.
     constexpr int kStride = kParts * kKeys;
@@ -140,10 +121,9 @@ __global__ void __launch_bounds__(kThreads, Tiling<kDim>::kBlocks) attention(con
     const auto load = [&](int offset, const char *data, const Strides &stride, int first) {
         copy_rows<kKeys / kRowsAtOnce, kRowsAtOnce, Tile::kSlabs>(
             shared_address(stage_smem) + offset + place, Tile::kSlab, row_at(data, stride, key_head, first + copy_row),
-            stride.row, problem.key_rows - first - copy_row, first + kKeys <= problem.key_rows);
+            stride.row, call.key_rows - first - copy_row, first + kKeys <= call.key_rows);
     };
-    const auto visible_from = [&](int row) { return min(max(row + problem.diagonal, 0), problem.key_rows); };
-    const int cluster_end = visible_from(first_row + kRows - 1);
+    const int cluster_end = call.visible_from(first_row + kRows - 1);
     int key = (warpgroup * kShares + rank) * kKeys;
 
     {
@@ -151,10 +131,10 @@ __global__ void __launch_bounds__(kThreads, Tiling<kDim>::kBlocks) attention(con
         const int row = warpgroup * kRowsAtOnce;
         copy_rows<kRows / kStep, kStep, Tile::kSlabs>(
             shared_address(Q_smem) + row * kSwizzleBytes + place, Tile::kQSlab,
-            row_at(problem.q, problem.q_stride, head, first_row + row + copy_row), problem.q_stride.row,
-            problem.query_rows - first_row - row - copy_row, first_row + kRows <= problem.query_rows);
+            row_at(call.q, call.q_stride, head, first_row + row + copy_row), call.q_stride.row,
+            call.query_rows - first_row - row - copy_row, first_row + kRows <= call.query_rows);
     }
-    if (key < cluster_end) load(0, problem.k, problem.k_stride, key);
+    if (key < cluster_end) load(0, call.k, call.k_stride, key);
     cp_async_commit();
     if (lane == 0) {
         mbarrier_init(full + warp_of_all, 1);
@@ -163,28 +143,23 @@ __global__ void __launch_bounds__(kThreads, Tiling<kDim>::kBlocks) attention(con
     }
     __syncwarp();
     if (kShares > 1) cluster_arrive();
-    if (key < cluster_end) load(Tile::kTile, problem.v, problem.v_stride, key);
-    cp_async_commit();
+    if (!CLUSTER_LATE_V) {
+        if (key < cluster_end) load(Tile::kTile, call.v, call.v_stride, key);
+        cp_async_commit();
+    }
 
     float o_rmem[kOutputs];
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) o_rmem[i] = 0.0f;
     float highest[2] = {-INFINITY, -INFINITY}, total[2] = {};  // of rows g and g + 8; a lane sums its own columns only
-    const float factor = problem.scale.factor;
-    const int first_end = visible_from(first_row);
+    const float factor = call.scale.factor;
+    const int first_end = call.visible_from(first_row);
 
-    cp_async_wait<1>();
+    cp_async_wait<CLUSTER_LATE_V ? 0 : 1>();
     async_proxy_fence();
     __syncthreads();  // Q and the first K are there
     for (int stage = 0; key < cluster_end; key += kStride) {
         const bool more = key + kStride < cluster_end;
-        if (more) {  // there are two stages, and the warpgroup is done with the other
-            const int offset = (stage ^ 1) * Tile::kStage;
-            load(offset, problem.k, problem.k_stride, key + kStride);
-            cp_async_commit();
-            load(offset + Tile::kTile, problem.v, problem.v_stride, key + kStride);
-            cp_async_commit();
-        }
 
         // S = Q K^T
         float s_rmem[kScores];
@@ -197,16 +172,28 @@ __global__ void __launch_bounds__(kThreads, Tiling<kDim>::kBlocks) attention(con
                                 descriptor_advance(k, slab * Tile::kSlab + inside), d > 0);
         }
         wgmma_commit();
+        if (CLUSTER_LATE_V && key < kStride) {  // the fence above would wait for copies under way
+            load(Tile::kTile, call.v, call.v_stride, key);
+            cp_async_commit();
+        }
+        if (more) {  // there are two stages, and the warpgroup is done with the other
+            const int offset = (stage ^ 1) * Tile::kStage;
+            load(offset, call.k, call.k_stride, key + kStride);
+            cp_async_commit();
+            load(offset + Tile::kTile, call.v, call.v_stride, key + kStride);
+            cp_async_commit();
+        }
         wgmma_wait<0>(s_rmem);
 
-        if (problem.scale.sign != 1.0f) {
+        if (call.scale.sign != 1.0f) {
 #pragma unroll
-            for (int i = 0; i < kScores; ++i) s_rmem[i] *= problem.scale.sign;
+            for (int i = 0; i < kScores; ++i) s_rmem[i] *= call.scale.sign;
         }
         if (key + kKeys > first_end) {  // some score is hidden
             int end[2];
 #pragma unroll
-            for (int r = 0; r < 2; ++r) end[r] = visible_from(first_row + warp * 16 + r * 8 + group) - key - member * 2;
+            for (int r = 0; r < 2; ++r)
+                end[r] = call.visible_from(first_row + warp * 16 + r * 8 + group) - key - member * 2;
 #pragma unroll
             for (int i = 0; i < kScores; ++i) {
                 if (i / 4 * 8 + i % 2 >= end[i / 2 % 2]) s_rmem[i] = -INFINITY;
@@ -316,10 +303,8 @@ __global__ void __launch_bounds__(kThreads, Tiling<kDim>::kBlocks) attention(con
         }
     }
     const int row = first_row + warp * 16 + group;
-    const int64_t unit = int64_t{problem.o_stride.batch} * static_cast<int>(batch) +
-                         int64_t{problem.o_stride.head} * static_cast<int>(head) + int64_t{problem.o_stride.row} * row;
-    char *o = problem.o + unit * 16 + part * Tile::kColumns * 2 + member * 4;
-    const int64_t o_8_rows = int64_t{problem.o_stride.row} * (8 * 16);
+    char *o = call.o + call.o_stride.row_at(batch, head, row) * kUnit + part * Tile::kColumns * 2 + member * 4;
+    const int64_t o_8_rows = int64_t{call.o_stride.row} * (8 * kUnit);
     cluster_barrier_wait(full + warp_of_all, 0);
 
     // A lane looks after the sums of one part, then its four tell each other by what to multiply.
@@ -359,7 +344,7 @@ __global__ void __launch_bounds__(kThreads, Tiling<kDim>::kBlocks) attention(con
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        if (row + r * 8 >= problem.query_rows) break;
+        if (row + r * 8 >= call.query_rows) break;
 #pragma unroll
         for (int i = 2 * r; i < kOwn; i += 4) {
             *reinterpret_cast<uint32_t *>(o + r * o_8_rows + i / 4 * 16) = pack<T>(own_rmem[i], own_rmem[i + 1]);
@@ -370,31 +355,12 @@ __global__ void __launch_bounds__(kThreads, Tiling<kDim>::kBlocks) attention(con
 template <typename T, int kDim>
 const char *launch_for(const AttentionArgs &args, void *stream) {
     using Tile = Tiling<kDim>;
-    const int64_t row_blocks = (args.query_rows + kRows - 1) / kRows, heads = args.query_heads * args.batch;
-    if (row_blocks > INT32_MAX / heads / kShares) return "fp16_cluster would need more than 2^31 - 1 blocks";
+    const int64_t row_blocks = (args.query_rows + kRows - 1) / kRows;
     const int stages = args.key_rows > kParts * Tile::kKeys ? 2 : 1;
-    const auto units = [](const Strides3 &stride) {
-        return Strides{static_cast<int>(stride.batch / kVector), static_cast<int>(stride.head / kVector),
-                       static_cast<int>(stride.row / kVector)};
-    };
-    const Problem problem = {static_cast<const char *>(args.q),
-                             static_cast<const char *>(args.k),
-                             static_cast<const char *>(args.v),
-                             Divider(static_cast<uint32_t>(row_blocks)),
-                             Divider(static_cast<uint32_t>(args.query_heads)),
-                             Divider(static_cast<uint32_t>(args.query_heads / args.key_heads)),
-                             units(args.q_stride),
-                             units(args.k_stride),
-                             units(args.v_stride),
-                             static_cast<int>(args.query_rows),
-                             static_cast<int>(args.key_rows),
-                             static_cast<int>(args.causal ? args.key_rows - args.query_rows + 1 : args.key_rows),
-                             SoftmaxScale(args.scale),
-                             static_cast<char *>(args.o),
-                             units(args.o_stride)};
-    return launch_kernel("fp16_cluster", attention<T, kDim>,
-                         {row_blocks * heads * kShares, kThreads, Tile::kFixed + stages * Tile::kStage, kShares},
-                         args.placement, stream, problem);
+    return launch_kernel(
+        "fp16_cluster", attention<T, kDim>,
+        {row_blocks * args.query_heads * args.batch * kShares, kThreads, Tile::kFixed + stages * Tile::kStage, kShares},
+        args.placement, stream, short_call(args, row_blocks));
 }
 
 template <typename T>
@@ -402,34 +368,10 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
     return args.head_dim == 64 ? launch_for<T, 64>(args, stream) : launch_for<T, 128>(args, stream);
 }
 
-// Null, or what about the tensor does not suit 16-byte accesses and 32-bit strides.
-const char *check(const char *name, const void *data, const Strides3 &stride, int64_t rows) {
-    constexpr int64_t kMostRows = 1 << 30, kMostUnits = INT32_MAX;
-    if (reinterpret_cast<uintptr_t>(data) % 16 != 0 || stride.batch % kVector != 0 || stride.head % kVector != 0 ||
-        stride.row % kVector != 0) {
-        return message(
-            "fp16_cluster reads 16 bytes at a time: %s must start at, and have strides of, multiples of 16 bytes. Pass "
-            "a contiguous copy or use another variant",
-            name);
-    }
-    const auto fits = [](int64_t step) { return step / kVector <= kMostUnits && step / kVector >= -kMostUnits; };
-    if (rows < kMostRows && fits(stride.batch) && fits(stride.head) && fits(stride.row)) return nullptr;
-    return message("fp16_cluster takes fewer than 2^30 rows and strides of less than 2^34 elements; %s has %lld rows",
-                   name, static_cast<long long>(rows));
-}
-
 KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream) {
-    if (args.head_dim != 64 && args.head_dim != 128) {
-        return message("fp16_cluster takes head_dim 64 or 128, not %lld", static_cast<long long>(args.head_dim));
-    }
-    const char *wrong = check("q", args.q, args.q_stride, args.query_rows);
-    if (wrong == nullptr) wrong = check("k", args.k, args.k_stride, args.key_rows);
-    if (wrong == nullptr) wrong = check("v", args.v, args.v_stride, args.key_rows);
-    if (wrong == nullptr) wrong = check("o", args.o, args.o_stride, args.query_rows);
-    if (wrong != nullptr) return wrong;
-    if (args.dtype == Dtype::kFloat16) return launch_for<__half>(args, stream);
-    if (args.dtype == Dtype::kBfloat16) return launch_for<__nv_bfloat16>(args, stream);
-    return "fp16_cluster takes float16 or bfloat16, not float32";
+    const char *refusal = short_call_refusal("fp16_cluster", args);
+    if (refusal != nullptr) return refusal;
+    return args.dtype == Dtype::kFloat16 ? launch_for<__half>(args, stream) : launch_for<__nv_bfloat16>(args, stream);
 }
 
 }  // namespace fp16_cluster

@@ -7,47 +7,41 @@
 #include "../common/tensor_map.h"
 #include "warpgroup.cuh"
 
-// What was chosen by measurement; override to measure again.
-#ifndef KERNELPROOF_CONSUMERS_64  // consumer warpgroups at head_dim 64
-    #define KERNELPROOF_CONSUMERS_64 3
+// Worth measuring.
+#ifndef KERNELPROOF_CONSUMERS_64  // consumer warpgroups at head_dim 64: 1, 2, 3, or 0 for what should be fastest
+    #define KERNELPROOF_CONSUMERS_64 0
 #endif
-#ifndef KERNELPROOF_KEYS_64  // keys of a tile at head_dim 64
-    #define KERNELPROOF_KEYS_64 128
+#ifndef KERNELPROOF_POLYNOMIAL  // at head_dim 64 one exponential in so many runs on the multiply-add pipes; 0: none
+    #define KERNELPROOF_POLYNOMIAL 4
 #endif
-#ifndef KERNELPROOF_KEYS_128
-    #define KERNELPROOF_KEYS_128 128
-#endif
-#ifndef KERNELPROOF_STAGES  // of the rings of keys and values
-    #define KERNELPROOF_STAGES 2
-#endif
-#ifndef KERNELPROOF_QUERIES  // stages of the ring of queries
-    #define KERNELPROOF_QUERIES 2
-#endif
-#ifndef KERNELPROOF_TURNS  // 0: warpgroups queue their products as they come
-    #define KERNELPROOF_TURNS 1
-#endif
-#ifndef KERNELPROOF_L2_BYTES  // keys and values that causal blocks of very different length may share at a time
-    #define KERNELPROOF_L2_BYTES (32 << 20)
+#ifndef KERNELPROOF_POLYNOMIAL_128  // and at head_dim 128
+    #define KERNELPROOF_POLYNOMIAL_128 0
 #endif
 
 namespace fp16_wgmma {
 
-constexpr int kStages = KERNELPROOF_STAGES, kQueries = KERNELPROOF_QUERIES;
-constexpr bool kTurns = KERNELPROOF_TURNS != 0;
+constexpr const char *kName = "fp16_wgmma";
+constexpr int kKeys = 128;                   // of a tile
+constexpr int kStages = 2, kQueries = 2;     // of the rings of keys and values, and of the ring of queries
 constexpr int kColumns = kSwizzleBytes / 2;  // 16-bit columns of a slab, the widest tile that can be swizzled
 constexpr int kTurnBarrier = 1;              // named barriers kTurnBarrier + consumer, then one for each consumer alone
 constexpr int kProducerRegisters = 24;
+constexpr int64_t kSectionBytes = 32 << 20;  // keys and values that causal items of very different length share
 
+// At head_dim 64 a tile takes 64 rows as long for exponentials as for products, at 128 half as long.
 template <int kDim>
+constexpr int kPolynomial = kDim == 64 ? KERNELPROOF_POLYNOMIAL : KERNELPROOF_POLYNOMIAL_128;
+
+template <int kDim, int kConsumers>
 struct Tiling {
-    static constexpr int kConsumers = kDim == 64 ? KERNELPROOF_CONSUMERS_64 : 2;
-    static constexpr int kKeys = kDim == 64 ? KERNELPROOF_KEYS_64 : KERNELPROOF_KEYS_128;
     static constexpr int kRows = kConsumers * kWarpgroupRows;  // query rows of an item
     static constexpr int kThreads = (kConsumers + 1) * kWarpgroupSize;
     static constexpr int kSlabs = kDim / kColumns;
     static constexpr int kQBytes = kRows * kDim * 2, kTileBytes = kKeys * kDim * 2;  // of K or V
     static constexpr int kSharedBytes = kQueries * kQBytes + 2 * kStages * kTileBytes + kSwizzleAlign;
-    static constexpr int kShare = (kBlockRegisters / kWarpgroupSize - kProducerRegisters) / kConsumers / 8 * 8;
+    static constexpr int kBlocks = kConsumers == 1 ? 2 : 1;  // a multiprocessor could hold; bounds the registers
+    static constexpr int kShare =
+        (kBlockRegisters / kBlocks / kWarpgroupSize - kProducerRegisters) / kConsumers / 8 * 8;
     static constexpr int kConsumerRegisters = kShare < 240 ? kShare : 240;
 
     static_assert(kDim % kColumns == 0, "a row is a whole number of 128-byte slabs");
@@ -60,9 +54,9 @@ struct Tiling {
 };
 
 // S = Q K^T for 64 rows
-template <typename T, int kDim, int kSize>
+template <typename T, int kDim, int kRows, int kSize>
 __device__ __forceinline__ void queue_scores(float (&s_rmem)[kSize], uint64_t q, uint64_t k) {
-    constexpr int kQSlab = Tiling<kDim>::kRows * kSwizzleBytes, kKSlab = Tiling<kDim>::kKeys * kSwizzleBytes;
+    constexpr int kQSlab = kRows * kSwizzleBytes, kKSlab = kKeys * kSwizzleBytes;
 #pragma unroll
     for (int d = 0; d < kDim; d += 16) {
         const int inside = d % kColumns * 2;
@@ -82,14 +76,14 @@ __device__ __forceinline__ void queue_output(float (&o_rmem)[kSize], const uint3
     wgmma_commit();
 }
 
-template <typename T, int kDim>
-__global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
+template <typename T, int kDim, int kConsumers>
+__global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDim, kConsumers>::kBlocks)
     attention(const __grid_constant__ AttentionArgs args, const SoftmaxScale scale, const Schedule schedule,
               const __grid_constant__ CUtensorMap q_map,  // [batch, query_heads, query_rows, kDim]
               const __grid_constant__ CUtensorMap k_map,  // [batch, key_heads, key_rows, kDim]
               const __grid_constant__ CUtensorMap v_map) {
-    using Tile = Tiling<kDim>;
-    constexpr int kRows = Tile::kRows, kKeys = Tile::kKeys, kConsumers = Tile::kConsumers;
+    using Tile = Tiling<kDim, kConsumers>;
+    constexpr int kRows = Tile::kRows;
     constexpr int kQSlabBytes = kRows * kSwizzleBytes, kSlabBytes = kKeys * kSwizzleBytes;
 
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / kWarpSize, 0);  // uniform, and the compiler knows
@@ -152,11 +146,11 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
         const int own_row = consumer * kWarpgroupRows + warp % kWarpgroupWarps * 16 + lane / 4;
 
         const auto take_turn = [&] {
-            if (kTurns && kConsumers > 1) named_barrier_wait<2 * kWarpgroupSize>(kTurnBarrier + consumer);
+            if (kConsumers > 1) named_barrier_wait<2 * kWarpgroupSize>(kTurnBarrier + consumer);
         };
         const auto pass_turn = [&] {
             const int next = consumer + 1 == kConsumers ? 0 : consumer + 1;
-            if (kTurns && kConsumers > 1) named_barrier_arrive<2 * kWarpgroupSize>(kTurnBarrier + next);
+            if (kConsumers > 1) named_barrier_arrive<2 * kWarpgroupSize>(kTurnBarrier + next);
         };
         const auto release = [&](uint64_t *empty) {
             __syncwarp();  // no lane may still wait for the phase that this ends
@@ -210,7 +204,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
             if (tiles > 0) {
                 mbarrier_wait(&k_ring.full[k_at.stage], k_at.parity);
                 wgmma_fence();
-                queue_scores<T, kDim>(s_rmem, q, descriptor_advance(k, k_at.stage * Tile::kTileBytes));
+                queue_scores<T, kDim, kRows>(s_rmem, q, descriptor_advance(k, k_at.stage * Tile::kTileBytes));
                 wgmma_wait<0>(s_rmem);
                 if (tile == 0) release(&q_ring.empty[q_at.stage]);
                 release(&k_ring.empty[k_at.stage]);
@@ -226,7 +220,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                     mbarrier_wait(&v_ring.full[v_at.stage], v_at.parity);
                     take_turn();
                     wgmma_fence();
-                    queue_scores<T, kDim>(s_rmem, q, descriptor_advance(k, k_at.stage * Tile::kTileBytes));
+                    queue_scores<T, kDim, kRows>(s_rmem, q, descriptor_advance(k, k_at.stage * Tile::kTileBytes));
                     queue_output<T>(o_rmem, p_rmem, descriptor_advance(v, v_at.stage * Tile::kTileBytes));
                     pass_turn();
                     wgmma_wait<1>(s_rmem);
@@ -234,7 +228,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                     release(&k_ring.empty[k_at.stage]);
                     k_at.advance();
                     look_at(tile);
-                    softmax<T, decltype(masked)::value>(s_rmem, rows, visible, scale.factor);
+                    softmax<T, decltype(masked)::value, kPolynomial<kDim>>(s_rmem, rows, visible, scale.factor);
                     wgmma_wait<0>(o_rmem);
                     release(&v_ring.empty[v_at.stage]);
                     v_at.advance();
@@ -260,15 +254,11 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
     }
 }
 
-template <typename T, int kDim>
-const char *launch_for(const AttentionArgs &args, void *stream) {
-    using Tile = Tiling<kDim>;
-    constexpr const char *kName = "fp16_wgmma";
+template <typename T, int kDim, int kConsumers>
+const char *launch_for(const AttentionArgs &args, int multiprocessors, void *stream) {
+    using Tile = Tiling<kDim, kConsumers>;
     constexpr CUtensorMapDataType kType =
         std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-    if (args.query_rows > INT32_MAX - 256 || args.key_rows > INT32_MAX - 256) {
-        return "fp16_wgmma takes fewer than 2^31 - 256 rows";
-    }
     const Tensor4 q{"q", args.q, args.batch, args.query_heads, args.query_rows, kDim, args.q_stride, 2};
     const Tensor4 k{"k", args.k, args.batch, args.key_heads, args.key_rows, kDim, args.k_stride, 2};
     const Tensor4 v{"v", args.v, args.batch, args.key_heads, args.key_rows, kDim, args.v_stride, 2};
@@ -276,17 +266,43 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
     CUtensorMap q_map, k_map, v_map;
     if (const char *why = check_rows_aligned(kName, o)) return why;
     if (const char *why = make_tensor_map(kName, q_map, kType, q, Tile::kRows)) return why;
-    if (const char *why = make_tensor_map(kName, k_map, kType, k, Tile::kKeys)) return why;
-    if (const char *why = make_tensor_map(kName, v_map, kType, v, Tile::kKeys)) return why;
+    if (const char *why = make_tensor_map(kName, k_map, kType, k, kKeys)) return why;
+    if (const char *why = make_tensor_map(kName, v_map, kType, v, kKeys)) return why;
+    const Schedule schedule = make_schedule(args, Tile::kRows, 2, kSectionBytes);
+    const int64_t blocks = schedule.items < multiprocessors ? schedule.items : multiprocessors;
+    return launch_kernel(kName, attention<T, kDim, kConsumers>, {blocks, Tile::kThreads, Tile::kSharedBytes},
+                         args.placement, stream, args, finite_scale(args.scale), schedule, q_map, k_map, v_map);
+}
 
-    const Schedule schedule = make_schedule(args, Tile::kRows, 2, KERNELPROOF_L2_BYTES);
+// How long the busiest multiprocessor works if a block has so many consumers. On an H200 a tile of keys takes 0.88,
+// 1.16 or 1.52 µs with 1, 2 or 3: the more share it the better, as long as there is an item for every multiprocessor.
+double duration(const AttentionArgs &args, int consumers, int multiprocessors) {
+    const int64_t rows = consumers * kWarpgroupRows;
+    const int64_t items = args.batch * args.query_heads * ((args.query_rows + rows - 1) / rows);
+    const double least = visible_end(args, 0), most = visible_end(args, args.query_rows - 1);
+    const double rounds = static_cast<double>(items) / multiprocessors;
+    // items of one length come in whole rounds; long and short ones make up for each other
+    const double keys = args.causal ? std::fmax(most, rounds * (least + most) / 2) : std::ceil(rounds) * most;
+    return keys * (9 + 5 * consumers);
+}
+
+template <typename T>
+const char *launch_for(const AttentionArgs &args, void *stream) {
     int multiprocessors = 0;
     const cudaError_t status =
         cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, args.placement.index);
     if (status != cudaSuccess) return cuda_message(kName, status);
-    const int64_t blocks = schedule.items < multiprocessors ? schedule.items : multiprocessors;
-    return launch_kernel(kName, attention<T, kDim>, {blocks, Tile::kThreads, Tile::kSharedBytes}, args.placement,
-                         stream, args, finite_scale(args.scale), schedule, q_map, k_map, v_map);
+    if (args.head_dim == 128) return launch_for<T, 128, 2>(args, multiprocessors, stream);
+    int consumers = KERNELPROOF_CONSUMERS_64;
+    if (consumers == 0) {
+        consumers = 1;
+        for (int more = 2; more <= 3; ++more) {
+            if (duration(args, more, multiprocessors) < duration(args, consumers, multiprocessors)) consumers = more;
+        }
+    }
+    return consumers == 1   ? launch_for<T, 64, 1>(args, multiprocessors, stream)
+           : consumers == 2 ? launch_for<T, 64, 2>(args, multiprocessors, stream)
+                            : launch_for<T, 64, 3>(args, multiprocessors, stream);
 }
 
 KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream) {
@@ -294,13 +310,11 @@ KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream) {
     if (args.head_dim != 64 && args.head_dim != 128) {
         return message("fp16_wgmma takes head_dim 64 or 128, not %lld", static_cast<long long>(args.head_dim));
     }
-    const bool narrow = args.head_dim == 64;
-    if (args.dtype == Dtype::kFloat16) {
-        return narrow ? launch_for<__half, 64>(args, stream) : launch_for<__half, 128>(args, stream);
+    if (args.query_rows > INT32_MAX - 256 || args.key_rows > INT32_MAX - 256) {
+        return "fp16_wgmma takes fewer than 2^31 - 256 rows";
     }
-    if (args.dtype == Dtype::kBfloat16) {
-        return narrow ? launch_for<__nv_bfloat16, 64>(args, stream) : launch_for<__nv_bfloat16, 128>(args, stream);
-    }
+    if (args.dtype == Dtype::kFloat16) return launch_for<__half>(args, stream);
+    if (args.dtype == Dtype::kBfloat16) return launch_for<__nv_bfloat16>(args, stream);
     return "fp16_wgmma takes float16 or bfloat16, not float32";
 }
 

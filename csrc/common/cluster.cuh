@@ -2,8 +2,6 @@
 // an instruction. Source: PTX ISA, barrier.cluster, mapa, st.async.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstdint>
 
 // Every thread of the cluster arrives. Orders no memory but initialised mbarriers, behind mbarrier_init_fence: the
@@ -32,13 +30,6 @@ __device__ __forceinline__ void cluster_store_async(uint32_t to, float4 value, u
                  : "memory");
 }
 
-// The same for 8 bytes.
-__device__ __forceinline__ void cluster_store_async(uint32_t to, float2 value, uint32_t received) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
-                 "f"(value.x), "f"(value.y), "r"(received)
-                 : "memory");
-}
-
 // Waits for the phase of this parity of an mbarrier at which other blocks count; their stores are then seen.
 __device__ __forceinline__ void cluster_barrier_wait(uint64_t *received_smem, uint32_t parity) {
     asm volatile(
@@ -47,22 +38,5 @@ __device__ __forceinline__ void cluster_barrier_wait(uint64_t *received_smem, ui
         "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 ended, [%0], %1;\n"
         "@!ended bra again;\n}" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(received_smem))),
         "r"(parity)
-        : "memory");
-}
-
-// Arrives at an mbarrier of the block whose address this is. For reads that are over, wgmma's or copies to registers.
-__device__ __forceinline__ void cluster_mbarrier_arrive(uint32_t barrier) {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-// As tensor_copy_4d of hopper.cuh, into every block of the cluster whose bit in `ranks` is set: at the same place, and
-// counted by the barrier at the same place.
-__device__ __forceinline__ void cluster_tensor_copy_4d(void *to_smem, const CUtensorMap *map, uint64_t *full_smem,
-                                                       int column, int row, int head, int batch, uint16_t ranks) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to_smem))),
-        "l"(map), "r"(static_cast<uint32_t>(__cvta_generic_to_shared(full_smem))), "r"(column), "r"(row), "r"(head),
-        "r"(batch), "h"(ranks)
         : "memory");
 }

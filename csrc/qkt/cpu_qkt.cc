@@ -13,6 +13,7 @@ int32_t dot(const uint8_t *a, const uint8_t *b, int64_t size) {
 
 const char *launch(const QktArgs &args, void *) {
     if (args.placement.on_cuda) return "cpu_qkt runs in host memory; the tensors are on a CUDA device";
+    if (args.input != QktInput::kCodes) return "cpu_qkt takes uint8 codes only";
 #pragma omp parallel for
     for (int64_t row = 0; row < args.batch * args.heads * args.query_rows; ++row) {
         const int64_t i = row % args.query_rows;
@@ -24,8 +25,8 @@ const char *launch(const QktArgs &args, void *) {
         const auto head_of = [&](auto *data, const Strides3 &stride) {
             return data + batch * stride.batch + head * stride.head;
         };
-        const uint8_t *q = head_of(args.q_codes, args.q_stride) + i * args.q_stride.row;
-        const uint8_t *k = head_of(args.k_codes, args.k_stride);
+        const uint8_t *q = head_of(static_cast<const uint8_t *>(args.q), args.q_stride) + i * args.q_stride.row;
+        const uint8_t *k = head_of(static_cast<const uint8_t *>(args.k), args.k_stride);
         float *scores = head_of(args.scores, args.scores_stride) + i * args.scores_stride.row;
         for (int64_t j = 0; j < args.key_rows; ++j) {
             scores[j] = static_cast<float>(worth * dot(q, k + j * args.k_stride.row, args.head_dim));

@@ -1,15 +1,18 @@
-// Scores of attention from simulated-FP8 codes: scores = factor * decode(q_codes) decode(k_codes)^T, by one variant.
-// A code u of a head with scale s stands for (u - 128) / 127 * 448 * s; zero is exactly 128.
+// Scores of attention: scores = factor * q k^T, by one variant. The inputs are simulated-FP8 codes, where u of a head
+// with scale s stands for (u - 128) / 127 * 448 * s and zero is exactly 128; or 16-bit numbers, which stand for
+// themselves.
 #pragma once
 
 #include "../common/launch_abi.h"
 
+enum class QktInput { kCodes, kFloat16, kBfloat16 };
+
 struct QktArgs {
-    const uint8_t *q_codes;  // [batch, heads, query_rows, head_dim]
-    const uint8_t *k_codes;  // [batch, heads, key_rows, head_dim]
-    const float *q_scale;    // [batch, heads]
-    const float *k_scale;    // [batch, heads]
-    float *scores;           // [batch, heads, query_rows, key_rows]
+    const void *q;         // [batch, heads, query_rows, head_dim]
+    const void *k;         // [batch, heads, key_rows, head_dim]
+    const float *q_scale;  // [batch, heads]; 16-bit numbers have scale 1, and nobody need read it
+    const float *k_scale;  // [batch, heads]
+    float *scores;         // [batch, heads, query_rows, key_rows]
     Strides3 q_stride;
     Strides3 k_stride;
     Strides3 scores_stride;
@@ -20,7 +23,8 @@ struct QktArgs {
     int64_t query_rows;
     int64_t key_rows;
     int64_t head_dim;  // at most kMaxHeadDim
-    double factor;     // 1 for raw scores, 1 / sqrt(head_dim) for scaled ones
+    QktInput input;
+    double factor;  // 1 for raw scores, 1 / sqrt(head_dim) for scaled ones
     Placement placement;
 };
 

@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(kThreads) scores(QktArgs args, bool q_aligned,
     const int64_t first_row = blockIdx.x / column_tiles % row_tiles * kTile;
     const int64_t head = blockIdx.x / column_tiles / row_tiles % args.heads;
     const int64_t batch = blockIdx.x / column_tiles / row_tiles / args.heads;
-    const uint8_t *q = args.q_codes + batch * args.q_stride.batch + head * args.q_stride.head;
-    const uint8_t *k = args.k_codes + batch * args.k_stride.batch + head * args.k_stride.head;
+    const uint8_t *q = static_cast<const uint8_t *>(args.q) + batch * args.q_stride.batch + head * args.q_stride.head;
+    const uint8_t *k = static_cast<const uint8_t *>(args.k) + batch * args.k_stride.batch + head * args.k_stride.head;
     float *out = args.scores + batch * args.scores_stride.batch + head * args.scores_stride.head;
 
     __shared__ unsigned Q_smem[kTile * kPitch];
@@ -104,8 +104,9 @@ bool is_aligned(const void *data, const Strides3 &stride) {
 
 const char *launch(const QktArgs &args, void *stream) {
     using namespace simfp8_qkt;
+    if (args.input != QktInput::kCodes) return "simfp8_qkt takes uint8 codes only";
     const int64_t blocks =
         (args.query_rows + kTile - 1) / kTile * ((args.key_rows + kTile - 1) / kTile) * args.heads * args.batch;
     return launch_kernel("simfp8_qkt", scores, {blocks, kThreads}, args.placement, stream, args,
-                         is_aligned(args.q_codes, args.q_stride), is_aligned(args.k_codes, args.k_stride));
+                         is_aligned(args.q, args.q_stride), is_aligned(args.k, args.k_stride));
 }

@@ -72,13 +72,34 @@ def _forced(backend: SDPBackend) -> Iterator[None]:
 
 
 def qkt_torch(
-    q_codes: torch.Tensor, k_codes: torch.Tensor, q_scale: torch.Tensor, k_scale: torch.Tensor, factor: float
+    q: torch.Tensor, k: torch.Tensor, q_scale: torch.Tensor, k_scale: torch.Tensor, factor: float
 ) -> torch.Tensor:
-    """Scores of simulated-FP8 codes: whole codes in float32, one batched product, the scales at the end."""
-    q, k = (codes.float() - simfp8.ZERO_POINT for codes in (q_codes, k_codes))
+    """Scores: of codes in float32, one batched product, the scales at the end; of 16-bit numbers see `qkt_half`."""
+    if q.dtype != torch.uint8:
+        return _product_of_halves(q, k) * factor
+    left, right = (codes.float() - simfp8.ZERO_POINT for codes in (q, k))
+    return (left @ right.mT) * _worth(q_scale, k_scale, factor)
+
+
+def qkt_half(
+    q: torch.Tensor, k: torch.Tensor, q_scale: torch.Tensor, k_scale: torch.Tensor, factor: float
+) -> torch.Tensor:
+    """Scores of codes, which less 128 are whole in float16, by the tensor cores."""
+    left, right = (codes.half() - simfp8.ZERO_POINT for codes in (q, k))
+    return _product_of_halves(left, right) * _worth(q_scale, k_scale, factor)
+
+
+def _worth(q_scale: torch.Tensor, k_scale: torch.Tensor, factor: float) -> torch.Tensor:
     step = simfp8.LARGEST / simfp8.LEVELS
-    by = (q_scale * k_scale * (step * step * factor))[..., None, None]
-    return (q @ k.mT) * by
+    return (q_scale * k_scale * (step * step * factor))[..., None, None]
+
+
+def _product_of_halves(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """Q·Kᵀ in float32: cuBLAS on a GPU, where it sums in float32; a CPU multiplies in float32."""
+    if not q.is_cuda:
+        return q.float() @ k.float().mT
+    product = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT, out_dtype=torch.float32)
+    return product.unflatten(0, q.shape[:2])
 
 
 def quantised_torch(

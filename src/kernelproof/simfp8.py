@@ -6,8 +6,8 @@ With a = max|x| over a head (or the whole tensor):
     encode   u = clamp(round(127·x / (448·s)) + 128, 0, 255)      (round half to even)
     decode   x = (u − 128) / 127 · 448 · s
 
-Zero is exactly 128. 448 is the largest float8_e4m3 number, which the codec stands in for. csrc/qkt/launch.h holds the
-same constants for kernels, and tests/test_simfp8.py compares the two. The functions take and give torch tensors,
+Zero is exactly 128. 448 is the largest float8_e4m3 number, which the codec stands in for. csrc/qkt/launch.h and
+csrc/quantised_attention/launch.h hold the same constants for kernels, and tests/test_simfp8.py compares them. The functions take and give torch tensors,
 through their methods only: importing this module does not import torch.
 """
 

@@ -1,8 +1,8 @@
-"""Attention scores from simulated-FP8 codes: S = factor·decode(Q)·decode(K)ᵀ (codec: kernelproof.simfp8).
+"""Attention scores: S = factor·Q·Kᵀ, of simulated-FP8 codes (codec: kernelproof.simfp8) or of 16-bit numbers.
 
-Shapes: q_codes [batch, heads, seq, head_dim], k_codes [batch, heads, seq_k, head_dim] (uint8); q_scale, k_scale
-[batch, heads] (float32); scores [batch, heads, seq, seq_k]. The reference decodes the codes that the kernel is given,
-so quantisation error is no part of the verdict.
+Shapes: q [batch, heads, seq, head_dim], k [batch, heads, seq_k, head_dim]; q_scale, k_scale [batch, heads] (float32);
+scores [batch, heads, seq, seq_k] (float32). uint8 is a code; float16 and bfloat16 stand for themselves, and their
+scales are 1. The reference decodes the codes that the kernel is given, so quantisation error is no part of the verdict.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from kernelproof.operators import (
     Suspect,
     accumulation_floors,
     dims_of,
+    dtype,
     forward_bound,
     option,
     units,
@@ -32,6 +33,7 @@ from kernelproof.records import Case
 if TYPE_CHECKING:
     from kernelproof.config import Precision
 
+CODES = "uint8"
 Coded = tuple[torch.Tensor, torch.Tensor]  # codes, scales
 
 # In the bound: worst-case growth of the sum over head_dim and of the decoding, in units of u_a = 8·û; 64 roundings.
@@ -44,7 +46,7 @@ class Scores:
     name = "qkt"
     dims: dict[str, int | str | None] = {"batch": 1, "heads": None, "seq": None, "seq_k": "seq", "head_dim": None}
     options: dict[str, tuple[bool | str, ...]] = {"scaled": (False, True)}
-    dtypes = ("uint8",)
+    dtypes = ("uint8", "float16", "bfloat16")
     axes = ("batch", "head", "query row", "key")
 
     @property
@@ -53,7 +55,10 @@ class Scores:
         return tuple(FAMILIES)
 
     def make_call(self, case: Case, generator: torch.Generator) -> Call:
-        """Codes and scales of a case; factor is 1, or 1/√head_dim with the option `scaled`."""
+        """Codes and scales of a case; factor is 1, or 1/√head_dim with the option `scaled`.
+
+        16-bit numbers are what the codes of the same family stand for, rounded.
+        """
         d = dims_of(self, case)
         build = FAMILIES[case.family]
         q = build((d["batch"], d["heads"], d["seq"], d["head_dim"]), generator)
@@ -61,11 +66,13 @@ class Scores:
         return self._call(case, q, k)
 
     def _call(self, case: Case, q: Coded, k: Coded) -> Call:
+        if case.dtype != CODES:
+            q, k = ((simfp8.decode(*coded).to(dtype(case.dtype)), torch.ones_like(coded[1])) for coded in (q, k))
         shape = (*q[0].shape[:3], k[0].shape[2])
         factor = 1.0 / math.sqrt(q[0].shape[-1]) if option(self, case, "scaled") else 1.0
         arguments = {
-            "q_codes": q[0],
-            "k_codes": k[0],
+            "q": q[0],
+            "k": k[0],
             "q_scale": q[1],
             "k_scale": k[1],
             "scores": torch.empty(shape, dtype=torch.float32),
@@ -78,7 +85,7 @@ class Scores:
 
         The declared `p` is what the operands are decoded to: both are rounded, hence the factor 2.
         """
-        q, k = (simfp8.decode(call.tensor(f"{n}_codes").to(device), call.tensor(f"{n}_scale").to(device)) for n in "qk")
+        q, k = (_values(call.tensor(n).to(device), call.tensor(f"{n}_scale").to(device)) for n in "qk")
         unit = units(precision, call.output.dtype)
         factor = call.scalar("factor")
         output = factor * (q @ k.mT)
@@ -105,41 +112,41 @@ class Scores:
                 self.name, f"sanity_{name}", {**d, "seq": seq, "seq_k": seq}, dict(case.options), case.dtype, name
             )
             call = self._call(at, (codes, heads), (k, ones))
-            exact = call.scalar("factor") * (simfp8.decode(codes, heads) @ simfp8.decode(k, ones).mT)
+            left, right = (_values(call.tensor(n), call.tensor(f"{n}_scale")) for n in "qk")
+            exact = call.scalar("factor") * (left @ right.mT)
             # One product and no cancellation: a handful of float32 roundings, and zero where there is nothing.
             made.append(SanityCall(name, at, call, Reference(exact, exact.abs() * 2.0**-20, 0.0, exact=True)))
         return made
 
     def cost(self, case: Case) -> Cost:
-        """2·d operations for each score; codes read once, scores written once."""
+        """2·d operations for each score; inputs and scales read once, scores written once."""
         d = dims_of(self, case)
         lead = d["batch"] * d["heads"]
-        codes = lead * (d["seq"] + d["seq_k"]) * d["head_dim"] + 8 * lead
+        read = lead * (d["seq"] + d["seq_k"]) * d["head_dim"] * dtype(case.dtype).itemsize + 8 * lead
         scores = lead * d["seq"] * d["seq_k"]
-        return Cost(2.0 * scores * d["head_dim"], codes, 4 * scores)
+        return Cost(2.0 * scores * d["head_dim"], read, 4 * scores)
 
     def suspects(self, call: Call, rows: torch.Tensor) -> Iterator[Suspect]:
         """What well-known faults would have given for these rows, [n, 3] of batch, head, query row."""
         b, h, i = rows.cpu().unbind(1)
-        q, k = call.tensor("q_codes")[b, h, i][:, None], call.tensor("k_codes")[b, h]
+        q, k = call.tensor("q")[b, h, i][:, None], call.tensor("k")[b, h]
         q_scale, k_scale = call.tensor("q_scale")[b, h], call.tensor("k_scale")[b, h]
         factor, d = call.scalar("factor"), q.shape[-1]
 
         def scores(
             zero_q: float = 128, zero_k: float = 128, scale_q: torch.Tensor = q_scale, by: float = factor
         ) -> torch.Tensor:
-            left = simfp8.decode(q, scale_q, zero_q)
-            return by * (left @ simfp8.decode(k, k_scale, zero_k).mT)[:, 0]
+            left = _values(q, scale_q, zero_q)
+            return by * (left @ _values(k, k_scale, zero_k).mT)[:, 0]
 
-        for zero in (127.5, 127.0, 0.0):
+        for zero in (127.5, 127.0, 0.0) if q.dtype == torch.uint8 else ():
             cause = f"codes are decoded with zero point {zero:g}; the encoder's is {simfp8.ZERO_POINT}"
             yield Suspect(f"{cause} (Q and K)", functools.partial(scores, zero, zero))
             yield Suspect(f"{cause} (Q only)", functools.partial(scores, zero))
             yield Suspect(f"{cause} (K only)", functools.partial(scores, zero_k=zero))
-        yield Suspect("codes are decoded over 128 steps instead of 127", lambda: scores(by=factor * (127 / 128) ** 2))
-        yield Suspect(
-            "codes are decoded over 127.5 steps instead of 127", lambda: scores(by=factor * (127 / 127.5) ** 2)
-        )
+        for steps in (128, 127.5) if q.dtype == torch.uint8 else ():
+            cause = f"codes are decoded over {steps:g} steps instead of {simfp8.LEVELS}"
+            yield Suspect(cause, functools.partial(scores, by=factor * (simfp8.LEVELS / steps) ** 2))
         yield Suspect("the scores are not scaled by 1/√d", lambda: scores(by=1.0))
         yield Suspect(
             "the scores are scaled by 1/√d where raw ones were asked for", lambda: scores(by=1 / math.sqrt(d))
@@ -149,6 +156,13 @@ class Scores:
         yield Suspect("every head uses the scale of head 0 for Q", lambda: scores(scale_q=head0))
         yield Suspect("the scale of Q is not applied", lambda: scores(scale_q=torch.ones_like(q_scale)))
         yield Suspect("nothing is accumulated: the result is zero", lambda: scores(by=0.0))
+
+
+def _values(inputs: torch.Tensor, scale: torch.Tensor, zero_point: float = simfp8.ZERO_POINT) -> torch.Tensor:
+    """What inputs [batch, heads, rows, head_dim] stand for, in float64."""
+    if inputs.dtype == torch.uint8:
+        return simfp8.decode(inputs, scale, zero_point)
+    return inputs.double() * scale.double()[..., None, None]
 
 
 # --- input families ---------------------------------------------------------------------------------------------------
