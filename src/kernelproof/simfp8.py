@@ -7,8 +7,8 @@ With a = max|x| over a head (or the whole tensor):
     decode   x = (u − 128) / 127 · 448 · s
 
 Zero is exactly 128. 448 is the largest float8_e4m3 number, which the codec stands in for. csrc/qkt/launch.h and
-csrc/quantised_attention/launch.h hold the same constants for kernels, and tests/test_simfp8.py compares them. The functions take and give torch tensors,
-through their methods only: importing this module does not import torch.
+csrc/quantised_attention/launch.h hold the same constants for kernels, and tests/test_simfp8.py compares them. The
+functions take and give torch tensors, through their methods only: importing this module does not import torch.
 """
 
 from __future__ import annotations
