@@ -14,39 +14,20 @@
 
 namespace fp16_cluster {
 
-// To be measured: see csrc/README.md.
-#ifndef CLUSTER_SHARES
-    #define CLUSTER_SHARES 2
-#endif
-#ifndef CLUSTER_KEYS
-    #define CLUSTER_KEYS 128
-#endif
-#ifndef CLUSTER_BLOCKS
-    #define CLUSTER_BLOCKS 2
-#endif
-#ifndef CLUSTER_POLYNOMIAL
-    #define CLUSTER_POLYNOMIAL 4
-#endif
-
-#ifndef CLUSTER_LATE_V
-    #define CLUSTER_LATE_V 1
-#endif
-
 constexpr int kParts = 4;                      // of the keys, and of the output's columns
-constexpr int kShares = CLUSTER_SHARES;        // blocks of a cluster
+constexpr int kShares = 2;                     // blocks of a cluster
 constexpr int kWarpgroups = kParts / kShares;  // of a block
 constexpr int kThreads = kWarpgroups * kWarpgroupSize;
 constexpr int kRows = kWarpgroupRows;                        // query rows of a cluster
 constexpr int kRowsAtOnce = kWarpgroupSize / kUnitElements;  // that a warpgroup copies, 128 bytes each
 constexpr int kBarriers = kWarpgroups * kWarpgroupWarps;
-constexpr int kPolynomial = CLUSTER_POLYNOMIAL;  // of so many weights one is computed without the special function unit
-constexpr int kWarpgroupBarrier = 1;             // the first of kWarpgroups named barriers
+constexpr int kWarpgroupBarrier = 1;  // the first of kWarpgroups named barriers
 static_assert(kParts == 4, "the four lanes of a row look after one part each");
 
 template <int kDim>
 struct Tiling {
-    static constexpr int kKeys = kDim == 64 ? CLUSTER_KEYS : 64;     // of a warpgroup at a time
-    static constexpr int kBlocks = kDim == 64 ? CLUSTER_BLOCKS : 1;  // of a multiprocessor
+    static constexpr int kKeys = kDim == 64 ? 128 : 64;  // of a warpgroup at a time
+    static constexpr int kBlocks = kDim == 64 ? 2 : 1;   // of a multiprocessor
     static constexpr int kSlabs = kDim * 2 / kSwizzleBytes;
     static constexpr int kQSlab = kRows * kSwizzleBytes, kSlab = kKeys * kSwizzleBytes;
     static constexpr int kTile = kSlabs * kSlab;            // of K or V
@@ -142,11 +123,9 @@ __global__ void __cluster_dims__(kShares, 1, 1) __launch_bounds__(kThreads, Tili
         mbarrier_init_fence();
     }
     __syncwarp();
-    if (kShares > 1) cluster_arrive();
-    if (!CLUSTER_LATE_V) {
-        if (key < cluster_end) load(Tile::kTile, call.v, call.v_stride, key);
-        cp_async_commit();
-    }
+    cluster_arrive();
+    if (key < cluster_end) load(Tile::kTile, call.v, call.v_stride, key);
+    cp_async_commit();
 
     float o_rmem[kOutputs];
 #pragma unroll
@@ -155,7 +134,7 @@ __global__ void __cluster_dims__(kShares, 1, 1) __launch_bounds__(kThreads, Tili
     const float factor = call.scale.factor;
     const int first_end = call.visible_from(first_row);
 
-    cp_async_wait<CLUSTER_LATE_V ? 0 : 1>();
+    cp_async_wait<1>();
     async_proxy_fence();
     __syncthreads();  // Q and the first K are there
     for (int stage = 0; key < cluster_end; key += kStride) {
@@ -172,10 +151,6 @@ __global__ void __cluster_dims__(kShares, 1, 1) __launch_bounds__(kThreads, Tili
                                 descriptor_advance(k, slab * Tile::kSlab + inside), d > 0);
         }
         wgmma_commit();
-        if (CLUSTER_LATE_V && key < kStride) {  // the fence above would wait for copies under way
-            load(Tile::kTile, call.v, call.v_stride, key);
-            cp_async_commit();
-        }
         if (more) {  // there are two stages, and the warpgroup is done with the other
             const int offset = (stage ^ 1) * Tile::kStage;
             load(offset, call.k, call.k_stride, key + kStride);
@@ -237,8 +212,7 @@ __global__ void __cluster_dims__(kShares, 1, 1) __launch_bounds__(kThreads, Tili
         for (int i = 0; i < kScores; i += 2) {
 #pragma unroll
             for (int e = i; e < i + 2; ++e) {
-                const bool polynomial = kPolynomial > 0 && e % (kPolynomial + 1) == kPolynomial;
-                s_rmem[e] = polynomial ? exp2_polynomial(s_rmem[e]) : exp2_approx(s_rmem[e]);
+                s_rmem[e] = exp2_approx(s_rmem[e]);
                 total[e / 2 % 2] += s_rmem[e];
             }
             p_rmem[i / 8][i / 2 % 4] = pack<T>(s_rmem[i], s_rmem[i + 1]);
@@ -281,7 +255,7 @@ __global__ void __cluster_dims__(kShares, 1, 1) __launch_bounds__(kThreads, Tili
     const auto barrier_of = [&](int receiver) {
         return cluster_address(full + receiver % kWarpgroups * kWarpgroupWarps + warp, receiver / kWarpgroups);
     };
-    if (kShares > 1) cluster_wait();  // every block has its barriers ready
+    cluster_wait();  // every block has its barriers ready
     cluster_store_async(cluster_address(stats_smem + slot(member % kWarpgroups, part) * Tile::kStats + group * 16,
                                         member / kWarpgroups),
                         float4{highest[0], total[0], highest[1], total[1]}, barrier_of(member));

@@ -34,17 +34,3 @@ __device__ __forceinline__ float shrink_factor(float before, float highest, floa
     const float shrink = exp2_approx((to.base - from.base) - (to.rest - from.rest));
     return before == -INFINITY ? 1.0f : shrink;  // there is nothing to shrink yet
 }
-
-// 2^x for x < 128 by multiplications and additions, to 3 parts in a million: for a share of the weights, where the
-// special function unit is what a kernel waits for. Zero below 2^-127.
-__device__ __forceinline__ float exp2_polynomial(float x) {
-    constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: what is added to it loses its fraction
-    x = fmaxf(x, -127.0f);
-    const float whole = x + kRound;
-    const float rest = x - (whole - kRound);  // in [-1/2, 1/2]
-    float power = fmaf(0.00958285294f, rest, 0.0559064262f);
-    power = fmaf(power, rest, 0.240240991f);
-    power = fmaf(power, rest, 0.693124175f);
-    power = fmaf(power, rest, 1.0f);
-    return __uint_as_float(__float_as_uint(power) + (__float_as_uint(whole) << 23));  // its exponent goes up
-}

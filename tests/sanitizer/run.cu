@@ -135,7 +135,7 @@ void run() {
     const Buffer scale(2, 4, 0x3f);
     const float *s = static_cast<const float *>(scale.data);
     QktArgs args{};
-    args.q_codes = static_cast<const uint8_t *>(q.data), args.k_codes = static_cast<const uint8_t *>(k.data);
+    args.q = q.data, args.k = k.data;
     args.q_scale = s, args.k_scale = s, args.scores = static_cast<float *>(scores.data);
     args.q_stride = {2 * rows * dim, rows * dim, dim}, args.k_stride = {2 * keys * dim, keys * dim, dim};
     args.scores_stride = {2 * rows * keys, rows * keys, keys};
