@@ -31,6 +31,10 @@
 #ifndef KERNELPROOF_POLYNOMIAL  // one exponential in so many runs on the multiply-add pipes; 0: none
     #define KERNELPROOF_POLYNOMIAL 0
 #endif
+#ifndef KERNELPROOF_HIDE  // rows of a lane, of 2, whose exponentials must come before the wait for the products
+                          // all
+    #define KERNELPROOF_HIDE 0
+#endif
 #ifndef KERNELPROOF_PRODUCER_REGISTERS
     #define KERNELPROOF_PRODUCER_REGISTERS 40
 #endif
@@ -135,6 +139,13 @@ __device__ __forceinline__ void queue_share(float (&share_rmem)[kSize], const ui
         wgmma_k32_e4m3(share_rmem, p_rmem[j], descriptor_advance(v, at), j > 0);
     }
     wgmma_commit();
+}
+
+// Keeps what a sum of weights is computed from in front of the waits that follow: to the compiler this is an effect
+// that depends on it, while it would move a wait up to where the products could still be hidden.
+__device__ __forceinline__ void stay_before(float total) {
+    asm volatile("{\n.reg .pred impossible;\nsetp.lt.f32 impossible, %0, 0f00000000;\n@impossible trap;\n}" ::"f"(total)
+                 : "memory");
 }
 
 // O = O shrunk + share
@@ -265,13 +276,13 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
         for (int64_t round = 0; snake(round) < schedule.items; ++round) {
             const Item item = item_at<kRows, kKeys>(args, schedule, snake(round));
             const ScoreScale scale = score_scale(quantised, item.batch, item.head, item.key_head, 1.0);
-            const int64_t row = item.first_row + own_row, first_row = item.first_row + consumer * kWarpgroupRows;
-            const int64_t last_row = min(first_row + kWarpgroupRows, args.query_rows) - 1;
-            const int64_t ends[2] = {visible_end(args, row), visible_end(args, row + 8)};
+            const auto end_of = [&](int i) { return static_cast<int>(visible_end(args, i)); };
+            const int row = item.first_row + own_row, first_row = item.first_row + consumer * kWarpgroupRows;
+            const int last_row = static_cast<int>(min(int64_t{first_row} + kWarpgroupRows, args.query_rows)) - 1;
+            const int ends[2] = {end_of(row), end_of(row + 8)};
             // Of the tiles of keys, all rows of this warpgroup see the first `whole_tiles`, none those from `tiles` on.
-            const int tiles =
-                first_row > last_row ? 0 : static_cast<int>((visible_end(args, last_row) + kKeys - 1) / kKeys);
-            const int whole_tiles = static_cast<int>(visible_end(args, first_row) / kKeys);
+            const int tiles = first_row > last_row ? 0 : (end_of(last_row) + kKeys - 1) / kKeys;
+            const int whole_tiles = end_of(first_row) / kKeys;
 
             float o_rmem[kDim / 2], share_rmem[kDim / 2], s_rmem[kKeys / 2];
             uint32_t p_rmem[kKeys / kStep][4];
@@ -281,10 +292,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
             const auto weigh = [&](auto masked, int tile) {
                 int visible[2];
 #pragma unroll
-                for (int r = 0; r < 2; ++r) {
-                    const int64_t seen = ends[r] - static_cast<int64_t>(tile) * kKeys;
-                    visible[r] = static_cast<int>(min(seen, static_cast<int64_t>(kKeys))) - lane % 4 * 2;
-                }
+                for (int r = 0; r < 2; ++r) visible[r] = min(ends[r] - tile * kKeys, kKeys) - lane % 4 * 2;
                 if (scale.sign != 1.0f) scale_rows(s_rmem, {scale.sign, scale.sign});
                 softmax<__nv_fp8_e4m3, decltype(masked)::value, KERNELPROOF_POLYNOMIAL>(s_rmem, rows, visible,
                                                                                         scale.factor);
@@ -331,6 +339,8 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                     k_at.advance();
                     const float shrink[2] = {rows.shrink[0], rows.shrink[1]};  // what came before the share's tile
                     weigh(masked, tile);
+                    if (KERNELPROOF_HIDE == 1) stay_before(rows.total[0]);
+                    if (KERNELPROOF_HIDE == 2) stay_before(rows.total[0] + rows.total[1]);
                     wgmma_wait<0>(share_rmem);
                     release(&vt_ring.empty[v_at.stage]);
                     v_at.advance();
