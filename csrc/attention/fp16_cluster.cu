@@ -119,10 +119,10 @@ __global__ void __cluster_dims__(kShares, 1, 1) __launch_bounds__(kThreads, Tili
     cp_async_commit();
     if (lane == 0) {
         mbarrier_init(full + warp_of_all, 1);
-        mbarrier_arrive_expect(full + warp_of_all, Tile::kExpected);
         mbarrier_init_fence();
     }
     __syncwarp();
+    if (lane == 0) mbarrier_arrive_expect(full + warp_of_all, Tile::kExpected);
     cluster_arrive();
     if (key < cluster_end) load(Tile::kTile, call.v, call.v_stride, key);
     cp_async_commit();

@@ -7,17 +7,6 @@
 #include "../common/tensor_map.h"
 #include "warpgroup.cuh"
 
-// Worth measuring.
-#ifndef KERNELPROOF_CONSUMERS_64  // consumer warpgroups at head_dim 64: 1, 2, 3, or 0 for what should be fastest
-    #define KERNELPROOF_CONSUMERS_64 0
-#endif
-#ifndef KERNELPROOF_POLYNOMIAL  // at head_dim 64 one exponential in so many runs on the multiply-add pipes; 0: none
-    #define KERNELPROOF_POLYNOMIAL 4
-#endif
-#ifndef KERNELPROOF_POLYNOMIAL_128  // and at head_dim 128
-    #define KERNELPROOF_POLYNOMIAL_128 0
-#endif
-
 namespace fp16_wgmma {
 
 constexpr const char *kName = "fp16_wgmma";
@@ -27,10 +16,6 @@ constexpr int kColumns = kSwizzleBytes / 2;  // 16-bit columns of a slab, the wi
 constexpr int kTurnBarrier = 1;              // named barriers kTurnBarrier + consumer, then one for each consumer alone
 constexpr int kProducerRegisters = 24;
 constexpr int64_t kSectionBytes = 32 << 20;  // keys and values that causal items of very different length share
-
-// At head_dim 64 a tile takes 64 rows as long for exponentials as for products, at 128 half as long.
-template <int kDim>
-constexpr int kPolynomial = kDim == 64 ? KERNELPROOF_POLYNOMIAL : KERNELPROOF_POLYNOMIAL_128;
 
 template <int kDim, int kConsumers>
 struct Tiling {
@@ -228,7 +213,7 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
                     release(&k_ring.empty[k_at.stage]);
                     k_at.advance();
                     look_at(tile);
-                    softmax<T, decltype(masked)::value, kPolynomial<kDim>>(s_rmem, rows, visible, scale.factor);
+                    softmax<T, decltype(masked)::value>(s_rmem, rows, visible, scale.factor);
                     wgmma_wait<0>(o_rmem);
                     release(&v_ring.empty[v_at.stage]);
                     v_at.advance();
@@ -293,12 +278,9 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
         cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, args.placement.index);
     if (status != cudaSuccess) return cuda_message(kName, status);
     if (args.head_dim == 128) return launch_for<T, 128, 2>(args, multiprocessors, stream);
-    int consumers = KERNELPROOF_CONSUMERS_64;
-    if (consumers == 0) {
-        consumers = 1;
-        for (int more = 2; more <= 3; ++more) {
-            if (duration(args, more, multiprocessors) < duration(args, consumers, multiprocessors)) consumers = more;
-        }
+    int consumers = 1;
+    for (int more = 2; more <= 3; ++more) {
+        if (duration(args, more, multiprocessors) < duration(args, consumers, multiprocessors)) consumers = more;
     }
     return consumers == 1   ? launch_for<T, 64, 1>(args, multiprocessors, stream)
            : consumers == 2 ? launch_for<T, 64, 2>(args, multiprocessors, stream)

@@ -4,7 +4,6 @@
 #include <cfloat>
 
 #include "../common/cuda_launch.h"
-#include "../common/exp2.cuh"
 #include "../common/hopper.cuh"
 #include "../common/mma.cuh"
 #include "../common/reduce.cuh"
@@ -104,12 +103,9 @@ struct Rows {
     float shrink[2];   // by how much the latest maximum shrinks what was summed before
 };
 
-// Scores become weights. `visible`: keys of this tile that each row sees, less this lane's first column. Where every
-// row sees the whole tile, one weight in kPolynomial (0: none) is computed without the special function unit; a hidden
-// key needs a weight of exactly 0, which the polynomial does not give.
-template <typename T, bool kMasked, int kPolynomial = 0, int kSize>
+// Scores become weights. `visible`: keys of this tile that each row sees, less this lane's first column.
+template <typename T, bool kMasked, int kSize>
 __device__ __forceinline__ void softmax(float (&s_rmem)[kSize], Rows &rows, const int (&visible)[2], float factor) {
-    constexpr int kEvery = kMasked || kPolynomial == 0 ? kSize : kPolynomial;  // a row has kSize / 2 here
     float base[2], offset[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -143,9 +139,7 @@ __device__ __forceinline__ void softmax(float (&s_rmem)[kSize], Rows &rows, cons
         for (int i = 2 * r; i < kSize; i += 4) {
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
-                const bool polynomial = (i / 4 * 2 + e) % kEvery == kEvery - 1;
-                const float exponent = fmaf(s_rmem[i + e], factor, offset[r]);
-                s_rmem[i + e] = polynomial ? exp2_polynomial(exponent) : exp2_approx(exponent);
+                s_rmem[i + e] = exp2_approx(fmaf(s_rmem[i + e], factor, offset[r]));
                 sum += s_rmem[i + e];
             }
         }

@@ -12,51 +12,23 @@
 #include "../common/tensor_map.h"
 #include "scales.cuh"
 
-// What was chosen by measurement; override to measure again.
-#ifndef KERNELPROOF_CONSUMERS_64  // consumer warpgroups at head_dim 64
-    #define KERNELPROOF_CONSUMERS_64 2
-#endif
-#ifndef KERNELPROOF_KEYS_64  // keys of a tile at head_dim 64
-    #define KERNELPROOF_KEYS_64 128
-#endif
-#ifndef KERNELPROOF_KEYS_128
-    #define KERNELPROOF_KEYS_128 128
-#endif
-#ifndef KERNELPROOF_STAGES  // of the rings of keys, values and transposed values
-    #define KERNELPROOF_STAGES 3
-#endif
-#ifndef KERNELPROOF_TURNS  // 0: warpgroups queue their products as they come
-    #define KERNELPROOF_TURNS 1
-#endif
-#ifndef KERNELPROOF_POLYNOMIAL  // one exponential in so many runs on the multiply-add pipes; 0: none
-    #define KERNELPROOF_POLYNOMIAL 0
-#endif
-#ifndef KERNELPROOF_HIDE  // rows of a lane, of 2, whose exponentials must come before the wait for the products
-                          // all
-    #define KERNELPROOF_HIDE 0
-#endif
-#ifndef KERNELPROOF_PRODUCER_REGISTERS
-    #define KERNELPROOF_PRODUCER_REGISTERS 40
-#endif
-
 // 2^8 is just inside e4m3's range of 448; below 2^-6 it loses digits.
 template <>
 constexpr float kWeightExponent<__nv_fp8_e4m3> = 8.0f;
 
 namespace e4m3_wgmma {
 
-constexpr int kStages = KERNELPROOF_STAGES, kQueries = 2;
-constexpr bool kTurns = KERNELPROOF_TURNS != 0;
-constexpr int kTurnBarrier = 1;  // named barriers kTurnBarrier + consumer
-constexpr int kProducerRegisters = KERNELPROOF_PRODUCER_REGISTERS;
+constexpr int kConsumers = 2;             // warpgroups
+constexpr int kKeys = 128;                // of a tile
+constexpr int kStages = 3, kQueries = 2;  // of the rings of keys and values, and of the ring of queries
+constexpr int kTurnBarrier = 1;           // named barriers kTurnBarrier + consumer
+constexpr int kProducerRegisters = 40;
 constexpr int kStep = 32;            // elements of the sum of a wgmma
 constexpr int kUnit = 16;            // bytes that a swizzle moves together
 constexpr int kCausalL2 = 32 << 20;  // bytes of keys and values that causal items of different length share at a time
 
 template <int kDim>
 struct Tiling {
-    static constexpr int kConsumers = kDim == 64 ? KERNELPROOF_CONSUMERS_64 : 2;
-    static constexpr int kKeys = kDim == 64 ? KERNELPROOF_KEYS_64 : KERNELPROOF_KEYS_128;
     static constexpr int kRows = kConsumers * kWarpgroupRows;  // query rows of an item
     static constexpr int kThreads = (kConsumers + 1) * kWarpgroupSize;
     // Rows of Q, K and V take 128 bytes whatever head_dim is; the copy engine fills up with zeros, which nobody reads.
@@ -71,7 +43,6 @@ struct Tiling {
     static_assert(kDim == 64 || kDim == 128, "a row of codes fits in the 128 bytes that can be swizzled");
     static_assert(kKeys % kStep == 0, "P V sums 32 keys an instruction");
     static_assert(kKeys <= 256 && kRows <= 256, "a box of the copy engine has at most 256 rows");
-    static_assert(kConsumers >= 1 && kConsumers <= 3, "more than three accumulators do not fit in the registers");
     static_assert(kStages >= 2, "a tile is loaded before the one in front of it is transposed");
     static_assert(kStages <= kQueries + 1, "else the queries of an item are waited for before values they depend on");
     static_assert(kSharedBytes + 512 <= kBlockSharedBytes, "the rings do not fit in shared memory");
@@ -141,13 +112,6 @@ __device__ __forceinline__ void queue_share(float (&share_rmem)[kSize], const ui
     wgmma_commit();
 }
 
-// Keeps what a sum of weights is computed from in front of the waits that follow: to the compiler this is an effect
-// that depends on it, while it would move a wait up to where the products could still be hidden.
-__device__ __forceinline__ void stay_before(float total) {
-    asm volatile("{\n.reg .pred impossible;\nsetp.lt.f32 impossible, %0, 0f00000000;\n@impossible trap;\n}" ::"f"(total)
-                 : "memory");
-}
-
 // O = O shrunk + share
 template <int kSize>
 __device__ __forceinline__ void add_share(float (&o_rmem)[kSize], const float (&share_rmem)[kSize],
@@ -176,7 +140,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
               const __grid_constant__ CUtensorMap k_map,  // [batch, key_heads, key_rows, kDim]
               const __grid_constant__ CUtensorMap v_map) {
     using Tile = Tiling<kDim>;
-    constexpr int kRows = Tile::kRows, kKeys = Tile::kKeys, kConsumers = Tile::kConsumers;
+    constexpr int kRows = Tile::kRows;
     const AttentionArgs &args = quantised.attention;
 
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / kWarpSize, 0);  // uniform, and the compiler knows
@@ -258,12 +222,10 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
         const uint64_t own_q = swizzled_descriptor(Q_smem + consumer * kWarpgroupRows * kSwizzleBytes);
         const int own_row = consumer * kWarpgroupRows + warp % kWarpgroupWarps * 16 + lane / 4;
 
-        const auto take_turn = [&] {
-            if (kTurns && kConsumers > 1) named_barrier_wait<2 * kWarpgroupSize>(kTurnBarrier + consumer);
-        };
+        const auto take_turn = [&] { named_barrier_wait<2 * kWarpgroupSize>(kTurnBarrier + consumer); };
         const auto pass_turn = [&] {
             const int next = consumer + 1 == kConsumers ? 0 : consumer + 1;
-            if (kTurns && kConsumers > 1) named_barrier_arrive<2 * kWarpgroupSize>(kTurnBarrier + next);
+            named_barrier_arrive<2 * kWarpgroupSize>(kTurnBarrier + next);
         };
         const auto release = [&](uint64_t *empty) {
             __syncwarp();  // no lane may still wait for the phase that this ends
@@ -294,8 +256,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
 #pragma unroll
                 for (int r = 0; r < 2; ++r) visible[r] = min(ends[r] - tile * kKeys, kKeys) - lane % 4 * 2;
                 if (scale.sign != 1.0f) scale_rows(s_rmem, {scale.sign, scale.sign});
-                softmax<__nv_fp8_e4m3, decltype(masked)::value, KERNELPROOF_POLYNOMIAL>(s_rmem, rows, visible,
-                                                                                        scale.factor);
+                softmax<__nv_fp8_e4m3, decltype(masked)::value>(s_rmem, rows, visible, scale.factor);
             };
 
             if (item.tiles > 0) mbarrier_wait(&q_ring.full[q_at.stage], q_at.parity);
@@ -339,8 +300,6 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                     k_at.advance();
                     const float shrink[2] = {rows.shrink[0], rows.shrink[1]};  // what came before the share's tile
                     weigh(masked, tile);
-                    if (KERNELPROOF_HIDE == 1) stay_before(rows.total[0]);
-                    if (KERNELPROOF_HIDE == 2) stay_before(rows.total[0] + rows.total[1]);
                     wgmma_wait<0>(share_rmem);
                     release(&vt_ring.empty[v_at.stage]);
                     v_at.advance();
@@ -388,8 +347,8 @@ const char *launch_for(const QuantisedAttentionArgs &quantised, void *stream) {
     CUtensorMap q_map, k_map, v_map;
     if (const char *why = check_rows_aligned(kName, o)) return why;
     if (const char *why = make_tensor_map(kName, q_map, kType, q, Tile::kRows)) return why;
-    if (const char *why = make_tensor_map(kName, k_map, kType, k, Tile::kKeys)) return why;
-    if (const char *why = make_tensor_map(kName, v_map, kType, v, Tile::kKeys)) return why;
+    if (const char *why = make_tensor_map(kName, k_map, kType, k, kKeys)) return why;
+    if (const char *why = make_tensor_map(kName, v_map, kType, v, kKeys)) return why;
 
     const Schedule schedule = make_schedule(args, Tile::kRows, 1, kCausalL2);
     int multiprocessors = 0;

@@ -73,8 +73,9 @@ __global__ void __maxnreg__(kMaxRegisters) attention(QuantisedAttentionArgs quan
     auto &smem = *reinterpret_cast<Shared<kDim, kKeys> *>(memory_smem);
 
     if (threadIdx.x < kStages) {
-        barrier_init(&smem.full[threadIdx.x], kProducerWarps);
-        barrier_init(&smem.empty[threadIdx.x], kConsumerWarps);
+        // Every thread arrives for itself: racecheck cannot see that a warp's first lane speaks for all.
+        barrier_init(&smem.full[threadIdx.x], kProducers);
+        barrier_init(&smem.empty[threadIdx.x], kConsumerWarps * kWarpSize);
     }
     __syncthreads();
 
@@ -107,8 +108,7 @@ __global__ void __maxnreg__(kMaxRegisters) attention(QuantisedAttentionArgs quan
                 store_codes<kDim>(smem.k[stage], first + i * kRowStep, chunk, k_rmem[i]);
                 store_codes<kDim>(smem.v[stage], first + i * kRowStep, chunk, v_rmem[i]);
             }
-            __syncwarp();
-            if (lane == 0) barrier_arrive(&smem.full[stage]);
+            barrier_arrive(&smem.full[stage]);
             if ((tile + 1) * kKeys < block_end) load_next();  // on their way while the ring is full
         }
     } else {
@@ -208,8 +208,7 @@ __global__ void __maxnreg__(kMaxRegisters) attention(QuantisedAttentionArgs quan
                     }
                 }
             }
-            __syncwarp();
-            if (lane == 0) barrier_arrive(&smem.empty[stage]);
+            barrier_arrive(&smem.empty[stage]);
         }
 
         const Place again = place_of(args, block_index_again(), kRows);
