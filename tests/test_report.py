@@ -495,3 +495,8 @@ def test_text_is_readable_in_both_schemes(scheme: str) -> None:
         if contrast(*(colours[n] for n in pair)) < 4.5
     }
     assert not low
+
+
+def test_a_plainer_page_keeps_its_name_and_loses_what_hovers() -> None:
+    page = '<head><title>kept</title></head><p title="a">b<svg><title>c</title><line class="grid" x1="1"/><line x1="2"/></svg>'
+    assert report._plainer(page) == '<head><title>kept</title></head><p>b<svg><line x1="2"/></svg>'

@@ -29,12 +29,16 @@ class Limits:
     members: int = 400
     packages: int = 400
     hot_lines: int = 12
+    hover: bool = True  # texts that show where the pointer rests, and grid lines
 
 
 LIMITS = (
     Limits(),
     Limits(15, 2000, 8, 12, 80, 80, 6),
-    Limits(4, 600, 3, 4, 12, 12, 3),
+    Limits(15, 2000, 8, 12, 80, 80, 6, hover=False),
+    Limits(4, 600, 3, 6, 12, 12, 3, hover=False),
+    Limits(4, 600, 2, 3, 12, 12, 2, hover=False),
+    Limits(4, 600, 1, 2, 12, 12, 1, hover=False),
 )
 
 
