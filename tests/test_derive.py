@@ -143,6 +143,14 @@ def test_a_rung_has_its_figures_from_the_records(config: Config) -> None:
     assert found["slow"][3:6] == ["20.0", "–", "25.0 TFLOP/s"]
 
 
+def test_every_measured_case_has_its_fastest_rung(config: Config) -> None:
+    readme = config.root / derive.README
+    readme.write_text("<!-- derived: op cases -->\n<!-- end -->\n", encoding="utf-8")
+    lines = written(config).replace("\u202f", " ").splitlines()
+    assert "| `main-float16` | [`fast`](op/fast.cu) | 3.12 | 1.28 PFLOP/s | 0.312× `library` | 0.310–0.320 |" in lines
+    assert "| `main-causal-float16` | [`slow`](op/slow.cu) | 2.00 | 2.00 PFLOP/s | – | – |" in lines
+
+
 def test_what_was_not_measured_is_a_dash(config: Config) -> None:
     found = rows(written(config))
     assert (found["both"][0], found["both"][3:]) == ("3", ["–"] * 5)
@@ -183,7 +191,10 @@ def test_without_records_there_is_a_table_of_dashes(config: Config) -> None:
 
 @pytest.mark.parametrize(
     ("marker", "error"),
-    [("op measurd", "no table 'measurd'; allowed: measured, takes"), ("pp takes", "no such operator; allowed: op")],
+    [
+        ("op measurd", "no table 'measurd'; allowed: measured, cases, takes"),
+        ("pp takes", "no such operator; allowed: op"),
+    ],
 )
 def test_a_wrong_marker_is_named(config: Config, marker: str, error: str) -> None:
     records.atomic_write(config.root / "csrc/README.md", f"<!-- derived: {marker} -->\n<!-- end -->\n")
@@ -248,4 +259,5 @@ def test_what_this_repository_derives_is_current() -> None:
 def test_every_operator_of_this_repository_has_its_tables() -> None:
     config = configuration.load(ROOT / "config.yaml", root=ROOT)
     marked = re.findall(r"<!-- derived: (\w+) (\w+) -->", (ROOT / derive.README).read_text(encoding="utf-8"))
-    assert sorted(marked) == sorted((name, table) for name in config.operators for table in ("measured", "takes"))
+    wanted = [(name, table) for name in config.operators for table in ("measured", "takes")]
+    assert sorted(marked) == sorted([*wanted, ("attention", "cases")])

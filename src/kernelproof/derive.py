@@ -4,8 +4,9 @@
     csrc/README.md                      tables, between `<!-- derived: OPERATOR TABLE -->` and `<!-- end -->`
     csrc/<operator>/choices.h           for a dispatcher: which of its rungs was fastest where
 
-TABLE is `measured` (each rung's time, rate, ratio to the best peer, resources) or `takes` (what it accepts, from the
-configuration). A dispatcher is a variant with `rungs`; each is a namespace of its own name.
+TABLE is `measured` (each rung's time, rate, ratio to the best peer, resources), `cases` (for each measured case the
+fastest rung) or `takes` (what a rung accepts, from the configuration). A dispatcher is a variant with `rungs`; each is a
+namespace of its own name.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _readme(config: Config, kept: Sequence[Kept]) -> str:
 
     def replaced(match: re.Match[str]) -> str:
         opening, operator, table, _, closing = match.groups()
-        tables = {"measured": _measured, "takes": _takes}
+        tables = {"measured": _measured, "cases": _cases, "takes": _takes}
         if table not in tables:
             raise KernelproofError(f"no table {table!r}; allowed: {', '.join(tables)}", subject=str(README))
         return opening + "\n".join(["", *tables[table](config.operator(operator), kept), "", closing])
@@ -242,6 +243,34 @@ def _resources(profile: ProfileRecord | None) -> tuple[str, str]:
     known = [part for part in shared if part is not None]
     used = f"{formats.count(registers)}, {formats.size(sum(known)) if known else ABSENT}"
     return used, ABSENT if tensor is None else formats.percent(tensor / 100)
+
+
+def _cases(operator: OperatorConfig, kept: Sequence[Kept]) -> list[str]:
+    """A table for each machine: of every case that was measured on its GPU the fastest rung."""
+    lines: list[str] = []
+    head = ["case", "fastest rung", "µs", "rate", "to the best peer", "interval"]
+    for machine in kept:
+        bench = machine.read(BenchRecord, "bench", f"{operator.name}-cuda")
+        rows = [row for case in (bench.cases if bench else []) if (row := _fastest(operator, bench, case))]
+        lines += [f"{machine.gpu.get('name', machine.name)}, hot:", "", *_table(head, rows), ""]
+    return lines[:-1] or _table(head, [])
+
+
+def _fastest(operator: OperatorConfig, bench: BenchRecord | None, case: BenchCase) -> list[str] | None:
+    timed = {name: _median_us(bench, name, case) for name, rung in operator.variants.items() if not rung.rungs}
+    known = {name: median_us for name, median_us in timed.items() if median_us is not None}
+    if not known:
+        return None
+    best = operator.variants[min(known, key=lambda name: known[name])]
+    figures = [f"`{case.id}`", _link(best), _time(bench, best, case), _rate(bench, best, case)]
+    return [*figures, _to_best(bench, best, case), _interval(bench, best, case)]
+
+
+def _interval(bench: BenchRecord | None, variant: VariantConfig, case: BenchCase) -> str:
+    for row in bench.oracle if bench else []:
+        if (row.variant, row.case, row.mode) == (variant.name, case.id, MODE):
+            return formats.interval(row.low, row.high)
+    return ABSENT
 
 
 def _takes(operator: OperatorConfig, kept: Sequence[Kept]) -> list[str]:
