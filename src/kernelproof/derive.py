@@ -5,8 +5,8 @@
     csrc/<operator>/choices.h           for a dispatcher: which of its rungs was fastest where
 
 TABLE is `measured` (each rung's time, rate, ratio to the best peer, resources), `cases` (for each measured case the
-fastest rung) or `takes` (what a rung accepts, from the configuration). A dispatcher is a variant with `rungs`; each is a
-namespace of its own name.
+fastest rung) or `takes` (what a rung accepts, from the configuration). A dispatcher is a variant with `rungs`; each is
+a namespace of its own name.
 """
 
 from __future__ import annotations
