@@ -171,34 +171,16 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kSize]) {
 #define HOPPER_NAMES_5 "%40, %41, %42, %43, %44, %45, %46, %47"
 #define HOPPER_NAMES_6 "%48, %49, %50, %51, %52, %53, %54, %55"
 #define HOPPER_NAMES_7 "%56, %57, %58, %59, %60, %61, %62, %63"
-#define HOPPER_NAMES_8 "%64, %65, %66, %67, %68, %69, %70, %71"
-#define HOPPER_NAMES_9 "%72, %73, %74, %75, %76, %77, %78, %79"
-#define HOPPER_NAMES_10 "%80, %81, %82, %83, %84, %85, %86, %87"
-#define HOPPER_NAMES_11 "%88, %89, %90, %91, %92, %93, %94, %95"
 #define HOPPER_D(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define HOPPER_D32(i)                                                                                    \
     HOPPER_D(i), HOPPER_D(i + 4), HOPPER_D(i + 8), HOPPER_D(i + 12), HOPPER_D(i + 16), HOPPER_D(i + 20), \
         HOPPER_D(i + 24), HOPPER_D(i + 28)
-#define HOPPER_D16(i) HOPPER_D(i), HOPPER_D(i + 4), HOPPER_D(i + 8), HOPPER_D(i + 12)
 #define HOPPER_NAMES_N64 HOPPER_NAMES_0 ", " HOPPER_NAMES_1 ", " HOPPER_NAMES_2 ", " HOPPER_NAMES_3
-#define HOPPER_NAMES_N96 \
-    HOPPER_NAMES_0 ", " HOPPER_NAMES_1 ", " HOPPER_NAMES_2 ", " HOPPER_NAMES_3 ", " HOPPER_NAMES_4 ", " HOPPER_NAMES_5
 #define HOPPER_NAMES_N128                                                                                              \
     HOPPER_NAMES_0 ", " HOPPER_NAMES_1 ", " HOPPER_NAMES_2 ", " HOPPER_NAMES_3 ", " HOPPER_NAMES_4 ", " HOPPER_NAMES_5 \
                    ", " HOPPER_NAMES_6 ", " HOPPER_NAMES_7
-#define HOPPER_NAMES_N176                                                                                              \
-    HOPPER_NAMES_0 ", " HOPPER_NAMES_1 ", " HOPPER_NAMES_2 ", " HOPPER_NAMES_3 ", " HOPPER_NAMES_4 ", " HOPPER_NAMES_5 \
-                   ", " HOPPER_NAMES_6 ", " HOPPER_NAMES_7 ", " HOPPER_NAMES_8 ", " HOPPER_NAMES_9                     \
-                   ", " HOPPER_NAMES_10
-#define HOPPER_NAMES_N192                                                                                              \
-    HOPPER_NAMES_0 ", " HOPPER_NAMES_1 ", " HOPPER_NAMES_2 ", " HOPPER_NAMES_3 ", " HOPPER_NAMES_4 ", " HOPPER_NAMES_5 \
-                   ", " HOPPER_NAMES_6 ", " HOPPER_NAMES_7 ", " HOPPER_NAMES_8 ", " HOPPER_NAMES_9                     \
-                   ", " HOPPER_NAMES_10 ", " HOPPER_NAMES_11
 #define HOPPER_D_N64 HOPPER_D32(0)
-#define HOPPER_D_N96 HOPPER_D32(0), HOPPER_D16(32)
 #define HOPPER_D_N128 HOPPER_D32(0), HOPPER_D32(32)
-#define HOPPER_D_N176 HOPPER_D32(0), HOPPER_D32(32), HOPPER_D16(64), HOPPER_D(80), HOPPER_D(84)
-#define HOPPER_D_N192 HOPPER_D32(0), HOPPER_D32(32), HOPPER_D32(64)
 
 #define HOPPER_WGMMA_SS(N, type, a_name, b_name, keep_name, transposed_name)                            \
     asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " keep_name                                    \
@@ -233,14 +215,8 @@ __device__ __forceinline__ void wgmma_k16(float (&d)[kSize], uint64_t a, uint64_
     static_assert(std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>, "the k16 forms take 16-bit elements");
     if constexpr (kSize == 32) {
         HOPPER_WGMMA_BOTH(64, SS, "%32", "%33", "%34", "%35")
-    } else if constexpr (kSize == 48) {
-        HOPPER_WGMMA_BOTH(96, SS, "%48", "%49", "%50", "%51")
     } else if constexpr (kSize == 64) {
         HOPPER_WGMMA_BOTH(128, SS, "%64", "%65", "%66", "%67")
-    } else if constexpr (kSize == 88) {
-        HOPPER_WGMMA_BOTH(176, SS, "%88", "%89", "%90", "%91")
-    } else if constexpr (kSize == 96) {
-        HOPPER_WGMMA_BOTH(192, SS, "%96", "%97", "%98", "%99")
     } else {
         static_assert(kSize < 0, "no wgmma of this width has been written out above");
     }
@@ -254,14 +230,8 @@ __device__ __forceinline__ void wgmma_k16(float (&d)[kSize], const uint32_t (&a)
     static_assert(std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>, "the k16 forms take 16-bit elements");
     if constexpr (kSize == 32) {
         HOPPER_WGMMA_BOTH(64, RS, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
-    } else if constexpr (kSize == 48) {
-        HOPPER_WGMMA_BOTH(96, RS, "%48", "%49", "%50", "%51", "%52", "%53", "%54")
     } else if constexpr (kSize == 64) {
         HOPPER_WGMMA_BOTH(128, RS, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
-    } else if constexpr (kSize == 88) {
-        HOPPER_WGMMA_BOTH(176, RS, "%88", "%89", "%90", "%91", "%92", "%93", "%94")
-    } else if constexpr (kSize == 96) {
-        HOPPER_WGMMA_BOTH(192, RS, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
     } else {
         static_assert(kSize < 0, "no wgmma of this width has been written out above");
     }

@@ -32,12 +32,8 @@ template <int kSize>
 __device__ __forceinline__ void wgmma_k32_e4m3(float (&d)[kSize], uint64_t a, uint64_t b, bool accumulate) {
     if constexpr (kSize == 32) {
         HOPPER_WGMMA_E4M3_SS(64, "%32", "%33", "%34");
-    } else if constexpr (kSize == 48) {
-        HOPPER_WGMMA_E4M3_SS(96, "%48", "%49", "%50");
     } else if constexpr (kSize == 64) {
         HOPPER_WGMMA_E4M3_SS(128, "%64", "%65", "%66");
-    } else if constexpr (kSize == 96) {
-        HOPPER_WGMMA_E4M3_SS(192, "%96", "%97", "%98");
     } else {
         static_assert(kSize < 0, "no wgmma of this width has been written out above");
     }
