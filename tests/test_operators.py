@@ -412,12 +412,12 @@ def test_scales_serve_a_tensor_or_a_head(dtype: str) -> None:
 def test_either_codec_uses_its_whole_range_and_no_more(dtype: str) -> None:
     x = torch.randn(1, 2, 33, 16, generator=torch.Generator().manual_seed(3)) * 1000
     codes, scale = quantised_attention.encoded(x, dtype, "head")
-    back = quantised_attention.decode(codes, scale)
+    back = simfp8.values(codes, scale)
     assert torch.allclose(back.abs().amax((-2, -1)), x.abs().amax((-2, -1)).double(), rtol=1e-6)
     step = 2**-4 * x.double().abs() + scale.double()[..., None, None] * (2**-10 if dtype != "uint8" else 448 / 254)
     assert bool(((back - x).abs() <= step).all())
     doubled = quantised_attention.encode(x * 2, scale, dtype)  # saturates
-    assert torch.allclose(quantised_attention.decode(doubled, scale).abs().max(), back.abs().max(), rtol=0.02)
+    assert torch.allclose(simfp8.values(doubled, scale).abs().max(), back.abs().max(), rtol=0.02)
 
 
 @pytest.mark.parametrize("family", quantised_attention.OPERATOR.families)
@@ -433,7 +433,7 @@ def test_library_attention_on_codes_passes(family: str, dtype: str) -> None:
 
 def attention_of_weights_in(dtype: torch.dtype, scale: float, call: operators.Call) -> torch.Tensor:
     """Attention in float64 but for the weights, times a power of two, in `dtype`."""
-    q, k, v = (quantised_attention.decode(call.tensor(n), call.tensor(f"{n}_scale")) for n in "qkv")
+    q, k, v = (simfp8.values(call.tensor(n), call.tensor(f"{n}_scale")) for n in "qkv")
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     scores = q @ k.mT * call.scalar("scale")

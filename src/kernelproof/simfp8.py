@@ -42,3 +42,10 @@ def encode(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 def decode(codes: torch.Tensor, scale: torch.Tensor, zero_point: float = ZERO_POINT) -> torch.Tensor:
     """The float64 values of codes. `zero_point` is for diagnosis: a decoder with another one is wrong."""
     return (codes.double() - zero_point) / LEVELS * LARGEST * scale.double()[..., None, None]
+
+
+def values(numbers: torch.Tensor, scale: torch.Tensor, zero_point: float = ZERO_POINT) -> torch.Tensor:
+    """What numbers with a scale a head stand for, in float64: codes where they are uint8, else themselves, scaled."""
+    if not numbers.is_floating_point():
+        return decode(numbers, scale, zero_point)
+    return numbers.double() * scale.double()[..., None, None]

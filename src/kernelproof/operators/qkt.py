@@ -85,7 +85,7 @@ class Scores:
 
         The declared `p` is what the operands are decoded to: both are rounded, hence the factor 2.
         """
-        q, k = (_values(call.tensor(n).to(device), call.tensor(f"{n}_scale").to(device)) for n in "qk")
+        q, k = (simfp8.values(call.tensor(n).to(device), call.tensor(f"{n}_scale").to(device)) for n in "qk")
         unit = units(precision, call.output.dtype)
         factor = call.scalar("factor")
         output = factor * (q @ k.mT)
@@ -112,7 +112,7 @@ class Scores:
                 self.name, f"sanity_{name}", {**d, "seq": seq, "seq_k": seq}, dict(case.options), case.dtype, name
             )
             call = self._call(at, (codes, heads), (k, ones))
-            left, right = (_values(call.tensor(n), call.tensor(f"{n}_scale")) for n in "qk")
+            left, right = (simfp8.values(call.tensor(n), call.tensor(f"{n}_scale")) for n in "qk")
             exact = call.scalar("factor") * (left @ right.mT)
             # One product and no cancellation: a handful of float32 roundings, and zero where there is nothing.
             made.append(SanityCall(name, at, call, Reference(exact, exact.abs() * 2.0**-20, 0.0, exact=True)))
@@ -136,8 +136,8 @@ class Scores:
         def scores(
             zero_q: float = 128, zero_k: float = 128, scale_q: torch.Tensor = q_scale, by: float = factor
         ) -> torch.Tensor:
-            left = _values(q, scale_q, zero_q)
-            return by * (left @ _values(k, k_scale, zero_k).mT)[:, 0]
+            left = simfp8.values(q, scale_q, zero_q)
+            return by * (left @ simfp8.values(k, k_scale, zero_k).mT)[:, 0]
 
         for zero in (127.5, 127.0, 0.0) if q.dtype == torch.uint8 else ():
             cause = f"codes are decoded with zero point {zero:g}; the encoder's is {simfp8.ZERO_POINT}"
@@ -156,13 +156,6 @@ class Scores:
         yield Suspect("every head uses the scale of head 0 for Q", lambda: scores(scale_q=head0))
         yield Suspect("the scale of Q is not applied", lambda: scores(scale_q=torch.ones_like(q_scale)))
         yield Suspect("nothing is accumulated: the result is zero", lambda: scores(by=0.0))
-
-
-def _values(inputs: torch.Tensor, scale: torch.Tensor, zero_point: float = simfp8.ZERO_POINT) -> torch.Tensor:
-    """What inputs [batch, heads, rows, head_dim] stand for, in float64."""
-    if inputs.dtype == torch.uint8:
-        return simfp8.decode(inputs, scale, zero_point)
-    return inputs.double() * scale.double()[..., None, None]
 
 
 # --- input families ---------------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ class QuantisedAttention:
             ones = torch.full_like(worth, unit)
             v = encode(values, ones, case.dtype), worth
             if plain.name == "one_hot":
-                expected = decode(encode(expected, ones[:, :1], case.dtype), ones[:, :1]).round()
+                expected = simfp8.values(encode(expected, ones[:, :1], case.dtype), ones[:, :1]).round()
             factor = (2.0**heads).repeat_interleave(expected.shape[1] // len(heads))[:, None, None]
             at = dataclasses.replace(plain.case, operator=self.name, options=dict(case.options), dtype=case.dtype)
             reference = Reference(expected * factor, plain.reference.bound * factor.max(), 0.0, exact=True)
@@ -129,13 +129,6 @@ def encoded(x: torch.Tensor, codec: str, granularity: str) -> Coded:
     return encode(x, scale, codec), scale
 
 
-def decode(codes: torch.Tensor, scale: torch.Tensor, zero_point: float = simfp8.ZERO_POINT) -> torch.Tensor:
-    """The float64 values of codes. `zero_point` is for diagnosis."""
-    if codes.dtype == torch.uint8:
-        return simfp8.decode(codes, scale, zero_point)
-    return codes.double() * scale.double()[..., None, None]
-
-
 def _plain(case: Case, kind: str = "float16") -> Case:
     """The case of attention that a case here is the quantised form of."""
     options = {name: value for name, value in case.options.items() if name in ATTENTION.options}
@@ -144,7 +137,8 @@ def _plain(case: Case, kind: str = "float16") -> Case:
 
 def _decoded(call: Call, **changes: torch.Tensor) -> Call:
     """The call of attention on the decoded values; `changes` replace some of them."""
-    values = {name: decode(call.tensor(name), call.tensor(f"{name}_scale")) for name in "qkv" if name not in changes}
+    kept = [name for name in "qkv" if name not in changes]
+    values = {name: simfp8.values(call.tensor(name), call.tensor(f"{name}_scale")) for name in kept}
     arguments = {name: changes.get(name, values.get(name)) for name in "qkv"}
     rest = {name: call.arguments[name] for name in ("o", "scale", "causal")}
     return Call({**arguments, **rest}, call.outputs, call.axes)
@@ -177,13 +171,13 @@ def _codec_suspects(call: Call, rows: torch.Tensor) -> Iterator[Suspect]:
         yield suspect(
             f"the scale of {name.upper()} is not applied",
             name,
-            lambda n: decode(codes[n], torch.ones_like(scales[n])),
+            lambda n: simfp8.values(codes[n], torch.ones_like(scales[n])),
         )
         if scales[name].shape[1] > 1:
             yield suspect(
                 f"every head uses the scale of head 0 for {name.upper()}",
                 name,
-                lambda n: decode(codes[n], scales[n][:, :1].expand_as(scales[n])),
+                lambda n: simfp8.values(codes[n], scales[n][:, :1].expand_as(scales[n])),
             )
 
 
@@ -196,11 +190,11 @@ def _zero_point_suspects(
     for zero in (127.5, 127.0, 0.0):
         cause = f"codes are decoded with zero point {zero:g}; the encoder's is {simfp8.ZERO_POINT}"
         for names, where in (("qkv", "Q, K and V"), ("q", "Q, and K perhaps"), ("v", "V only")):
-            yield suspect(f"{cause} ({where})", names, lambda n, zero=zero: decode(codes[n], scales[n], zero))  # type: ignore[misc]
+            yield suspect(f"{cause} ({where})", names, lambda n, zero=zero: simfp8.values(codes[n], scales[n], zero))  # type: ignore[misc]
     for levels in (128.0, 127.5):
         part = simfp8.LEVELS / levels
         cause = f"codes are decoded over {levels:g} steps instead of {simfp8.LEVELS}"
-        yield suspect(cause, "qkv", lambda n, part=part: decode(codes[n], scales[n]) * part)  # type: ignore[misc]
+        yield suspect(cause, "qkv", lambda n, part=part: simfp8.values(codes[n], scales[n]) * part)  # type: ignore[misc]
 
 
 OPERATOR = QuantisedAttention()
