@@ -160,6 +160,18 @@ def test_a_host_that_a_candidate_killed_is_started_again(tmp_path: Path, call: C
         good.close()
 
 
+def test_a_host_that_died_after_the_answer_is_noticed_when_the_worker_ends(tmp_path: Path, call: CallFiles) -> None:
+    """A busy machine can take a while to carry a kill out, long enough for the candidate's answer."""
+    with WorkerHost(device="cpu", needs_torch=False, scratch=tmp_path, threads=1) as host:
+        worker = loaded(host, "good")
+        host.check()
+        worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
+        host._process.kill()
+        worker.close()
+        with pytest.raises(WorkerError, match="the worker host was killed by SIGKILL"):
+            host.check()
+
+
 def test_memory_that_runs_out_takes_the_candidate_first(host: WorkerHost) -> None:
     worker = loaded(host, "good")
     assert Path(f"/proc/{worker.pid}/oom_score_adj").read_text().strip() == "1000"

@@ -268,10 +268,14 @@ class Measurement:
         worker = self.host.spawn()
         seed = self.random.getrandbits(32)
         try:
-            for arena in self.random.sample(self.arenas, len(self.arenas)):
+            order = self.random.sample(self.arenas, len(self.arenas))
+            for arena in order:
                 while names := self.taking_part(arena):
                     try:
                         self.request(worker, arena, names, action, index, seed)
+                        if arena is order[-1]:
+                            worker.close()
+                            self.host.check()
                         break
                     except WorkerError as error:
                         worker.close()
@@ -286,7 +290,8 @@ class Measurement:
     ) -> bool:
         """Where the process did not end by itself, drop who brings one down alone; False when that is nobody.
 
-        A contender that kills the host or writes to the connection has the time to let another one look guilty.
+        A contender that kills the host or writes to the connection has the time to let another one look guilty, and
+        even to answer before the host is gone.
         """
         if len(names) == 1 or isinstance(error, (WorkerCrashed, WorkerTimeout, WorkerReplyError)):
             return False
@@ -295,6 +300,8 @@ class Measurement:
             worker = self.host.spawn()
             try:
                 self.ask(worker, arena, [name], action, index, seed)
+                worker.close()
+                self.host.check()
             except WorkerError as fault:
                 self.drop(name, None, f"crashed: {fault.message}")
                 found = True

@@ -100,6 +100,11 @@ class WorkerHost:
             self._receive("ready", START_LIMIT_S)
             self._ready = True
 
+    def check(self) -> None:
+        """Raises WorkerError when the interpreter has ended: after `close` of a worker, by that worker's doing."""
+        if self._ended:
+            raise self._gone()
+
     def exit_code(self, pid: int, limit_s: float) -> int | None:
         """How a worker ended (negative: by a signal), waiting for it at most `limit_s`; None when it still runs."""
         deadline = time.monotonic() + limit_s
