@@ -25,7 +25,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from kernelproof import baselines, judge
+from kernelproof import baselines, judge, suite
 from kernelproof.config import Precision, Tolerance
 from kernelproof.images import Returned
 from kernelproof.operators import Operator, attention, qkt, rmsnorm
@@ -163,7 +163,7 @@ def main() -> int:
             results, refused = measure(contender, dtype, seeds, options.device)
             wrong = [r for r in results if r.status == "failed"]
             accused += [(contender.name, r) for r in wrong]
-            _, suite = judge.suite_bias(results, TOLERANCE)
+            _, ratio = suite.bias(results, TOLERANCE)
             suites.append(suite or 0.0)
             figures = [worst(results, f) for f in ("max_bound_ratio", "rms_ratio", "bias_ratio")] + [suite or 0.0]
             shown = " ".join(f"{figure:6.3f}" for figure in figures)

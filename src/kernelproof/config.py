@@ -160,6 +160,7 @@ class TestConfig:
     __test__ = False
 
     seeds: list[int]
+    level: str  # quick, default, deep
     trials: int
     time_limit_s: TimeLimits
     tolerance: Tolerance

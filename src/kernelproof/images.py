@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -174,11 +175,17 @@ def _image(name: str, tensor: torch.Tensor, is_output: bool, path: Path, generat
 
 def _read(path: Path, size: int) -> torch.Tensor:
     try:
-        data = np.fromfile(path, np.uint8)
+        # The candidate could have put anything there: a link is not followed, and a pipe is not waited for.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise TestError("what the worker handed over is no plain file", subject=path.name)
+            data = np.fromfile(stream, np.uint8, size + 1)
     except OSError as error:
         raise TestError(f"the worker handed over no image: {error}", subject=path.name) from error
     if len(data) != size:
-        raise TestError(f"the worker handed over {len(data)} bytes instead of {size}", subject=path.name)
+        found = f"{len(data)} bytes" if len(data) < size else "more bytes"
+        raise TestError(f"the worker handed over {found} instead of {size}", subject=path.name)
     return torch.from_numpy(data)
 
 

@@ -130,6 +130,20 @@ class SanityCall:
     reference: Reference
 
 
+@dataclass
+class Relation:
+    """A transformed call whose output follows from that of the base call (trust.md, e)."""
+
+    name: str
+    claim: str
+    call: Call
+    expected: Callable[[torch.Tensor], torch.Tensor]
+    gain: float = 1.0
+    exact: bool = False
+    where: torch.Tensor | None = None
+    base: Call | None = None
+
+
 @dataclass(frozen=True)
 class Cost:
     """What one call of a case must do at least: floating-point operations, bytes from and to memory, exponentials."""
@@ -189,6 +203,12 @@ class Operator(Protocol):
     def suspects(self, call: Call, rows: torch.Tensor) -> Iterator[Suspect]:
         """Results of known faults for some rows of the output (int64 [n, output dimensions − 1])."""
         ...
+
+
+def relations_of(operator: Operator, case: Case, call: Call, generator: torch.Generator) -> list[Relation]:
+    """The relations of a case; an operator written before there were relations has none."""
+    relations = getattr(operator, "relations", None)
+    return list(relations(case, call, generator)) if relations else []
 
 
 def load(module: str, root: Path) -> Operator:

@@ -12,7 +12,7 @@ from kernelproof.charts import Axis
 from kernelproof.records import FAILED, CaseResult, Rung, TestRecord
 from kernelproof.views.common import Badge, Limits, Records, badge, dims_text, option_words
 
-RUNGS = ("build", "load", "launch", "sanity", "correctness", "determinism")
+RUNGS = ("build", "load", "launch", "sanity", "correctness", "properties", "determinism")
 
 
 HISTOGRAM_HEIGHT = 34.0  # pixels
