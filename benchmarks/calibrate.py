@@ -164,8 +164,8 @@ def main() -> int:
             wrong = [r for r in results if r.status == "failed"]
             accused += [(contender.name, r) for r in wrong]
             _, ratio = suite.bias(results, TOLERANCE)
-            suites.append(suite or 0.0)
-            figures = [worst(results, f) for f in ("max_bound_ratio", "rms_ratio", "bias_ratio")] + [suite or 0.0]
+            suites.append(ratio or 0.0)
+            figures = [worst(results, f) for f in ("max_bound_ratio", "rms_ratio", "bias_ratio")] + [ratio or 0.0]
             shown = " ".join(f"{figure:6.3f}" for figure in figures)
             counts = f"{len(results):5} {refused:7} {len(wrong):7}"
             print(f"{contender.name:15} {dtype:9} {counts}  {shown}  {time.monotonic() - started:.1f}", flush=True)

@@ -131,6 +131,20 @@ def test_a_case_that_is_not_there_is_refused(tmp_path: Path) -> None:
         test.run(project(tmp_path, "good"), "rmsnorm", ["good"], tmp_path / "again", "od-float32-normal-s7")
 
 
+@pytest.mark.parametrize(("name", "verdict"), [("sums_in_any_order", "correct"), ("wrong_now_and_then", "wrong")])
+def test_where_bits_are_not_promised_repeats_may_differ_but_must_be_right(
+    tmp_path: Path, name: str, verdict: str
+) -> None:
+    config = project(tmp_path, name)
+    promised = climbed(config, name)
+    assert (promised.verdict, status(promised)["determinism"]) == ("wrong", "failed")
+    object.__setattr__(config.operators["rmsnorm"].variants[name], "deterministic", False)
+    record = climbed(config, name)
+    assert record.verdict == verdict, record.reason
+    if verdict == "wrong":
+        assert re.search(r"repeats gave other bits .* and that one is wrong: bound", record.reason or "")
+
+
 def test_a_crash_in_one_case_leaves_the_others(tmp_path: Path) -> None:
     record = climbed(project(tmp_path, "segfault_on_17_rows"), "segfault_on_17_rows")
     assert record.verdict == "crashed"

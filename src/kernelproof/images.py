@@ -25,7 +25,7 @@ from kernelproof.errors import TestError
 from kernelproof.operators import Call, dtype_name
 
 BAND_BYTES = 4096
-OUT_SUFFIX = ".out"
+OUT_SUFFIX, DIFFERING_SUFFIX = ".out", ".differing"  # see worker.Worker.run
 
 # A quiet NaN is these bits set, whatever the others; by size and kind of the element.
 _QUIET_NAN: dict[torch.dtype, tuple[torch.dtype, int]] = {
@@ -127,6 +127,8 @@ def layout_images(call: Call, directory: Path, generator: torch.Generator | None
 def read_back(layout: Layout, suffix: str = OUT_SUFFIX) -> Returned:
     """What the worker wrote to `<image><suffix>`, compared with what it was given.
 
+    The poison of a call that differed is not known here: its output is taken to be written.
+
     Raises TestError when an image is missing or of another size: then the worker, not the kernel, is at fault.
     """
     damage: list[str] = []
@@ -140,7 +142,7 @@ def read_back(layout: Layout, suffix: str = OUT_SUFFIX) -> Returned:
         elif name not in layout.call.outputs:
             changed += _changes(image, after)
     assert output is not None
-    return Returned(output, layout.poison, damage, changed)
+    return Returned(output, layout.poison if suffix == OUT_SUFFIX else None, damage, changed)
 
 
 def random_bytes(count: int, generator: torch.Generator | None = None) -> torch.Tensor:

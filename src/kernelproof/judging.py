@@ -43,6 +43,7 @@ class Job:
     """One call. `part` says how it comes from its case:
 
     case: the case itself. sanity: the exact call `name`. base, relation: the two calls of the relation `name`.
+    repeat: the case once more, and of its repeats the first that gave other bits.
     tail: the case, but the last quarter of each input's elements drawn with the seed `name`.
     """
 
@@ -105,9 +106,12 @@ class Judge:
         """Write the images of a call into a folder, which is made; outputs hold fresh random bits."""
         return LaidOut(**self._ask("lay_out", module, job=_json(job), folder=str(folder)))
 
-    def take(self, job: Job) -> None:
-        """Read what the worker handed over; raises TestError when that is no result at all."""
-        fault = self._ask("take", job=_json(job))
+    def take(self, job: Job, *, differing: bool = False) -> None:
+        """Read what the worker handed over, of a repeat that gave other bits if it says that there was one.
+
+        Raises TestError when that is no result at all.
+        """
+        fault = self._ask("take", job=_json(job), differing=differing)
         if fault:
             raise TestError(**fault)
 
@@ -254,11 +258,12 @@ class Chamber:
         size = sum(len(image.raw) for image in layout.images.values())
         return {"arguments": layout.spec, "outputs": list(layout.call.outputs), "bytes": size}
 
-    def do_take(self, job: dict[str, Any]) -> dict[str, Any] | None:
+    def do_take(self, job: dict[str, Any], differing: bool) -> dict[str, Any] | None:
         from kernelproof import images
 
+        suffix = images.DIFFERING_SUFFIX if differing else images.OUT_SUFFIX
         try:
-            self.returned[_job(job).key] = images.read_back(self.layouts.pop(_job(job).key))
+            self.returned[_job(job).key] = images.read_back(self.layouts.pop(_job(job).key), suffix)
         except TestError as error:
             return {"message": error.message, "subject": error.subject}
         return None
@@ -319,6 +324,8 @@ class Chamber:
             base = self._relations(job.case)[job.name].base
             assert base is not None
             return base
+        if job.part == "repeat":
+            return self._call(Job(job.case))
         call = self._drawn(job.case)
         if job.part == "tail":
             _replace_tails(call, self._drawn(dataclasses.replace(job.case, seed=int(job.name))))
@@ -349,6 +356,8 @@ class Chamber:
         """The reference of a job; kept, since the baselines of an operator share them."""
         from kernelproof import config, judge
 
+        if job.part == "repeat":
+            job = Job(job.case)
         call = self._call(job)
         if job.part == "sanity":
             return self._sanity(job.case)[job.name].reference

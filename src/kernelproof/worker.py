@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 FILE_LIMIT_BYTES = 16 << 20  # the largest file a candidate can write, its log included: a disk cannot be filled
+OUT_SUFFIX, DIFFERING_SUFFIX = ".out", ".differing"  # of an image as the first call left it, and as another did
 POISON_FLIP = 0x55  # XORed into every element of every second repeat's output poison
 
 
@@ -239,8 +240,9 @@ class Worker:
         """Call the candidate `repeats` times on the same inputs and write every image back, to `<image>.out`.
 
         Each call finds its outputs freshly poisoned. What is handed over is the first call's outputs and the inputs as
-        the last call left them. The other calls must give the same bits: `differing` counts those that do not, and
-        `first_difference` is [repeat, flat element index] of the first that did not.
+        the last call left them. The other calls should give the same bits: `differing` counts those that do not,
+        `first_difference` is [repeat, flat element index] of the first that did not, and its images are handed over
+        too, to `<image>.differing`.
 
         The arguments of `following` calls are laid out like the first one's; their images are put into the same
         memory, one after another, and handed over in the same way.
@@ -273,7 +275,9 @@ class Worker:
             place = next((p for p in places if p is not None), None)
             if place is not None:
                 differing += 1
-                first_difference = first_difference or [repeat, place]
+            if place is not None and first_difference is None:
+                first_difference = [repeat, place]
+                _hand_over(arguments, {name: image.raw for name, image in images.items()}, DIFFERING_SUFFIX)
         _hand_over(arguments, {name: first.get(name, image.raw) for name, image in images.items()})
         for others in following:
             for name, image in images.items():
@@ -342,13 +346,13 @@ def _bytes_like(raw: Any, path: str) -> Any:
     return torch.from_numpy(data)
 
 
-def _hand_over(arguments: dict[str, Any], raw: dict[str, Any]) -> None:
+def _hand_over(arguments: dict[str, Any], raw: dict[str, Any], suffix: str = OUT_SUFFIX) -> None:
     """Write images where the supervisor looks for them."""
     from kernelproof.loading import to_bytes, unlimited_files
 
     with unlimited_files():
         for name, data in raw.items():
-            Path(arguments[name]["image"] + ".out").write_bytes(to_bytes(data))
+            Path(arguments[name]["image"] + suffix).write_bytes(to_bytes(data))
 
 
 def _bits(view: Any) -> Any:

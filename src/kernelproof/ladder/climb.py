@@ -445,11 +445,14 @@ class Climb:
         if not reply["differing"]:
             return None
         repeat, index = reply["first_difference"]
-        return (
+        found = (
             f"{reply['differing']} of {trials - 1} repeats gave other bits than the first call, the first of them "
-            f"repeat {repeat} at element {index}: a race, a missing barrier, or "
-            "memory that is read before it is written"
+            f"repeat {repeat} at element {index}"
         )
+        if self.variant.deterministic:
+            return f"{found}: a race, a missing barrier, or memory that is read before it is written"
+        wrong = _failures(self._judged(Job(case, "repeat")).failures)
+        return f"{found}, and that one is wrong: {wrong}" if wrong else None
 
     # --- running
 
@@ -492,7 +495,7 @@ class Climb:
                     self.leave()  # an error can leave the whole CUDA context unusable
                 raise
             for job in jobs:
-                judge.take(job)
+                judge.take(job, differing=job.part == "repeat" and reply["differing"] > 0)
         finally:
             shutil.rmtree(self._images, ignore_errors=True)
         return reply
@@ -508,7 +511,7 @@ class Climb:
             jobs = [job for job, _, _ in self._property_jobs(case)]
             self._attempt("properties", case, jobs, self.limits.correctness * len(jobs))
         for case in self._asked_for("determinism", self.repeated_cases):
-            self._attempt("determinism", case, [Job(case)], self.limits.determinism, self.trials)
+            self._attempt("determinism", case, [Job(case, "repeat")], self.limits.determinism, self.trials)
         self.leave()
         try:
             self.session.host(self.variant).check()
