@@ -59,11 +59,20 @@ class Job:
 
 @dataclass(frozen=True)
 class LaidOut:
-    """What a worker is told of a call, and how many bytes its images have."""
+    """What a worker is told of a call, what the dimensions of its output are called, and how many bytes all images have."""
 
     arguments: dict[str, Any]
     outputs: list[str]
+    axes: list[str]
     bytes: int
+
+    def place(self, element: int) -> str:
+        """Where an element of the output lies: `batch 0, head 1, query row 37, feature 5`."""
+        indices: list[int] = []
+        for size in reversed(self.arguments[self.outputs[0]]["shape"]):
+            element, index = divmod(element, size)
+            indices.insert(0, index)
+        return ", ".join(f"{axis} {index}" for axis, index in zip(self.axes, indices, strict=True))
 
 
 # --- the supervisor's end ---------------------------------------------------------------------------------------------
@@ -256,7 +265,8 @@ class Chamber:
         made = _job(job)
         layout = self.layouts[made.key] = images.layout_images(self._call(made), Path(folder))
         size = sum(len(image.raw) for image in layout.images.values())
-        return {"arguments": layout.spec, "outputs": list(layout.call.outputs), "bytes": size}
+        call = layout.call
+        return {"arguments": layout.spec, "outputs": list(call.outputs), "axes": list(call.axes), "bytes": size}
 
     def do_take(self, job: dict[str, Any], differing: bool) -> dict[str, Any] | None:
         from kernelproof import images

@@ -35,7 +35,7 @@ from kernelproof.errors import (
     WorkerTimeout,
     describe_exit,
 )
-from kernelproof.judging import Job, Judge
+from kernelproof.judging import Job, Judge, LaidOut
 from kernelproof.records import (
     BuildRecord,
     Case,
@@ -74,8 +74,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Handed:
-    """What a worker answered, and how long it took."""
+    """What a worker was told of the first of its calls, what it answered, and how long it took."""
 
+    laid: LaidOut
     reply: dict[str, Any]
     duration_s: float
 
@@ -441,13 +442,14 @@ class Climb:
 
     def _determinism(self, case: Case) -> str | None:
         trials = self.trials
-        reply = self._taken("determinism", case).reply
+        handed = self._taken("determinism", case)
+        reply = handed.reply
         if not reply["differing"]:
             return None
-        repeat, index = reply["first_difference"]
+        repeat, element = reply["first_difference"]
         found = (
             f"{reply['differing']} of {trials - 1} repeats gave other bits than the first call, the first of them "
-            f"repeat {repeat} at element {index}"
+            f"repeat {repeat} at {handed.laid.place(element)}"
         )
         if self.variant.deterministic:
             return f"{found}: a race, a missing barrier, or memory that is read before it is written"
@@ -472,11 +474,12 @@ class Climb:
             self._worker.request("load", timeout_s=self.limits.load, candidate=candidate)
         return self._worker
 
-    def _run(self, jobs: Sequence[Job], limit_s: float, repeats: int = 1) -> dict[str, Any]:
-        """One request to the worker, for calls in the same memory one after another; gives back its answer.
+    def _run(self, jobs: Sequence[Job], limit_s: float, repeats: int = 1) -> Handed:
+        """One request to the worker, for calls in the same memory one after another.
 
         The judge has taken the results when this returns.
         """
+        started = time.monotonic()
         worker, judge = self._ready_worker(), self.session.judge
         try:
             laid = [judge.lay_out(self.settings.module, job, self._images / str(n)) for n, job in enumerate(jobs)]
@@ -498,7 +501,7 @@ class Climb:
                 judge.take(job, differing=job.part == "repeat" and reply["differing"] > 0)
         finally:
             shutil.rmtree(self._images, ignore_errors=True)
-        return reply
+        return Handed(laid[0], reply, time.monotonic() - started)
 
     def _collect(self) -> None:
         """Run everything that the upper rungs judge, then end the worker: no reference is made while it lives."""
@@ -526,10 +529,8 @@ class Climb:
         """Run the calls of one step, unless the candidate has shown that it cannot go on; keep how it ended."""
         if self.barred:
             return
-        started = time.monotonic()
         try:
-            reply = self._run(jobs, limit_s, repeats)
-            self._handed[rung, case.id] = Handed(reply, time.monotonic() - started)
+            self._handed[rung, case.id] = self._run(jobs, limit_s, repeats)
         except (WorkerError, TestError) as error:
             self._handed[rung, case.id] = error
             self._process_ended(rung, error, case.id)
