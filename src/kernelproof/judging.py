@@ -59,7 +59,7 @@ class Job:
 
 @dataclass(frozen=True)
 class LaidOut:
-    """What a worker is told of a call, what the dimensions of its output are called, and how many bytes all images have."""
+    """What a worker is told of a call, its output's dimensions by name, and how many bytes all images have."""
 
     arguments: dict[str, Any]
     outputs: list[str]
