@@ -20,9 +20,11 @@ from kernelproof.operators import (
     Call,
     Cost,
     Reference,
+    Relation,
     SanityCall,
     Suspect,
     accumulation_floors,
+    attention_relations,
     dims_of,
     dtype,
     dtype_name,
@@ -154,6 +156,10 @@ class Attention:
             reference = Reference(expected.nan_to_num(), bound, 0.0, exact=True)
             made.append(SanityCall(name, at, call, reference))
         return made
+
+    def relations(self, case: Case, call: Call, generator: torch.Generator) -> list[Relation]:
+        """Relations between calls (trust.md, e); see kernelproof.operators.attention_relations."""
+        return attention_relations.relations(call, generator)
 
     def cost(self, case: Case) -> Cost:
         """4·d operations and one exponential for each visible pair of query and key; each tensor moved once."""

@@ -19,13 +19,18 @@ from kernelproof.operators import (
     Call,
     Cost,
     Reference,
+    Relation,
     SanityCall,
     Suspect,
     accumulation_floors,
+    changed,
     dims_of,
     dtype,
+    exactly,
     forward_bound,
     option,
+    placed,
+    shuffled,
     units,
 )
 from kernelproof.records import Case
@@ -118,6 +123,12 @@ class Scores:
             made.append(SanityCall(name, at, call, Reference(exact, exact.abs() * 2.0**-20, 0.0, exact=True)))
         return made
 
+    def relations(self, case: Case, call: Call, generator: torch.Generator) -> list[Relation]:
+        """Scales and signs, permutations of rows and heads, and keys of zeros."""
+        made = [_scaled(call), _negated(call), _permuted_rows(call, generator), _permuted_heads(call, generator)]
+        made += [_zero_keys(call, generator)]
+        return [relation for relation in made if relation is not None]
+
     def cost(self, case: Case) -> Cost:
         """2·d operations for each score; inputs and scales read once, scores written once."""
         d = dims_of(self, case)
@@ -156,6 +167,100 @@ class Scores:
         yield Suspect("every head uses the scale of head 0 for Q", lambda: scores(scale_q=head0))
         yield Suspect("the scale of Q is not applied", lambda: scores(scale_q=torch.ones_like(q_scale)))
         yield Suspect("nothing is accumulated: the result is zero", lambda: scores(by=0.0))
+
+
+# --- relations --------------------------------------------------------------------------------------------------------
+
+
+def _zero(tensor: torch.Tensor) -> int:
+    """What stands for zero in memory."""
+    return simfp8.ZERO_POINT if tensor.dtype == torch.uint8 else 0
+
+
+def _scaled(call: Call) -> Relation | None:
+    """Another power of two in each head, for Q and for K. 16-bit numbers are scaled themselves: their scales are 1."""
+    batches, heads = call.tensor("q_scale").shape
+    place = torch.arange(batches * heads).reshape(batches, heads)
+    powers = {"q": 2.0 ** (place % 4).double(), "k": 2.0 ** -(place % 3).double()}
+    moved: dict[str, torch.Tensor | None] = {}
+    for name, power in powers.items():
+        numbers, scale = call.tensor(name), call.tensor(f"{name}_scale")
+        if numbers.dtype == torch.uint8:
+            moved[f"{name}_scale"] = exactly(scale.double() * power, scale)
+        else:
+            moved[name] = exactly(numbers.double() * power[..., None, None], numbers)
+    arguments = {name: tensor for name, tensor in moved.items() if tensor is not None}
+    if len(arguments) < len(moved):
+        return None
+    factor = (powers["q"] * powers["k"])[..., None, None]
+    return Relation(
+        "scaled by powers of two",
+        "a power of two for Q and for K in each head is one for the head's scores",
+        changed(call, **arguments),
+        lambda output: output * factor.to(output.device),
+        cause="a scale is not applied, or that of another head is",
+    )
+
+
+def _negated(call: Call) -> Relation | None:
+    """Left out where a code of 0 occurs, which has no opposite."""
+    q = call.tensor("q")
+    opposite = exactly(2 * _zero(q) - q.double(), q)
+    if opposite is None:
+        return None
+    return Relation(
+        "negated queries",
+        "−Q gives −S",
+        changed(call, q=opposite),
+        lambda output: -output,
+        cause="the zero point is another than the encoder's, or codes are taken for signed numbers",
+    )
+
+
+def _permuted_rows(call: Call, generator: torch.Generator) -> Relation | None:
+    q, k = call.tensor("q"), call.tensor("k")
+    row, key = shuffled(q.shape[2], generator), shuffled(k.shape[2], generator)
+    if len(row) * len(key) == 1:
+        return None
+    moved = {"q": placed(q[:, :, row], q), "k": placed(k[:, :, key], k)}
+    return Relation(
+        "permuted rows",
+        "reordering queries and keys reorders rows and columns of the scores in the same way",
+        changed(call, **moved),
+        lambda output: output[:, :, row.to(output.device)][..., key.to(output.device)],
+        cause="rows or keys are treated by their position: an index is wrong, or a tile is not computed",
+    )
+
+
+def _permuted_heads(call: Call, generator: torch.Generator) -> Relation | None:
+    batches, heads = call.tensor("q_scale").shape
+    if batches * heads == 1:
+        return None
+    batch, head = shuffled(batches, generator), shuffled(heads, generator)
+    moved = {name: placed(tensor[batch][:, head], tensor) for name, tensor in call.inputs.items()}
+    return Relation(
+        "permuted heads",
+        "reordering batches and heads reorders those of the scores in the same way",
+        changed(call, **moved),
+        lambda output: output[batch.to(output.device)][:, head.to(output.device)],
+        cause="a wrong head or batch is read, of the codes or of the scales",
+    )
+
+
+def _zero_keys(call: Call, generator: torch.Generator) -> Relation | None:
+    """Some keys of every head become zero: their scores are 0 exactly, and no other changes."""
+    k = call.tensor("k")
+    gone = torch.rand(k.shape[2], generator=generator) < 0.5
+    gone[torch.randint(len(gone), (), generator=generator)] = True
+    kept = (~gone).double()
+    return Relation(
+        "keys of zeros",
+        "keys of zeros have scores of exactly 0, and the scores of the others stay",
+        changed(call, k=placed(torch.where(gone[:, None], float(_zero(k)), k.double()), k)),
+        lambda output: output * kept.to(output.device),
+        exact=True,
+        cause="zero is not decoded to zero, or a score takes in another key",
+    )
 
 
 # --- input families ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,19 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernelproof import simfp8
-from kernelproof.operators import Call, Cost, Reference, SanityCall, Suspect, attention, dims_of, dtype, option
+from kernelproof.operators import (
+    Call,
+    Cost,
+    Reference,
+    Relation,
+    SanityCall,
+    Suspect,
+    attention,
+    attention_relations,
+    dims_of,
+    dtype,
+    option,
+)
 from kernelproof.records import Case
 
 if TYPE_CHECKING:
@@ -101,6 +113,10 @@ class QuantisedAttention:
             reference = Reference(expected * factor, plain.reference.bound * factor.max(), 0.0, exact=True)
             made.append(SanityCall(plain.name, at, self._call(at, q, k, v), reference))
         return made
+
+    def relations(self, case: Case, call: Call, generator: torch.Generator) -> list[Relation]:
+        """Attention's relations, on codes, and one of the scales; see kernelproof.operators.attention_relations."""
+        return [*attention_relations.relations(call, generator), attention_relations.scaled(call)]
 
     def cost(self, case: Case) -> Cost:
         """Attention's, with codes of one byte, four bytes for each scale and two for each element of the output."""
