@@ -100,23 +100,20 @@ class Scores:
         return Reference(output, bound, unit.coarse, *accumulation_floors(output, accumulation, unit))
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
-        """Queries that select one feature of the keys, where rows, features and heads all differ; and codes of zero."""
+        """Queries that select one feature of the keys, where rows, features and heads all differ; the same with two
+        batches and lengths that no tile divides; and codes of zero, whatever the scale: K's is subnormal.
+        """
         d = dims_of(self, case)
-        seq, features = 96, d["head_dim"]
-        lead = (d["batch"], d["heads"])
-        ones = torch.ones(lead)
-        heads = 2.0 ** torch.arange(lead[1]).expand(lead).remainder(4)
-        q = torch.full((*lead, seq, features), simfp8.ZERO_POINT, dtype=torch.uint8)
-        row = torch.arange(seq)
-        q[..., row, row * 7 % features] = torch.where(row % 2 == 0, 255, 1).byte()
-        k = torch.randint(0, 256, (*lead, seq, features), generator=generator, dtype=torch.uint8)
-        zero = torch.full_like(k, simfp8.ZERO_POINT)
+        batches = max(2, d["batch"])
         made = []
-        for name, codes in (("one_hot", q), ("zero", zero)):
-            at = Case(
-                self.name, f"sanity_{name}", {**d, "seq": seq, "seq_k": seq}, dict(case.options), case.dtype, name
-            )
-            call = self._call(at, (codes, heads), (k, ones))
+        for name, batch, seq, seq_k in (
+            ("one_hot", d["batch"], 96, 96),
+            ("zero", d["batch"], 96, 96),
+            ("one_hot_tail", batches, 65, 97),
+        ):
+            dims = {**d, "batch": batch, "seq": seq, "seq_k": seq_k}
+            at = Case(self.name, f"sanity_{name}", dims, dict(case.options), case.dtype, name)
+            call = self._call(at, *_selecting(dims, name == "zero", generator))
             left, right = (simfp8.values(call.tensor(n), call.tensor(f"{n}_scale")) for n in "qk")
             exact = call.scalar("factor") * (left @ right.mT)
             # One product and no cancellation: a handful of float32 roundings, and zero where there is nothing.
@@ -167,6 +164,24 @@ class Scores:
         yield Suspect("every head uses the scale of head 0 for Q", lambda: scores(scale_q=head0))
         yield Suspect("the scale of Q is not applied", lambda: scores(scale_q=torch.ones_like(q_scale)))
         yield Suspect("nothing is accumulated: the result is zero", lambda: scores(by=0.0))
+
+
+# --- exact cases ------------------------------------------------------------------------------------------------------
+
+
+def _selecting(dims: dict[str, int], zero: bool, generator: torch.Generator) -> tuple[Coded, Coded]:
+    """Queries with one code that is not zero, at a feature of the row's and a scale of the head's, and random keys.
+
+    With `zero` the queries are nothing but zeros, and the scale of the keys is the smallest number there is.
+    """
+    lead, features = (dims["batch"], dims["heads"]), dims["head_dim"]
+    q = torch.full((*lead, dims["seq"], features), simfp8.ZERO_POINT, dtype=torch.uint8)
+    row = torch.arange(dims["seq"])
+    if not zero:
+        q[..., row, row * 7 % features] = torch.where(row % 2 == 0, 255, 1).byte()
+    k = torch.randint(0, 256, (*lead, dims["seq_k"], features), generator=generator, dtype=torch.uint8)
+    heads = 2.0 ** torch.arange(lead[1]).remainder(4).repeat(lead[0], 1)
+    return (q, heads), (k, torch.full(lead, 2.0**-149 if zero else 1.0))
 
 
 # --- relations --------------------------------------------------------------------------------------------------------

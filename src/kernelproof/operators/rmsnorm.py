@@ -79,10 +79,10 @@ class RmsNorm:
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
         """Rows of ±c and of c, which give ±weight and weight; and rows with a single entry, which give ±√cols·weight
-        there. eps is 0.
+        there. eps is 0. And with eps = 1e-5 rows of zeros, which give zeros, between others of which nothing is asked.
         """
         cols, kind = dims_of(self, case)["cols"], dtype(case.dtype)
-        rows = 24
+        rows = 25
         row = torch.arange(rows)
         weight = 2.0 ** torch.randint(-3, 4, (cols,), generator=generator)
         signs = torch.where(torch.rand(rows, cols, generator=generator) < 0.5, -1.0, 1.0)
@@ -107,6 +107,11 @@ class RmsNorm:
                     Reference(rounded, rounded.abs() * slack, 0.0, exact=True),
                 )
             )
+        at = Case(self.name, "sanity_zero_rows", {"rows": rows, "cols": cols}, {}, case.dtype, "zero_rows")
+        asked = (row % 2 == 0)[:, None].expand(rows, cols)
+        call = self._call((flat * ~asked).to(kind), weight.to(kind), EPS)
+        zero = torch.zeros(rows, cols, dtype=torch.float64)
+        made.append(SanityCall("zero_rows", at, call, Reference(zero, zero.where(asked, math.inf), 0.0, exact=True)))
         return made
 
     def relations(self, case: Case, call: Call, generator: torch.Generator) -> list[Relation]:
