@@ -131,7 +131,9 @@ def _permuted_heads(call: Call, generator: torch.Generator) -> Relation | None:
         return None
     group = heads // kv_heads
     batch, kv_head = shuffled(batches, generator), shuffled(kv_heads, generator)
-    inside = torch.stack([shuffled(group, generator) for _ in range(kv_heads)])
+    # The first group keeps its order: if all were turned, a kernel that takes h mod kv_heads for the key head may pass.
+    inside = torch.stack([torch.randperm(group, generator=generator) for _ in range(kv_heads)])
+    inside[0] = torch.arange(group) if kv_heads > 1 else shuffled(group, generator)
     head = (kv_head[:, None] * group + inside).flatten()
     of_key = ("k", "v", "k_scale", "v_scale")
     moved = {
