@@ -242,6 +242,28 @@ def test_exact_relations_hold_between_references(operator: operators.Operator) -
     assert (count == 0) == (operator is GELU)
 
 
+@pytest.mark.parametrize(("operator", "family"), [(o, f) for o in ALL for f in o.families])
+def test_a_reference_that_only_moves_need_not_be_computed(operator: operators.Operator, family: str) -> None:
+    for dtype, options in itertools.product(operator.dtypes, both(operator)):
+        case = case_of(operator, family=family, dtype=dtype, options=options)
+        precision = precision_of(operator, dtype, HALF if operator is quantised_attention.OPERATOR else INPUT)
+        call, relations = call_and_relations(operator, case)
+        base = operator.reference(call, precision)
+        for relation in relations:
+            made = operators.reference_after(operator, relation, base, precision)
+            computed = operator.reference(relation.call, precision)
+            if relation.moves:
+                atol = 1e-12 * float(base.bound.max())
+                assert torch.allclose(made.output, computed.output, rtol=1e-11, atol=atol), relation.name
+                assert torch.allclose(made.bound, computed.bound, rtol=1e-4), relation.name
+                assert made.rms_floor == pytest.approx(computed.rms_floor, rel=1e-4)
+            elif relation.exact:
+                assert bool(made.bound.isinf().all())
+            else:
+                assert torch.equal(made.bound, computed.bound)
+    assert any(relation.moves for relation in relations)
+
+
 CORRECT: list[tuple[str, operators.Operator, Kernel, Precision, tuple[str, ...]]] = [
     ("flash, tiles of 16", attention.OPERATOR, Flash(tile=16), INPUT, ("float16", "bfloat16", "float32")),
     ("flash, P in float32", attention.OPERATOR, Flash(p=torch.float32), SINGLE, ("float16", "bfloat16", "float32")),

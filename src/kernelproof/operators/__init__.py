@@ -14,6 +14,7 @@ declared accumulation type: 2⁻²¹ for float32. When output and P share a type
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import math
@@ -162,7 +163,8 @@ class Relation:
     in the inputs' data types. expected: base output to output of `call`, both float64, on whatever device they are.
     exact: they agree bit for bit. where: bool, shape of the output: only there; None is everywhere. base: the call that
     the output of `call` follows from; None is the one that the relations were asked for. cause: what a kernel that
-    breaks the relation probably does, for the message.
+    breaks the relation probably does, for the message. moves: `expected` only reorders elements and changes signs, and
+    the bound of `call` is the base's, reordered; see `reference_after`.
     """
 
     name: str
@@ -174,6 +176,7 @@ class Relation:
     where: torch.Tensor | None = field(default=None, repr=False)
     base: Call | None = None
     cause: str = ""
+    moves: bool = False
 
 
 @runtime_checkable
@@ -284,6 +287,23 @@ def relations_of(operator: Operator, case: Case, call: Call, generator: torch.Ge
                     hint="make it with `placed` or `exactly`, which keep them",
                 )
     return relations
+
+
+def reference_after(
+    operator: Operator, relation: Relation, base: Reference, precision: Precision, device: str | torch.device = "cpu"
+) -> Reference:
+    """The reference that `kernelproof.judge.related` needs of a relation's call, computed only where it must be.
+
+    Where the relation merely moves elements it is the base's, moved; where it is exact, bounds do not matter, and they
+    are infinite.
+    """
+    if relation.moves:
+        return dataclasses.replace(
+            base, output=relation.expected(base.output), bound=relation.expected(base.bound).abs()
+        )
+    if relation.exact:
+        return Reference(relation.expected(base.output), torch.full_like(base.bound, math.inf), base.unit_roundoff)
+    return operator.reference(relation.call, precision, device)
 
 
 def _kind(value: object) -> str:

@@ -67,6 +67,7 @@ def _permuted_keys(call: Call, generator: torch.Generator) -> Relation | None:
         "reordering keys and values together changes nothing",
         changed(call, **moved),
         _same,
+        moves=True,
         cause=SKIPS,
     )
 
@@ -145,6 +146,7 @@ def _permuted_heads(call: Call, generator: torch.Generator) -> Relation | None:
         "reordering batches and heads of Q, K and V together reorders the output in the same way",
         changed(call, **moved),
         lambda output: output[batch.to(output.device)][:, head.to(output.device)],
+        moves=True,
         cause=HEADS,
     )
 
@@ -160,6 +162,7 @@ def _permuted_queries(call: Call, generator: torch.Generator) -> Relation | None
         "reordering the queries reorders the rows of the output in the same way",
         changed(call, q=placed(call.tensor("q")[:, :, order], call.tensor("q"))),
         lambda output: output[:, :, order.to(output.device)],
+        moves=True,
         cause="queries are treated by their position: a row index is wrong, or a mask is applied",
     )
 

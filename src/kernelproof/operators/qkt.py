@@ -228,6 +228,7 @@ def _negated(call: Call) -> Relation | None:
         "−Q gives −S",
         changed(call, q=opposite),
         lambda output: -output,
+        moves=True,
         cause="the zero point is another than the encoder's, or codes are taken for signed numbers",
     )
 
@@ -243,6 +244,7 @@ def _permuted_rows(call: Call, generator: torch.Generator) -> Relation | None:
         "reordering queries and keys reorders rows and columns of the scores in the same way",
         changed(call, **moved),
         lambda output: output[:, :, row.to(output.device)][..., key.to(output.device)],
+        moves=True,
         cause="rows or keys are treated by their position: an index is wrong, or a tile is not computed",
     )
 
@@ -258,6 +260,7 @@ def _permuted_heads(call: Call, generator: torch.Generator) -> Relation | None:
         "reordering batches and heads reorders those of the scores in the same way",
         changed(call, **moved),
         lambda output: output[batch.to(output.device)][:, head.to(output.device)],
+        moves=True,
         cause="a wrong head or batch is read, of the codes or of the scales",
     )
 

@@ -175,6 +175,7 @@ def _scaled_rows(call: Call) -> Relation | None:
                 f"x times {factor:g} with eps times {factor * factor:g} leaves the output as it is",
                 changed(call, x=scaled, eps=call.scalar("eps") * factor * factor),
                 lambda output: output,
+                moves=True,
                 cause="eps is not the one that was asked for, or is added in another place",
             )
     return None
@@ -220,6 +221,7 @@ def _permuted_rows(call: Call, generator: torch.Generator) -> Relation | None:
         "reordering the rows of x reorders those of the output in the same way",
         changed(call, x=placed(x[order], x)),
         lambda output: output[order.to(output.device)],
+        moves=True,
         cause="a row index is wrong, or rows are treated by their position",
     )
 
@@ -235,6 +237,7 @@ def _permuted_columns(call: Call, generator: torch.Generator) -> Relation | None
         "reordering the columns of x together with the weights reorders those of the output in the same way",
         changed(call, **moved),
         lambda output: output[:, order.to(output.device)],
+        moves=True,
         cause="columns are treated by their position: the sum does not take all, or a weight is another's",
     )
 

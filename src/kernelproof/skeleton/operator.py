@@ -104,6 +104,7 @@ class Gelu:
                 "reordering x reorders y in the same way",
                 changed(call, x=placed(x.flatten()[order].reshape(x.shape), x)),
                 lambda y: y.flatten()[order.to(y.device)].reshape(y.shape),
+                moves=True,
                 cause="an element is treated by its position: an index is wrong, or a tail is left out",
             ),
         ]
