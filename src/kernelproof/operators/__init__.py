@@ -267,6 +267,8 @@ def _import(module: str, root: Path) -> ModuleType:
 def relations_of(operator: Operator, case: Case, call: Call, generator: torch.Generator) -> list[Relation]:
     """The relations of an operator for a call of a case; none for an operator that states none.
 
+    The generator that the call's inputs were drawn from will do; relations are then repeatable with the case.
+
     Raises KernelproofError, with the relation's name, for one whose call is not of the base's kind.
     """
     stated = getattr(operator, "relations", None)
