@@ -529,6 +529,8 @@ def two_by_two(
         (math.nan, 1.0, {}, True),
         (math.inf, 1.0, {}, True),
         (math.nan, 1.0, {"where": torch.tensor([[True, True], [False, True]])}, False),
+        (0.0, 1.0, {"bound": 0.0}, False),
+        (2.0**-21, 1.0, {"bound": 0.0}, True),
         (0.0, 1.0, {"exact": True}, False),
         (2.0**-21, 1.0, {"exact": True}, True),
         (math.nan, 1.0, {"exact": True}, True),

@@ -204,7 +204,8 @@ def _broken(
     if relation.exact:
         text += ", which holds bit for bit"
     elif math.isfinite(is_) and math.isfinite(follows):
-        text += f", {abs(is_ - follows):.3g} apart, {abs(is_ - follows) / most:.3g} times the limit of {most:.3g}"
+        times = f"{abs(is_ - follows) / most:.3g} times the limit" if most else "more than the limit"
+        text += f", {abs(is_ - follows):.3g} apart, {times} of {most:.3g}"
     cause = _why_broken(relation, got, base, wanted, bad)
     return f"{text}. Likely cause: {cause}" if cause else text
 
