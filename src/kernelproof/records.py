@@ -194,7 +194,7 @@ class Case:
 
 
 # Criteria: what a failure is a failure of (kernelproof.judge says what they mean).
-BOUND, RMS, BIAS, EXACT = "bound", "rms", "bias", "exact"
+BOUND, RMS, BIAS, EXACT, RELATION = "bound", "rms", "bias", "exact", "relation"
 UNWRITTEN, NONFINITE, GUARD_BANDS, INPUTS = "unwritten", "nonfinite", "guard_bands", "inputs"
 
 
