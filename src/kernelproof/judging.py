@@ -103,9 +103,9 @@ class Judge:
         """The input families of an operator, the default first."""
         return list(self._ask("families", module))
 
-    def sanity_names(self, module: str, case: Case) -> list[str]:
-        """The exact calls in the data type and options of a case."""
-        return list(self._ask("sanity_names", module, case=_json(case)))
+    def exact_cases(self, module: str, case: Case) -> dict[str, Case]:
+        """The exact calls in the data type and options of a case, by name."""
+        return {name: _case(value) for name, value in self._ask("exact_cases", module, case=_json(case)).items()}
 
     def relations(self, module: str, case: Case) -> list[dict[str, Any]]:
         """The relations of a case: `name`, `claim`, and whether it starts from a base call of its own (`own_base`)."""
@@ -257,8 +257,8 @@ class Chamber:
     def do_families(self) -> list[str]:
         return list(self.operator.families)
 
-    def do_sanity_names(self, case: dict[str, Any]) -> list[str]:
-        return [exact.name for exact in self._sanity(_case(case)).values()]
+    def do_exact_cases(self, case: dict[str, Any]) -> dict[str, Any]:
+        return {name: _json(exact.case) for name, exact in self._sanity(_case(case)).items()}
 
     def do_relations(self, case: dict[str, Any]) -> list[dict[str, Any]]:
         return [

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelproof import records, suite
-from kernelproof.cases import DEFAULT_FAMILY, case_of, select_cases
+from kernelproof.cases import DEFAULT_FAMILY, case_of, select_cases, unsupported
 from kernelproof.errors import (
     KernelproofError,
     RecordError,
@@ -355,7 +355,9 @@ class Climb:
     def _sanity(self) -> str | None:
         ran = []
         for case in _distinct(self.cases):
-            for name in self.session.judge.sanity_names(self.settings.module, case):
+            for name, exact in self.session.judge.exact_cases(self.settings.module, case).items():
+                if unsupported(self.variant, exact):
+                    continue
                 with contextlib.suppress(WorkerRefused):
                     self._run([Job(case, "sanity", name)], self.limits.sanity)
                     ran.append(Job(case, "sanity", name))
