@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -119,20 +120,21 @@ def layout_images(call: Call, directory: Path, generator: torch.Generator | None
         for name, tensor in call.tensors.items()
     }
     for image in images.values():
-        image.path.write_bytes(image.raw.numpy().data)
+        _write(image.path, image.raw)
     return Layout(call, images)
 
 
-def read_back(layout: Layout, suffix: str = OUT_SUFFIX) -> Returned:
-    """What the worker wrote to `<image><suffix>`, compared with what it was given.
+def read_back(layout: Layout, folder: Path | None = None) -> Returned:
+    """What the worker wrote to `<image>.out` in its folder (by default the images'), compared with what it was given.
 
-    Raises TestError when an image is missing or of another size: then the worker, not the kernel, is at fault.
+    Raises TestError when an image is missing, no plain file or of another size: then the worker is at fault, or what
+    the candidate did to its files.
     """
     damage: list[str] = []
     changed: list[str] = []
     output = None
     for name, image in layout.images.items():
-        after = _read(image.path.with_name(image.path.name + suffix), len(image.raw))
+        after = read_file((folder or image.path.parent) / (image.path.name + OUT_SUFFIX), len(image.raw))
         damage += _band_damage(image, after)
         if name == layout.call.outputs[0]:
             output = image.elements(after)
@@ -172,14 +174,33 @@ def _image(name: str, tensor: torch.Tensor, is_output: bool, path: Path, generat
     return image
 
 
-def _read(path: Path, size: int) -> torch.Tensor:
+def read_file(path: Path, size: int) -> torch.Tensor:
+    """A file that a worker handed over, as uint8 [size].
+
+    A candidate may have put anything in its place: a link to another file, a pipe that never ends. Raises TestError
+    unless it is a plain file of that size.
+    """
     try:
-        data = np.fromfile(path, np.uint8)
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            about = os.fstat(stream.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise TestError("what the worker handed over is no plain file", subject=path.name)
+            if about.st_size != size:
+                message = f"the worker handed over {about.st_size} bytes instead of {size}"
+                raise TestError(message, subject=path.name)
+            data = np.fromfile(stream, np.uint8, size)
     except OSError as error:
         raise TestError(f"the worker handed over no image: {error}", subject=path.name) from error
     if len(data) != size:
         raise TestError(f"the worker handed over {len(data)} bytes instead of {size}", subject=path.name)
     return torch.from_numpy(data)
+
+
+def _write(path: Path, raw: torch.Tensor) -> None:
+    """Write an image, and not through a link that a candidate left in its place."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o600), "wb") as stream:
+        stream.write(raw.numpy().data)
 
 
 def _band_damage(image: Image, after: torch.Tensor) -> list[str]:

@@ -73,6 +73,7 @@ def candidate(name: str) -> dict[str, Any]:
 class CallFiles:
     """A call as images, without torch, and the result that it should give."""
 
+    folder: Path  # of its images, and the worker's own
     arguments: dict[str, Any]
     expected: np.ndarray[Any, Any]
 
@@ -98,7 +99,7 @@ def rmsnorm_call(folder: Path, rows: int = 6, cols: int = 10) -> CallFiles:
         "y": image(folder, "y", poison),
         "eps": 1e-5,
     }
-    return CallFiles(arguments, expected)
+    return CallFiles(folder, arguments, expected)
 
 
 def image(folder: Path, name: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from kernelproof.images import Layout, Returned
     from kernelproof.judge import ErrorHistogram
     from kernelproof.operators import Call, Operator, Reference
+    from kernelproof.sandbox import Isolation
     from kernelproof.supervisor import Worker, WorkerHost
 
 RUNGS = ("build", "load", "launch", "sanity", "correctness", "determinism")
@@ -80,8 +81,9 @@ class Resources:
         if (with_torch, threads) not in self._hosts:
             scratch = self.scratch / f"host-{len(self._hosts)}"
             scratch.mkdir(parents=True, exist_ok=True)
-            host = WorkerHost(device=variant.device, needs_torch=with_torch, scratch=scratch, threads=threads)
-            self._hosts[with_torch, threads] = host
+            self._hosts[with_torch, threads] = WorkerHost(
+                device=variant.device, needs_torch=with_torch, scratch=scratch, threads=threads, private=[self.scratch]
+            )
         return self._hosts[with_torch, threads]
 
     def operator(self, module: str, root: Path) -> Operator:
@@ -187,6 +189,7 @@ class Climb:
         self.barred: str | None = None  # why nothing more is run
         self.not_run = False  # barred through no fault of the variant
         self.crashes = 0
+        self.isolation: Isolation | None = None  # of its workers, the least of what they achieved
         self._worker: Worker | None = None
         self._images = session.resources.scratch / f"{variant.operator}-{variant.name}"
 
@@ -369,7 +372,11 @@ class Climb:
     def _ready_worker(self) -> Worker:
         """A live worker that has loaded the variant."""
         if self._worker is None or not self._worker.alive:
-            self._worker = self.session.host(self.variant).spawn(self.log)
+            self._images.mkdir(exist_ok=True)
+            self._worker = self.session.host(self.variant).spawn(self.log, readable=[self._images])
+            achieved = self._worker.isolation
+            if self.isolation is None or len(achieved.refused) < len(self.isolation.refused):
+                self.isolation = achieved
             library = self.built.library if self.built else None
             candidate = {
                 "abi": self.variant.abi,
@@ -390,14 +397,19 @@ class Climb:
         layout = images.layout_images(call, self._images)
         try:
             reply = worker.request(
-                "run", timeout_s=limit_s, arguments=layout.spec, outputs=list(call.outputs), repeats=repeats
+                "run",
+                timeout_s=limit_s,
+                room_bytes=sum(len(image.raw) for image in layout.images.values()),
+                arguments=layout.spec,
+                outputs=list(call.outputs),
+                repeats=repeats,
             )
         except WorkerError as error:
             _blame_a_full_disk(self._images, layout)
             if self.variant.device == "cuda" and isinstance(error, WorkerReplyError):
                 self.leave()  # an error can leave the whole CUDA context unusable
             raise
-        return images.read_back(layout), reply
+        return images.read_back(layout, worker.scratch), reply
 
     def leave(self) -> None:
         """End the worker."""
@@ -505,6 +517,8 @@ class Climb:
             fresh_seed=self.session.resources.fresh_seed,
             build_signature=self.built.signature if self.built else None,
         )
+        if self.isolation is not None:
+            record.isolation, record.refused = self.isolation.level, self.isolation.refused
         if self.histogram is not None:
             from kernelproof import judge
 
