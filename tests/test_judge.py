@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -350,6 +351,29 @@ def test_a_missing_or_short_image_is_the_workers_fault(tmp_path: Path) -> None:
     (tmp_path / "v.img.out").write_bytes(b"x")
     with pytest.raises(TestError, match="1 bytes instead of"):
         images.read_back(layout)
+
+
+@pytest.mark.parametrize(
+    ("put", "words"), [("link", "no image"), ("pipe", "no plain file"), ("folder", "no image|plain")]
+)
+def test_what_lies_in_an_images_place_is_not_followed(tmp_path: Path, put: str, words: str) -> None:
+    """A link would lead the judge to another file, and a pipe would have it wait for ever."""
+    call, output = correct_output(case_of())
+    layout = images.layout_images(call, tmp_path)
+    write_back(layout, output)
+    path = tmp_path / "v.img.out"
+    path.rename(tmp_path / "elsewhere")
+    {"link": lambda: path.symlink_to("elsewhere"), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[put]()
+    with pytest.raises(TestError, match=words):
+        images.read_back(layout)
+
+
+def test_images_are_not_written_through_a_link(tmp_path: Path) -> None:
+    call, _ = correct_output(case_of())
+    (tmp_path / "v.img").symlink_to("record.json")
+    with pytest.raises(TestError, match="a link was put"):
+        images.layout_images(call, tmp_path)
+    assert not (tmp_path / "record.json").exists()
 
 
 # --- words and figures ------------------------------------------------------------------------------------------------

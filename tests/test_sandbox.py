@@ -264,6 +264,16 @@ def test_a_filter_is_one_that_the_kernel_takes(machine: str, abi: int) -> None:
     assert program[-1] == (sandbox.RETURN, 0, 0, sandbox.RET_ALLOW)
 
 
+def test_memory_can_be_hidden_from_other_processes_of_the_user(plan: Plan) -> None:
+    def inside() -> list[int]:
+        prctl, get_dumpable = ctypes.CDLL(None).prctl, 3
+        before = prctl(get_dumpable, 0, 0, 0, 0)
+        sandbox.hide_memory()
+        return [before, prctl(get_dumpable, 0, 0, 0, 0)]
+
+    assert confined(plan, inside, landlock_abi=0, seccomp=False)[1][1] == 0
+
+
 def test_as_a_program_it_says_what_is_achieved_here() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "kernelproof.sandbox"],

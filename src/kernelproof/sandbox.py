@@ -151,8 +151,7 @@ def _limit_tasks() -> None:
 def _drop_capabilities() -> None:
     """Give up every capability; with no_new_privs no program gives one back."""
     _LIBC.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-    header = (ctypes.c_uint32 * 2)(LINUX_CAPABILITY_VERSION_3, 0)
-    _check(_LIBC.capset(header, (ctypes.c_uint32 * 6)()))
+    _check(_LIBC.capset(struct.pack("=Ii", LINUX_CAPABILITY_VERSION_3, 0), bytes(24)))
 
 
 # --- Landlock ---------------------------------------------------------------------------------------------------------
@@ -170,6 +169,13 @@ READ = EXECUTE | READ_FILE | READ_DIR
 OF_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV  # what a rule may say of a file
 NET_BIND_TCP, NET_CONNECT_TCP = 1 << 0, 1 << 1  # ABI 4
 SCOPE_ABSTRACT_UNIX_SOCKET, SCOPE_SIGNAL = 1 << 0, 1 << 1  # ABI 6
+
+
+RULE = struct.Struct("=Qi")  # struct landlock_path_beneath_attr, which is packed
+# The same `syscall` with its types fixed: a hundred rules are usual, and each worker adds them.
+_ADD_RULE = ctypes.CFUNCTYPE(
+    ctypes.c_long, ctypes.c_long, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint, use_errno=True
+)(("syscall", _LIBC))
 
 
 def kernel_abi() -> int:
@@ -209,19 +215,27 @@ def _rules(plan: Plan) -> Iterator[tuple[str, int]]:
     yield plan.scratch, (ALL_OF_ABI_1 | REFER | TRUNCATE) & ~(MAKE_CHAR | MAKE_BLOCK)
 
 
-def _around(excluded: Sequence[str], folder: str = "/") -> Iterator[tuple[str, int]]:
+def _around(excluded: Sequence[str]) -> Iterator[tuple[str, int]]:
     """The largest folders, and files, that together hold everything but the excluded folders, to read."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            path = entry.path
-            if path in excluded or entry.is_symlink():
-                continue
-            if any(other.startswith(f"{path}/") for other in excluded):
-                yield from _around(excluded, path)
-            elif entry.is_dir():
-                yield path, READ
-            elif entry.is_file():
-                yield path, READ & OF_A_FILE
+    closed = set(excluded)
+    listed = {parent for path in excluded for parent in _parents(path)}
+    for folder in listed:
+        if closed.isdisjoint((folder, *_parents(folder))):
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.path in closed or entry.path in listed:
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        yield entry.path, READ
+                    elif entry.is_file(follow_symlinks=False):
+                        yield entry.path, READ & OF_A_FILE
+
+
+def _parents(path: str) -> Iterator[str]:
+    """The folders that a path lies in, up to the root."""
+    while path != "/":
+        path = os.path.dirname(path)
+        yield path
 
 
 def _allow(ruleset: int, path: str, access: int) -> None:
@@ -231,8 +245,7 @@ def _allow(ruleset: int, path: str, access: int) -> None:
     except (FileNotFoundError, PermissionError, NotADirectoryError):
         return
     try:
-        rule = struct.pack("=Qi", access, descriptor)
-        _check(_syscall(LANDLOCK_ADD_RULE, ruleset, LANDLOCK_RULE_PATH_BENEATH, rule, 0))
+        _check(_ADD_RULE(LANDLOCK_ADD_RULE, ruleset, LANDLOCK_RULE_PATH_BENEATH, RULE.pack(access, descriptor), 0))
     finally:
         os.close(descriptor)
 
@@ -384,10 +397,10 @@ def _if_argument(
 
 
 @functools.cache
-def _assembled(machine: str, landlock_abi: int, pid: int) -> tuple[int, bytes]:
+def _assembled(machine: str, landlock_abi: int, pid: int) -> tuple[int, ctypes.Array[ctypes.c_char]]:
     """A filter as the kernel takes it: how many instructions, and their bytes."""
     program = filter_program(machine, landlock_abi, pid)
-    return len(program), b"".join(struct.pack("=HBBI", *step) for step in program)
+    return len(program), ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in program))
 
 
 def _install_filter(landlock_abi: int) -> bool:
@@ -396,8 +409,7 @@ def _install_filter(landlock_abi: int) -> bool:
     if machine not in AUDIT_ARCH or struct.calcsize("P") != 8:
         return False
     count, program = _assembled(machine, landlock_abi, os.getpid() if landlock_abi < 6 else 0)
-    code = ctypes.create_string_buffer(program)
-    header = struct.pack("@HP", count, ctypes.addressof(code))
+    header = struct.pack("@HP", count, ctypes.addressof(program))
     number = CALLS["seccomp"][list(AUDIT_ARCH).index(machine)]
     result = _syscall(number, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, header)
     if result < 0 and ctypes.get_errno() == errno.EINVAL:  # before 4.17
@@ -418,8 +430,7 @@ def measure(plan: Plan, level: str) -> Isolation:
 
 def _attempts(plan: Plan) -> dict[str, list[Callable[[], object]]]:
     """By what is tried, one call each way: it succeeds, or raises OSError."""
-    beside = str(Path(plan.probe).with_name(f"probe-{os.getpid()}"))
-    link = str(Path(plan.scratch, f"probe-{os.getpid()}"))
+    beside = f"{plan.probe}-{os.getpid()}"
     others = plan.others
     return {
         "writing outside its folder": [
@@ -427,7 +438,6 @@ def _attempts(plan: Plan) -> dict[str, list[Callable[[], object]]]:
             lambda: _opened(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL),
             lambda: os.truncate(plan.probe, os.stat(plan.probe).st_size),
             lambda: _made_folder(beside),
-            lambda: _opened_through(link, plan.probe),
         ],
         "changing modes and times of files": [lambda: _changed_mode(plan.probe)],
         "reading what the run keeps to itself": [lambda: _opened(plan.probe, os.O_RDONLY)],
@@ -474,14 +484,6 @@ def _made_folder(path: str) -> None:
     os.rmdir(path)
 
 
-def _opened_through(link: str, path: str) -> None:
-    os.symlink(path, link)
-    try:
-        _opened(link, os.O_WRONLY)
-    finally:
-        os.unlink(link)
-
-
 def _changed_mode(path: str) -> None:
     before = os.stat(path)
     os.chmod(path, stat.S_IMODE(before.st_mode) ^ stat.S_IXOTH)
@@ -520,8 +522,9 @@ def _connects() -> None:
 
 
 def _has_capabilities() -> None:
-    if "CapEff:\t0000000000000000" in Path("/proc/self/status").read_text():
-        raise PermissionError(errno.EPERM, "none")
+    with open("/proc/self/status", "rb", buffering=0) as status:
+        if b"CapEff:\t0000000000000000" in status.read(1 << 16):
+            raise PermissionError(errno.EPERM, "none")
 
 
 def main() -> None:
