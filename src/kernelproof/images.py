@@ -23,10 +23,10 @@ import numpy as np
 import torch
 
 from kernelproof.errors import TestError
+from kernelproof.loading import handed_over
 from kernelproof.operators import Call, dtype_name
 
 BAND_BYTES = 4096
-OUT_SUFFIX = ".out"
 
 # A quiet NaN is these bits set, whatever the others; by size and kind of the element.
 _QUIET_NAN: dict[torch.dtype, tuple[torch.dtype, int]] = {
@@ -125,8 +125,8 @@ def layout_images(call: Call, directory: Path, generator: torch.Generator | None
     return Layout(call, images)
 
 
-def read_back(layout: Layout, folder: Path | None = None) -> Returned:
-    """What the worker wrote to `<image>.out` in its folder (by default the images'), compared with what it was given.
+def read_back(layout: Layout, folder: Path) -> Returned:
+    """What the worker handed over in its folder (loading.handed_over), compared with what it was given.
 
     Raises TestError when an image is missing, no plain file or of another size: then the worker is at fault, or what
     the candidate did to its files.
@@ -135,7 +135,7 @@ def read_back(layout: Layout, folder: Path | None = None) -> Returned:
     changed: list[str] = []
     output = None
     for name, image in layout.images.items():
-        after = read_file((folder or image.path.parent) / (image.path.name + OUT_SUFFIX), len(image.raw))
+        after = read_file(handed_over(folder, image.path), len(image.raw))
         damage += _band_damage(image, after)
         if name == layout.call.outputs[0]:
             output = image.elements(after)

@@ -269,13 +269,13 @@ class Worker:
         return {}
 
     def run(self, arguments: dict[str, Any], outputs: list[str], repeats: int = 1) -> dict[str, Any]:
-        """Call the candidate `repeats` times on the same inputs and write every image, to `<image>.out` in our folder.
+        """Call the candidate `repeats` times on the same inputs and hand every image over (loading.handed_over).
 
         Each call finds its outputs freshly poisoned. What is handed over is the first call's outputs and the inputs as
         the last call left them. The other calls must give the same bits: `differing` counts those that do not, and
         `first_difference` is [repeat, flat element index] of the first that did not.
         """
-        from kernelproof.loading import load_image, synchronise, to_bytes, unlimited_files
+        from kernelproof.loading import handed_over, load_image, synchronise, to_bytes, unlimited_files
 
         if self.candidate is None:
             raise RuntimeError("nothing is loaded")
@@ -309,8 +309,8 @@ class Worker:
                 first_difference = first_difference or [repeat, place]
         with unlimited_files():
             for name, image in images.items():
-                handed_over = self.scratch / (Path(arguments[name]["image"]).name + ".out")
-                handed_over.write_bytes(to_bytes(first.get(name, image.raw)))
+                path = handed_over(self.scratch, arguments[name]["image"])
+                path.write_bytes(to_bytes(first.get(name, image.raw)))
         return {
             "repeats": repeats,
             "differing": differing,

@@ -18,7 +18,7 @@ import numpy as np
 
 from kernelproof import config, records
 from kernelproof.config import Config
-from kernelproof.loading import Candidate
+from kernelproof.loading import Candidate, handed_over
 from kernelproof.records import BuildRecord, FileHash
 
 HERE = Path(__file__).resolve().parent
@@ -79,7 +79,7 @@ class CallFiles:
 
     def output(self, name: str = "y") -> np.ndarray[Any, Any]:
         """What the worker handed over."""
-        data = Path(self.arguments[name]["image"] + ".out").read_bytes()[BAND_BYTES:-BAND_BYTES]
+        data = handed_over(self.folder, self.arguments[name]["image"]).read_bytes()[BAND_BYTES:-BAND_BYTES]
         return np.frombuffer(data, np.float32).reshape(self.arguments[name]["shape"])
 
     def error(self, name: str = "y") -> float:

@@ -1,4 +1,4 @@
-// Is wrong, and leaves a process that is to write the right result and a record when nobody looks any more.
+// Is wrong, and leaves a process that is to write a record when nobody looks any more.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -18,7 +18,6 @@ const char *launch(const RmsNormArgs &args, void *) {
             std::printf("child %d \n", getpid());
             std::fflush(stdout);
             usleep(700'000);
-            if (FILE *result = std::fopen("y.img.out", "wb")) std::fclose(result);
             if (FILE *record = std::fopen((folder + "/results/test/rmsnorm/forged.json").c_str(), "wb")) {
                 std::fclose(record);
             }
