@@ -5,7 +5,8 @@
 The thresholds of trust.md's criteria are to be held against every backend with seeds that are not used again, and then
 frozen. For each backend and data type this prints the number of cases, refusals and false alarms, and the largest
 |error|/bound (a), RMS ratio (b), bias ratio (c) and suite-bias ratio: above 1 the judge would accuse it. Exit code 1
-when it accuses one. Without --seed the seeds are drawn from the system and printed.
+when it accuses one. Without --seed the seeds are drawn from the system and printed. With --relations every case is also
+held to the relations of its operator (e), in about six times the time.
 """
 
 from __future__ import annotations
@@ -25,11 +26,21 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from kernelproof import baselines, judge
+from kernelproof import baselines, judge, suite
 from kernelproof.config import Precision, Tolerance
 from kernelproof.images import Returned
-from kernelproof.operators import Operator, attention, qkt, rmsnorm
-from kernelproof.records import Case, CaseResult
+from kernelproof.operators import (
+    Call,
+    Operator,
+    Reference,
+    Relation,
+    attention,
+    qkt,
+    reference_after,
+    relations_of,
+    rmsnorm,
+)
+from kernelproof.records import Case, CaseResult, Failure
 
 TOLERANCE = Tolerance(bound_factor=1.0, rms_factor=1.5, bias_case=1 / 16, bias_suite=1 / 64)
 
@@ -110,25 +121,60 @@ def cases(operator: Operator, dtype: str, seeds: list[int]) -> Iterator[Case]:
                     yield Case(operator.name, shape, dims, options, dtype, family, seed)
 
 
-def measure(contender: Contender, dtype: str, seeds: list[int], device: str) -> tuple[list[CaseResult], int]:
+def run(contender: Contender, call: Call, device: str) -> torch.Tensor:
+    """The output of one call. Raises NotImplementedError when the contender refuses it."""
+    inputs = [
+        value.to(device) if isinstance(value, torch.Tensor) else value
+        for name, value in call.arguments.items()
+        if name not in call.outputs
+    ]
+    return contender.function(*inputs)
+
+
+def measure(
+    contender: Contender, dtype: str, seeds: list[int], device: str, relations: bool
+) -> tuple[list[CaseResult], int]:
     """Judge a contender on all cases of a data type: the results, and how many cases it refused."""
     results, refused = [], 0
-    for case in cases(contender.operator, dtype, seeds):
-        call = contender.operator.make_call(case, judge.generator(case))
-        inputs = [
-            value.to(device) if isinstance(value, torch.Tensor) else value
-            for name, value in call.arguments.items()
-            if name not in call.outputs
-        ]
+    operator, precision = contender.operator, judge.resolved(contender.precision, dtype)
+    for case in cases(operator, dtype, seeds):
+        generator = judge.generator(case)
+        call = operator.make_call(case, generator)
         try:
-            output = contender.function(*inputs)
+            output = run(contender, call, device)
         except NotImplementedError:
             refused += 1
             continue
-        reference = contender.operator.reference(call, judge.resolved(contender.precision, dtype), device)
-        result = judge.judge(case, call, reference, Returned(output), TOLERANCE, operator=contender.operator)
+        reference = operator.reference(call, precision, device)
+        result = judge.judge(case, call, reference, Returned(output), TOLERANCE, operator=operator)
+        if relations:
+            stated = relations_of(operator, case, call, generator)
+            result.failures += broken(contender, stated, reference, output, precision, device)
+            result.status = "failed" if result.failures else "passed"
         results.append(result)
     return results, refused
+
+
+def broken(
+    contender: Contender,
+    stated: list[Relation],
+    reference: Reference,
+    output: torch.Tensor,
+    precision: Precision,
+    device: str,
+) -> list[Failure]:
+    """Those of the relations of a call that a contender breaks."""
+    found = []
+    for relation in stated:
+        base_reference, base_output = reference, output
+        if relation.base is not None:
+            base_reference = contender.operator.reference(relation.base, precision, device)
+            base_output = run(contender, relation.base, device)
+        after = reference_after(contender.operator, relation, base_reference, precision, device)
+        got = run(contender, relation.call, device)
+        failure = judge.related(relation, base_reference, base_output, after, got, TOLERANCE)
+        found += [failure] if failure else []
+    return found
 
 
 def worst(results: list[CaseResult], figure: str) -> float:
@@ -143,6 +189,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="the first seed (default: from the system)")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
     parser.add_argument("--operator", choices=sorted(SHAPES), help="only this operator")
+    parser.add_argument("--relations", action="store_true", help="hold every case to the operator's relations as well")
     parser.add_argument("--json", type=Path, help="write the figures of every case here")
     options = parser.parse_args()
     first = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little") >> 1
@@ -160,12 +207,12 @@ def main() -> int:
             continue
         for dtype in contender.dtypes:
             started = time.monotonic()
-            results, refused = measure(contender, dtype, seeds, options.device)
+            results, refused = measure(contender, dtype, seeds, options.device, options.relations)
             wrong = [r for r in results if r.status == "failed"]
             accused += [(contender.name, r) for r in wrong]
-            _, suite = judge.suite_bias(results, TOLERANCE)
-            suites.append(suite or 0.0)
-            figures = [worst(results, f) for f in ("max_bound_ratio", "rms_ratio", "bias_ratio")] + [suite or 0.0]
+            _, ratio = suite.bias(results, TOLERANCE)
+            suites.append(ratio or 0.0)
+            figures = [worst(results, f) for f in ("max_bound_ratio", "rms_ratio", "bias_ratio")] + [ratio or 0.0]
             shown = " ".join(f"{figure:6.3f}" for figure in figures)
             counts = f"{len(results):5} {refused:7} {len(wrong):7}"
             print(f"{contender.name:15} {dtype:9} {counts}  {shown}  {time.monotonic() - started:.1f}", flush=True)

@@ -33,6 +33,7 @@ from kernelproof.records import (
     Probe,
     ProfiledKernel,
     ProfileRecord,
+    PropertyResult,
     Provenance,
     RatioRow,
     Record,
@@ -291,6 +292,19 @@ def case_results(
     return found
 
 
+def properties(dtype: str, failed: str = "") -> list[PropertyResult]:
+    """What is tried between calls, on two cases; `failed` names one that does not hold."""
+    claims = {
+        "new values": "other values in the same memory give their own result",
+        "permuted keys": "reordering keys and values together changes nothing",
+    }
+    return [
+        PropertyResult(name, claim, f"s500-{options}-{dtype}-normal-s88213", "failed" if name == failed else "passed")
+        for name, claim in claims.items()
+        for options in ("bhsd", "causal-bshd")
+    ]
+
+
 def histogram(level: float, over: int = 0) -> Histogram:
     """A skewed bump with its end at `level` of the bound, and `over` elements far above it."""
     edges = [0.0, *(10 ** (exponent / 4) for exponent in range(-24, 13))]
@@ -309,7 +323,8 @@ def histogram(level: float, over: int = 0) -> Histogram:
 
 def rungs(failed: str | None = None, message: str | None = None) -> list[Rung]:
     """The ladder up to and including the rung that failed."""
-    spent = {"build": 0.0, "load": 0.21, "launch": 0.04, "sanity": 0.31, "correctness": 4.2, "determinism": 0.9}
+    spent = {"build": 0.0, "load": 0.21, "launch": 0.04, "sanity": 0.31, "correctness": 4.2}
+    spent |= {"properties": 1.1, "determinism": 0.9}
     found, over = [], False
     for name, seconds in spent.items():
         status = "skipped" if over else "failed" if name == failed else "passed"
@@ -336,6 +351,7 @@ def correct_test(
         verdict="correct",
         rungs=rungs(),
         cases=case_results(dtype, level),
+        properties=properties(dtype),
         bias_suite=2e-6,
         bias_suite_ratio=0.04,
         error_histogram=histogram(level),

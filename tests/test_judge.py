@@ -13,7 +13,7 @@ import pytest
 import torch
 from emulated_flash import Flash
 
-from kernelproof import images, judge
+from kernelproof import images, judge, suite
 from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import TestError
 from kernelproof.images import BAND_BYTES, Returned
@@ -147,17 +147,17 @@ def test_a_bias_too_small_for_one_case_is_found_over_the_suite() -> None:
     wrong = [run(off, case_of(dims, seed=seed)) for seed in range(18)]
     right = [run(Flash(), case_of(dims, seed=seed)) for seed in range(18)]
     assert {r.status for r in wrong} == {"passed"}
-    assert judge.suite_findings(right, TOLERANCE) == []
-    found = judge.suite_findings(wrong, TOLERANCE)
+    assert suite.findings(right, TOLERANCE) == []
+    found = suite.findings(wrong, TOLERANCE)
     assert [f.criterion for f in found] == ["bias"]
     assert "every result is too large" in found[0].message
-    mean, ratio = judge.suite_bias(wrong, TOLERANCE)
+    mean, ratio = suite.bias(wrong, TOLERANCE)
     assert mean == pytest.approx(1 / 25, rel=0.2)
     assert ratio == pytest.approx(64 / 25, rel=0.2)
 
 
 def test_suite_bias_of_nothing_is_nothing() -> None:
-    assert judge.suite_bias([judge.skipped(case_of(), "why")], TOLERANCE) == (None, None)
+    assert suite.bias([judge.skipped(case_of(), "why")], TOLERANCE) == (None, None)
 
 
 # --- unwritten, NaN ---------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_what_begins_at_some_length_is_said_once() -> None:
         result.status = "failed" if seq >= 512 else "passed"
         result.failures = [judge.Failure("nonfinite", "NaN")] if seq >= 512 else []
         results.append(result)
-    found = judge.suite_findings(results, TOLERANCE)
+    found = suite.findings(results, TOLERANCE)
     assert len(found) == 1
     assert found[0].message.startswith("NaN or infinity only from seq = 512 on, smaller cases are right")
 

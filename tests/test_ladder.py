@@ -61,8 +61,14 @@ def test_a_right_kernel_is_correct(tmp_path: Path) -> None:
         ("changes_an_input", "wrong", "sanity", "inputs: the kernel changed its inputs: x"),
         ("one_row_for_all", "wrong", "sanity", "exact calls are wrong"),
         ("forgets_eps", "wrong", "correctness", "bound: .*Likely cause: eps is left out"),
-        ("differs_from_call_to_call", "wrong", "determinism", r"\d of 19 repeats gave other bits"),
+        (
+            "differs_from_call_to_call",
+            "wrong",
+            "determinism",
+            r"\d of 19 repeats gave other bits .* repeat \d at row 0, column \d+: a race",
+        ),
         ("adds_to_what_is_there", "wrong", "sanity", "instead of|nonfinite"),
+        ("recognises_first_values", "wrong", "properties", r"new last values \(other values in the last quarter"),
         ("raises", "wrong", "launch", "this kernel takes no such input"),
         ("segfault", "crashed", "launch", "killed by SIGSEGV in the middle of a call"),
         ("exit_zero", "crashed", "launch", "ended the process with exit code 0 in the middle of a call"),
@@ -76,9 +82,70 @@ def test_a_wrong_kernel_is_named_for_what_it_is(tmp_path: Path, name: str, verdi
     assert re.search(words, found.message or ""), found.message
     assert record.reason == f"{rung}: {found.message}"
     above = record.rungs[record.rungs.index(found) + 1 :]
-    if rung != "correctness":  # after which determinism is looked at all the same
+    if rung not in ("correctness", "properties"):  # what is above these is looked at all the same
         assert {r.status for r in above} <= {"skipped"}
         assert all(r.message and not r.message.startswith("not run") for r in above)  # the status says that already
+
+
+def test_a_result_that_is_remembered_by_its_address_is_found_in_memory_that_is_used_again(tmp_path: Path) -> None:
+    record = climbed(project(tmp_path, "remembers_addresses"), "remembers_addresses")
+    assert record.verdict == "wrong"
+    failed = {found.name for found in record.properties if found.status == "failed"}
+    # Where mappings are given out anew at the same address, earlier rungs see it too.
+    assert failed >= {"new values", "new last values"} or status(record)["sanity"] == "failed"
+
+
+def test_the_quick_level_leaves_properties_and_families_out_and_says_so(tmp_path: Path) -> None:
+    record = climbed(project(tmp_path, "good", level="quick"), "good")
+    assert (record.verdict, record.level, record.trials) == ("correct", "quick", 10)
+    assert list(status(record)) == ["build", "load", "launch", "sanity", "correctness", "determinism"]
+    assert {case.shape for case in record.cases} == {"even"}
+    assert {case.family for case in record.cases} == {"normal"}
+    assert record.fresh_seed in {case.seed for case in record.cases}
+
+
+def test_the_deep_level_finds_and_shrinks_what_no_listed_case_shows(tmp_path: Path) -> None:
+    name = "wrong_beyond_the_listed_widths"
+    assert climbed(project(tmp_path / "default", name), name).verdict == "correct"
+    config = project(tmp_path / "deep", name, level="deep")
+    record = climbed(config, name)
+    assert record.verdict == "wrong"
+    (failed,) = (case for case in record.cases if case.status == "failed")
+    assert failed.dims["cols"] == 102
+    assert record.repeat == f"kernelproof test --operator rmsnorm --variant {name} --case {failed.id}"
+    (again,) = test.run(config, "rmsnorm", [name], tmp_path / "again", failed.id)
+    assert again.verdict == "wrong"
+    assert failed.id in {case.id for case in again.cases}
+
+
+def test_a_case_is_run_again_by_its_id(tmp_path: Path) -> None:
+    config = project(tmp_path, "forgets_eps")
+    wrong = climbed(config, "forgets_eps")
+    assert wrong.repeat
+    case = wrong.repeat.split(" --case ")[1]
+    (again,) = test.run(config, "rmsnorm", ["forgets_eps"], tmp_path / "again", case)
+    assert {found.id for found in again.cases} == {case}
+    before = next(found for found in wrong.cases if found.id == case)
+    assert [f.message for f in again.cases[0].failures] == [f.message for f in before.failures]
+
+
+def test_a_case_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TestError, match="there is no such case; the nearest is odd-float32-normal-s7"):
+        test.run(project(tmp_path, "good"), "rmsnorm", ["good"], tmp_path / "again", "od-float32-normal-s7")
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("sums_in_any_order", "correct"), ("wrong_now_and_then", "wrong")])
+def test_where_bits_are_not_promised_repeats_may_differ_but_must_be_right(
+    tmp_path: Path, name: str, verdict: str
+) -> None:
+    config = project(tmp_path, name)
+    promised = climbed(config, name)
+    assert (promised.verdict, status(promised)["determinism"]) == ("wrong", "failed")
+    object.__setattr__(config.operators["rmsnorm"].variants[name], "deterministic", False)
+    record = climbed(config, name)
+    assert record.verdict == verdict, record.reason
+    if verdict == "wrong":
+        assert re.search(r"repeats gave other bits .* and that one is wrong: bound", record.reason or "")
 
 
 def test_a_crash_in_one_case_leaves_the_others(tmp_path: Path) -> None:
@@ -139,7 +206,7 @@ def test_without_a_gpu_a_cuda_variant_is_not_run_and_says_why(tmp_path: Path, mo
     assert record.reason == "no usable GPU here (NVML sees no GPU)"
     assert record.remedy
     assert status(record) == {"build": "passed"} | dict.fromkeys(
-        ("load", "launch", "sanity", "correctness", "determinism"), "skipped"
+        ("load", "launch", "sanity", "correctness", "properties", "determinism"), "skipped"
     )
 
 

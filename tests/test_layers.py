@@ -17,6 +17,7 @@ NEEDS_TENSORS = {
     "operators",
     "simfp8",
     "judge",
+    "judging",  # its process; the supervisor's end of it has no tensors
     "images",
     "loading",
     "timing",

@@ -12,13 +12,14 @@ Seeds go round. Nothing here depends on the machine or on chance: the same confi
 
 from __future__ import annotations
 
+import difflib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from kernelproof.config import CaseSelection, OperatorConfig, VariantConfig
+from kernelproof.errors import ConfigError
 from kernelproof.records import Case
 
 DEFAULT_FAMILY = "normal"
@@ -51,10 +52,10 @@ def enumerate_cases(
     which: Which = "test",
     *,
     seeds: Sequence[int] = (),
-    root: Path = Path(),
+    families: Sequence[str] = (),
 ) -> list[Case]:
     """The cases that a variant can take; see `select_cases`."""
-    return select_cases(operator, variant, which, seeds=seeds, root=root).cases
+    return select_cases(operator, variant, which, seeds=seeds, families=families).cases
 
 
 def select_cases(
@@ -63,13 +64,14 @@ def select_cases(
     which: Which = "test",
     *,
     seeds: Sequence[int] = (),
-    root: Path = Path(),
+    families: Sequence[str] = (),
+    quick: bool = False,
 ) -> Selection:
     """All cases of an operator for a variant, split into what it can take and what it cannot.
 
-    Order is deterministic and ids are unique. Seeds are the selection's own, else `seeds`. Without families in the
-    configuration the test uses all that the operator has (which imports its module, and with it torch); the benchmark
-    uses only the default family and the first seed, since neither changes the work.
+    Order is deterministic and ids are unique. Seeds and families are the selection's own, else those given. The
+    benchmark uses only the default family and the first seed, since neither changes the work. `quick` keeps no more
+    than the first of the three kinds of cases.
     """
     chosen = operator.test if which == "test" else operator.bench
     numbers = chosen.seeds or list(seeds) or list(FALLBACK_SEEDS)
@@ -77,8 +79,8 @@ def select_cases(
     if which == "bench":
         wanted = _timed(operator, variant, chosen, combinations, numbers[0])
     else:
-        families = chosen.families or _families(operator, root)
-        wanted = _tested(operator, variant, chosen, combinations, families, numbers)
+        families = chosen.families or list(families) or [DEFAULT_FAMILY]
+        wanted = _tested(operator, variant, chosen, combinations, families, numbers, quick)
     selection = Selection()
     for case in _unique(wanted):
         reason = unsupported(variant, case)
@@ -87,6 +89,38 @@ def select_cases(
         else:
             selection.skipped.append(Skipped(case, reason))
     return selection
+
+
+def case_of(operator: OperatorConfig, variant: VariantConfig, id: str, families: Sequence[str]) -> Case:
+    """The case that a record names: of a shape in the configuration, or of one given as `seq=77,heads=2,…`.
+
+    Any seed will do. Raises ConfigError when there is no such case, or the variant does not take it.
+    """
+    what, _, seed = id.rpartition("-s")
+    first = what.split("-")[0]
+    shapes = {first: _dims(first)} if "=" in first else operator.shapes
+    possible = [
+        Case(operator.name, shape, dict(dims), options, dtype, family, int(seed) if seed.isdigit() else 0)
+        for shape, dims in shapes.items()
+        for options in _combinations(operator.test.options)
+        for dtype in dict.fromkeys([*variant.dtypes, *(d for v in operator.variants.values() for d in v.dtypes)])
+        for family in families
+    ]
+    found = next((case for case in possible if case.id == id), None)
+    if found is None:
+        near = difflib.get_close_matches(id, [case.id for case in possible], 1, 0)
+        raise ConfigError(f"there is no such case; the nearest is {near[0] if near else 'none'}", subject=id)
+    if reason := unsupported(variant, found):
+        raise ConfigError(f"{variant.key} {reason}", subject=id)
+    return found
+
+
+def _dims(text: str) -> dict[str, int]:
+    """`seq=77,heads=2` as dimensions."""
+    try:
+        return {name: int(value) for name, value in (part.split("=") for part in text.split(","))}
+    except ValueError:
+        raise ConfigError("is no list of dimensions like heads=2,seq=77", subject=text) from None
 
 
 def unsupported(variant: VariantConfig, case: Case) -> str | None:
@@ -123,6 +157,7 @@ def _tested(
     combinations: list[Options],
     families: Sequence[str],
     seeds: Sequence[int],
+    quick: bool,
 ) -> list[Case]:
     seed_of, dtype_of = itertools.cycle(seeds), itertools.cycle(variant.dtypes)
     main = operator.profile.shape
@@ -136,6 +171,8 @@ def _tested(
     for dtype in variant.dtypes:
         seed = next(seed_of)
         cases += [case(main, options, dtype, default, seed) for options in combinations]
+    if quick:
+        return cases
     covering = _covering(chosen.options)
     for turn, shape in enumerate(s for s in chosen.shapes if s != main):
         seed = next(seed_of)
@@ -175,12 +212,6 @@ def _covering(options: dict[str, list[Any]]) -> list[list[Options]]:
 
 def _combinations(options: dict[str, list[Any]]) -> list[Options]:
     return [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
-
-
-def _families(operator: OperatorConfig, root: Path) -> Sequence[str]:
-    from kernelproof.operators import load
-
-    return load(operator.module, root).families
 
 
 def _unique(cases: list[Case]) -> list[Case]:

@@ -97,6 +97,8 @@ def _parser() -> argparse.ArgumentParser:
 
     test = command("test", "check one or several variants on the staged ladder", _test)
     _select(test, several=True)
+    test.add_argument("--level", choices=["quick", "default", "deep"], help="instead of the configuration's test.level")
+    test.add_argument("--case", metavar="ID", help="one case alone, by its id in a record")
 
     bench = command("bench", "measure all contenders of one operator on one device, or run one variant once", _bench)
     _select(bench)
@@ -249,8 +251,15 @@ def _test(arguments: argparse.Namespace) -> int:
     from kernelproof import test
 
     config = _config(arguments)
-    folder = config.results / "test" / arguments.operator
-    return _each_variant(arguments, "test", lambda name: test.run(config, arguments.operator, [name], folder)[0])
+    if arguments.level:
+        config = dataclasses.replace(config, test=dataclasses.replace(config.test, level=arguments.level))
+    # One case says nothing of the others: its record does not take the place of the variant's.
+    folder = config.results / ("repeated" if arguments.case else "test") / arguments.operator
+
+    def one(name: str) -> Any:
+        return test.run(config, arguments.operator, [name], folder, arguments.case)[0]
+
+    return _each_variant(arguments, "test", one)
 
 
 def _each_variant(arguments: argparse.Namespace, stage: str, run: Callable[[str], Any]) -> int:

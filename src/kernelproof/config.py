@@ -67,6 +67,7 @@ class VariantConfig:
     options: dict[str, list[Any]] = field(default_factory=dict)
     limits: dict[str, list[int]] = field(default_factory=dict)
     gate: bool = False
+    deterministic: bool = True
 
     @property
     def key(self) -> str:
@@ -160,6 +161,7 @@ class TestConfig:
     __test__ = False
 
     seeds: list[int]
+    level: str  # quick, default, deep
     trials: int
     time_limit_s: TimeLimits
     tolerance: Tolerance

@@ -46,7 +46,7 @@ WARM = (
     "import torch",
     "import snakemake.cli, pandas, jinja2, jsonschema, yaml, pytest, tvm_ffi.libinfo, pynvml",
 )
-NEEDED_MODULES = "torch snakemake tvm_ffi ninja numpy pandas jinja2 jsonschema yaml pynvml pytest".split()
+NEEDED_MODULES = "torch snakemake tvm_ffi ninja numpy pandas jinja2 jsonschema yaml pynvml pytest hypothesis".split()
 
 COMPILER_HINT = "install one (Debian, Ubuntu: apt install g++), or name one in CXX"
 NO_CPU_BUILD = "torch's CPU build is not in this machine's package indexes: taking the default build"
@@ -150,6 +150,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--cores", type=int, metavar="N", help="jobs at a time (default: all cores)")
     add("--profile", metavar="NAME", help="a Snakemake profile of workflow/profiles")
     add("--config", action="append", default=[], metavar="KEY=VALUE", help="override one value, e.g. bench.processes=3")
+    add("--level", choices=["quick", "default", "deep"], help="how much is tested (docs/explanation/correctness.md)")
     separator = arguments.index("--") if "--" in arguments else len(arguments)
     options, unknown = parser.parse_known_args(arguments[:separator])
     if unknown:
@@ -161,6 +162,8 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         parser.error("wheelhouse needs a folder to fill")
     if options.command != "wheelhouse" and options.directory:
         parser.error(f"what is {options.directory}?")
+    if options.level:
+        options.config.append(f"test.level={options.level}")
     for entry in options.config:
         if not re.fullmatch(r"[a-zA-Z_][\w-]*\w(\.[\w-]+)*=.*", entry, re.DOTALL):
             parser.error(f"--config {entry}: not of the form key=value, e.g. bench.processes=3")

@@ -71,6 +71,10 @@ class TestError(KernelproofError):
     __test__ = False  # the name begins with Test: keep pytest from collecting it
 
 
+class JudgeError(KernelproofError):
+    """Not the candidate failed but what judges it: the operator's module, a shape that it refuses, the judge itself."""
+
+
 class BenchError(KernelproofError):
     """The bench stage could not run at all."""
 

@@ -27,6 +27,7 @@ from kernelproof.loading import handed_over
 from kernelproof.operators import Call, dtype_name
 
 BAND_BYTES = 4096
+OUT_SUFFIX, DIFFERING_SUFFIX = ".out", ".differing"  # see worker.Worker.run
 
 # A quiet NaN is these bits set, whatever the others; by size and kind of the element.
 _QUIET_NAN: dict[torch.dtype, tuple[torch.dtype, int]] = {
@@ -125,8 +126,10 @@ def layout_images(call: Call, directory: Path, generator: torch.Generator | None
     return Layout(call, images)
 
 
-def read_back(layout: Layout, folder: Path) -> Returned:
+def read_back(layout: Layout, folder: Path, suffix: str = OUT_SUFFIX) -> Returned:
     """What the worker handed over in its folder (loading.handed_over), compared with what it was given.
+
+    The poison of a call that differed is not known here: its output is taken to be written.
 
     Raises TestError when an image is missing, no plain file or of another size: then the worker is at fault, or what
     the candidate did to its files.
@@ -135,14 +138,14 @@ def read_back(layout: Layout, folder: Path) -> Returned:
     changed: list[str] = []
     output = None
     for name, image in layout.images.items():
-        after = read_file(handed_over(folder, image.path), len(image.raw))
+        after = read_file(handed_over(folder, image.path, suffix), len(image.raw))
         damage += _band_damage(image, after)
         if name == layout.call.outputs[0]:
             output = image.elements(after)
         elif name not in layout.call.outputs:
             changed += _changes(image, after)
     assert output is not None
-    return Returned(output, layout.poison, damage, changed)
+    return Returned(output, layout.poison if suffix == OUT_SUFFIX else None, damage, changed)
 
 
 def random_bytes(count: int, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -193,7 +196,8 @@ def read_file(path: Path, size: int) -> torch.Tensor:
     except OSError as error:
         raise TestError(f"the worker handed over no image: {error}", subject=path.name) from error
     if len(data) != size:
-        raise TestError(f"the worker handed over {len(data)} bytes instead of {size}", subject=path.name)
+        found = f"{len(data)} bytes" if len(data) < size else "more bytes"
+        raise TestError(f"the worker handed over {found} instead of {size}", subject=path.name)
     return torch.from_numpy(data)
 
 

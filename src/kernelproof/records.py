@@ -193,6 +193,11 @@ class Case:
         return [self.shape, *options, self.dtype]
 
 
+# Criteria: what a failure is a failure of (kernelproof.judge says what they mean).
+BOUND, RMS, BIAS, EXACT, RELATION = "bound", "rms", "bias", "exact", "relation"
+UNWRITTEN, NONFINITE, GUARD_BANDS, INPUTS = "unwritten", "nonfinite", "guard_bands", "inputs"
+
+
 @dataclass
 class Failure:
     """A criterion that did not hold, and a sentence with the figure, the limit and the place."""
@@ -231,6 +236,17 @@ class CaseResult:
 
 
 @dataclass
+class PropertyResult:
+    """What must hold between calls: a relation of the operator, or memory that is used again. `case` is a case's id."""
+
+    name: str
+    claim: str
+    case: str
+    status: str  # passed, failed
+    message: str | None = None
+
+
+@dataclass
 class Rung:
     """One rung of the staged ladder: `passed`, `failed` or `skipped`, and why."""
 
@@ -265,10 +281,14 @@ class TestRecord(Record):
     verdict: str = NOT_RUN
     rungs: list[Rung] = field(default_factory=list)
     cases: list[CaseResult] = field(default_factory=list)
+    properties: list[PropertyResult] = field(default_factory=list)
     bias_suite: float | None = None
     bias_suite_ratio: float | None = None
     error_histogram: Histogram | None = None
     trials: int = 0
+    level: str = "default"
+    searched: int = 0  # cases that the deep level drew
+    repeat: str | None = None  # the command that runs the first failing case again
     fresh_seed: int | None = None
     build_signature: str | None = None
     junit: str | None = None

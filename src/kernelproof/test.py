@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import functools
 import io
 import os
@@ -34,8 +33,10 @@ LADDER = Path(__file__).resolve().parent / "ladder"
 LOG_LIMIT_BYTES = 64 << 10  # of what a candidate printed: its beginning and its end
 
 
-def run(config: Config, operator: str, names: list[str], output_dir: Path) -> list[TestRecord]:
+def run(config: Config, operator: str, names: list[str], output_dir: Path, case: str | None = None) -> list[TestRecord]:
     """Test variants of one operator one after the other; writes `<name>.json`, `.xml` and `.log` into `output_dir`.
+
+    With a `case`, by the id that a record gives it, every rung is climbed on that case alone.
 
     Calls in one process share a warm worker host, references and the fresh seed. Raises ConfigError for an unknown
     name, and TestError when not the candidate failed but what judges it: the operator's module, or a shape it refuses.
@@ -43,10 +44,10 @@ def run(config: Config, operator: str, names: list[str], output_dir: Path) -> li
     variants = [config.operator(operator).variant(name) for name in names]
     output_dir.mkdir(parents=True, exist_ok=True)
     state = provenance(config.root)
-    return [_test(config, variant, output_dir / f"{variant.name}.json", state) for variant in variants]
+    return [_test(config, variant, output_dir / f"{variant.name}.json", state, case) for variant in variants]
 
 
-def _test(config: Config, variant: VariantConfig, path: Path, state: Provenance) -> TestRecord:
+def _test(config: Config, variant: VariantConfig, path: Path, state: Provenance, case: str | None) -> TestRecord:
     from kernelproof.ladder.climb import Session
 
     started = time.monotonic()
@@ -61,7 +62,7 @@ def _test(config: Config, variant: VariantConfig, path: Path, state: Provenance)
         trust=variant.trust,
     )
     records.write(path, cut_short)
-    with contextlib.closing(Session(config, [variant], _resources())) as session:
+    with contextlib.closing(Session(config, [variant], _resources(), case)) as session:
         record = _climb(session, path)
     record.provenance = state
     record.junit, record.log = (os.path.relpath(path.with_suffix(end), config.root) for end in (".xml", ".log"))
@@ -106,7 +107,7 @@ def _climb(session: Session, path: Path) -> TestRecord:
     junit, written = path.with_suffix(".xml"), io.StringIO()
     plugin = StagePlugin(session)
     failure = _pytest(junit, written, plugin)
-    climb.leave()
+    climb.finish()
     log = path.with_suffix(".log")
     records.atomic_write(log, scrubbed(written.getvalue() + _candidate_output(climb.log)))
     if plugin.fault is not None:
@@ -121,21 +122,12 @@ def _climb(session: Session, path: Path) -> TestRecord:
     return record
 
 
-def _fault_of_ours(error: BaseException, climb: Climb, log: Path) -> Exception:
+def _fault_of_ours(error: BaseException, climb: Climb, log: Path) -> BaseException:
     """The operator's module does not import, refuses a shape, or failed while it made inputs or a reference."""
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if not isinstance(error, KernelproofError):
         return error
-    module = climb.settings.module
-    if isinstance(error, KernelproofError):
-        subject = f"{climb.variant.key}: {error.subject}" if error.subject else climb.variant.key
-        return TestError(error.message, subject=subject, log=error.log or log, hint=error.hint)
-    what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    return TestError(
-        f"nothing was judged, for {module} failed: {what}",
-        subject=climb.variant.key,
-        log=log,
-        hint="mend the operator's module, or the shapes that it is given",
-    )
+    subject = f"{climb.variant.key}: {error.subject}" if error.subject else climb.variant.key
+    return TestError(error.message, subject=subject, log=error.log or log, hint=error.hint)
 
 
 def _pytest(junit: Path, written: io.StringIO, plugin: StagePlugin) -> str | None:

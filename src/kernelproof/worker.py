@@ -24,19 +24,20 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernelproof import sandbox
-from kernelproof.processes import die_with_parent
+from kernelproof.processes import collect_rarely, die_with_parent
 
 if TYPE_CHECKING:
     from kernelproof.loading import Candidate, Image
 
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 FILE_LIMIT_BYTES = 16 << 20  # the largest file a candidate can write, its log included: a disk cannot be filled
+OUT_SUFFIX, DIFFERING_SUFFIX = ".out", ".differing"  # of an image as the first call left it, and as another did
 POISON_FLIP = 0x55  # XORed into every element of every second repeat's output poison
 
 
@@ -51,7 +52,7 @@ def main() -> None:
 def preload(needs_torch: bool) -> None:
     """Import what candidates need. No CUDA call may happen here: a CUDA context does not survive a fork."""
     usual = gc.get_threshold()
-    gc.set_threshold(100_000, 20, 20)  # see kernelproof.__main__
+    collect_rarely()
     import numpy  # noqa: F401
 
     if needs_torch:
@@ -268,14 +269,24 @@ class Worker:
         synchronise(self.candidate.device)
         return {}
 
-    def run(self, arguments: dict[str, Any], outputs: list[str], repeats: int = 1) -> dict[str, Any]:
+    def run(
+        self,
+        arguments: dict[str, Any],
+        outputs: list[str],
+        repeats: int = 1,
+        following: Sequence[dict[str, Any]] = (),
+    ) -> dict[str, Any]:
         """Call the candidate `repeats` times on the same inputs and hand every image over (loading.handed_over).
 
         Each call finds its outputs freshly poisoned. What is handed over is the first call's outputs and the inputs as
-        the last call left them. The other calls must give the same bits: `differing` counts those that do not, and
-        `first_difference` is [repeat, flat element index] of the first that did not.
+        the last call left them. The other calls should give the same bits: `differing` counts those that do not,
+        `first_difference` is [repeat, flat element index] of the first that did not, and its images are handed over
+        too, to `<image>.differing`.
+
+        The arguments of `following` calls are laid out like the first one's; their images are put into the same
+        memory, one after another, and handed over in the same way.
         """
-        from kernelproof.loading import handed_over, load_image, synchronise, to_bytes, unlimited_files
+        from kernelproof.loading import load_image, synchronise
 
         if self.candidate is None:
             raise RuntimeError("nothing is loaded")
@@ -285,12 +296,10 @@ class Worker:
             for name, value in arguments.items()
             if isinstance(value, dict)
         }
-        values = {name: images[name].view if name in images else value for name, value in arguments.items()}
         poison = {name: _copy(images[name].raw) for name in outputs}
         synchronise(device)
         started = time.monotonic()
-        self.call(values, images, outputs)
-        synchronise(device)
+        self.call(arguments, images, outputs)
         duration_s = time.monotonic() - started
         first = {name: _copy(images[name].raw) for name in outputs}
         first_bits = {name: _copy(_bits(images[name].view)) for name in outputs}
@@ -300,17 +309,20 @@ class Worker:
                 images[name].raw[...] = poison[name]
                 if repeat % 2 == 1:  # other poison, so that a result which hangs on it shows
                     _bits(images[name].view).__ixor__(POISON_FLIP)
-            self.call(values, images, outputs)
-            synchronise(device)
+            self.call(arguments, images, outputs)
             places = [_first_difference(_bits(images[name].view), first_bits[name]) for name in outputs]
             place = next((p for p in places if p is not None), None)
             if place is not None:
                 differing += 1
-                first_difference = first_difference or [repeat, place]
-        with unlimited_files():
+            if place is not None and first_difference is None:
+                first_difference = [repeat, place]
+                self.hand_over(arguments, {name: image.raw for name, image in images.items()}, DIFFERING_SUFFIX)
+        self.hand_over(arguments, {name: first.get(name, image.raw) for name, image in images.items()})
+        for others in following:
             for name, image in images.items():
-                path = handed_over(self.scratch, arguments[name]["image"])
-                path.write_bytes(to_bytes(first.get(name, image.raw)))
+                image.raw[...] = _bytes_like(image.raw, others[name]["image"])
+            self.call(others, images, outputs)
+            self.hand_over(others, {name: image.raw for name, image in images.items()})
         return {
             "repeats": repeats,
             "differing": differing,
@@ -318,8 +330,27 @@ class Worker:
             "duration_s": duration_s,
         }
 
-    def call(self, values: dict[str, Any], images: dict[str, Image], outputs: list[str]) -> None:
-        """One call: with all arguments, or without the outputs when the candidate returns them."""
+    def hand_over(self, arguments: dict[str, Any], raw: dict[str, Any], suffix: str = OUT_SUFFIX) -> None:
+        from kernelproof.loading import handed_over, to_bytes, unlimited_files
+
+        with unlimited_files():
+            for name, data in raw.items():
+                handed_over(self.scratch, arguments[name]["image"], suffix).write_bytes(to_bytes(data))
+
+    def call(self, arguments: dict[str, Any], images: dict[str, Image], outputs: list[str]) -> None:
+        """One call, until its work is done: with all arguments, or without the outputs when the candidate returns them.
+
+        Images take the place of the arguments that describe them.
+        """
+        from kernelproof.loading import synchronise
+
+        assert self.candidate is not None
+        assert self.function is not None
+        values = {name: images[name].view if name in images else value for name, value in arguments.items()}
+        self._call(values, images, outputs)
+        synchronise(self.candidate.device)
+
+    def _call(self, values: dict[str, Any], images: dict[str, Image], outputs: list[str]) -> None:
         assert self.candidate is not None
         assert self.function is not None
         if self.candidate.passing == "destination":
@@ -347,6 +378,18 @@ def _first_lines(text: str, most: int = 12) -> str:
 
 def _copy(raw: Any) -> Any:
     return raw.copy() if hasattr(raw, "copy") else raw.clone()
+
+
+def _bytes_like(raw: Any, path: str) -> Any:
+    """A file's bytes as NumPy or torch holds an image's, on the CPU."""
+    import numpy as np
+
+    data = np.fromfile(path, np.uint8)
+    if isinstance(raw, np.ndarray):
+        return data
+    import torch
+
+    return torch.from_numpy(data)
 
 
 def _bits(view: Any) -> Any:

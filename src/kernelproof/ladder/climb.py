@@ -1,8 +1,8 @@
 """What each rung of the ladder does, and what a variant's way up it amounts to.
 
-The candidate runs in worker processes; the reference is computed here, from the seed, and never leaves this process.
-torch takes two seconds to import, so it is imported when a result must first be judged, while the worker host starts,
-and not at all for a variant that cannot run on this machine.
+Everything that a rung needs of the candidate is run first, in worker processes; then the worker ends, and only then are
+references computed and results judged, in the judge's process. This process has neither candidates nor references: it
+draws the seed, keeps the time and writes the verdict.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import importlib.metadata
 import json
 import math
 import os
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import records
-from kernelproof.cases import select_cases
+from kernelproof import records, suite
+from kernelproof.cases import DEFAULT_FAMILY, case_of, select_cases
 from kernelproof.errors import (
     KernelproofError,
     RecordError,
@@ -34,23 +35,34 @@ from kernelproof.errors import (
     WorkerTimeout,
     describe_exit,
 )
-from kernelproof.records import BuildRecord, Case, CaseResult, Failure, FileHash, Rung, TestRecord
+from kernelproof.judging import Job, Judge, LaidOut
+from kernelproof.records import (
+    BuildRecord,
+    Case,
+    CaseResult,
+    Failure,
+    FileHash,
+    Histogram,
+    PropertyResult,
+    Rung,
+    TestRecord,
+)
 
 if TYPE_CHECKING:
-    from kernelproof.config import Config, OperatorConfig, VariantConfig
-    from kernelproof.images import Layout, Returned
-    from kernelproof.judge import ErrorHistogram
-    from kernelproof.operators import Call, Operator, Reference
+    from kernelproof.config import Config, OperatorConfig, Precision, Tolerance, VariantConfig
     from kernelproof.sandbox import Isolation
     from kernelproof.supervisor import Worker, WorkerHost
 
-RUNGS = ("build", "load", "launch", "sanity", "correctness", "determinism")
+RUNGS = ("build", "load", "launch", "sanity", "correctness", "properties", "determinism")
+# What these need of the candidate is run before any of it is judged.
+COLLECTED = ("correctness", "properties", "determinism")
+SUITE, SEARCH = "all cases together", "the search"
 CRASHES_ALLOWED = 2  # after that many the remaining cases are not run
 REPEATED_CASES = 3
+QUICK_TRIALS = 10
 THREADS = 4  # of a CPU candidate: enough for races to show, few enough for tests to run beside each other
 CPU_REPEATED_ELEMENTS = 40_000  # product of the dimensions: a hundred calls of a naive CPU kernel take a second or two
 SPACE_BYTES = 1 << 20  # with less than this free, besides its results, a worker's failure proves nothing
-REFERENCES_KEPT_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -61,16 +73,24 @@ class Outcome:
     message: str = ""
 
 
+@dataclass(frozen=True)
+class Handed:
+    """What a worker was told of the first of its calls, what it answered, and how long it took."""
+
+    laid: LaidOut
+    reply: dict[str, Any]
+    duration_s: float
+
+
 class Resources:
-    """What every variant that one process tests can share: worker hosts, operators, references, the fresh seed."""
+    """What every variant that one process tests can share: worker hosts, the judge, the fresh seed."""
 
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
         # Drawn after the build, so that no kernel can have been made for it.
         self.fresh_seed = int.from_bytes(os.urandom(4), "little") >> 1
         self._hosts: dict[tuple[bool, int], WorkerHost] = {}
-        self._operators: dict[tuple[str, Path], Operator] = {}
-        self._prepared: dict[str, tuple[Call, Reference, int]] = {}
+        self._judges: dict[Path, Judge] = {}
 
     def host(self, variant: VariantConfig, threads: int) -> WorkerHost:
         """A warm worker host with what the variant needs; the first call starts it, and does not wait."""
@@ -86,48 +106,34 @@ class Resources:
             )
         return self._hosts[with_torch, threads]
 
-    def operator(self, module: str, root: Path) -> Operator:
-        """An operator's module (imports torch)."""
-        if (module, root) not in self._operators:
-            from kernelproof import operators
-
-            self._operators[module, root] = operators.load(module, root)
-        return self._operators[module, root]
-
-    def prepare(self, operator: Operator, variant: VariantConfig, case: Case) -> tuple[Call, Reference]:
-        """Inputs and reference of a case; kept, since the variants and baselines of an operator share them.
-
-        The reference of a CUDA variant is computed on the GPU, in float64 there as well.
-        """
-        from kernelproof import judge
-
-        precision = judge.resolved(variant.precision, case.dtype)
-        key = repr((id(operator), case, dataclasses.astuple(precision), variant.device))
-        if key not in self._prepared:
-            call = operator.make_call(case, judge.generator(case))
-            reference = operator.reference(call, precision, variant.device)
-            size = sum(tensor.nbytes for tensor in (*call.tensors.values(), reference.output, reference.bound))
-            while self._prepared and size + sum(kept for _, _, kept in self._prepared.values()) > REFERENCES_KEPT_BYTES:
-                self._prepared.pop(next(iter(self._prepared)))
-            self._prepared[key] = (call, reference, size)
-        call, reference, _ = self._prepared[key]
-        return call, reference
+    def judge(self, root: Path) -> Judge:
+        """The judge of a project's operators; the first call starts it, and does not wait."""
+        if root not in self._judges:
+            self._judges[root] = Judge(root, self.scratch)
+        return self._judges[root]
 
     def close(self) -> None:
-        """End every host, and with them every worker."""
+        """End every host, and with them every worker, and the judges."""
         for host in self._hosts.values():
             host.close()
+        for judge in self._judges.values():
+            judge.close()
         self._hosts.clear()
+        self._judges.clear()
 
 
 class Session:
     """One run of the ladder: the configuration and the variants that climb."""
 
-    def __init__(self, config: Config, variants: list[VariantConfig], resources: Resources) -> None:
+    def __init__(
+        self, config: Config, variants: list[VariantConfig], resources: Resources, only: str | None = None
+    ) -> None:
         self.config = config
         self.resources = resources
+        self.only = only  # the id of the one case that is to be tested
         self.root = config.root.resolve()
         self.climbs = [Climb(self, variant) for variant in variants]
+        self._families: dict[str, list[str]] = {}
         self._current: Climb | None = None
 
     @functools.cached_property
@@ -146,19 +152,24 @@ class Session:
         cores = len(os.sched_getaffinity(0))
         return self.resources.host(variant, min(THREADS, cores, self.config.bench.cpu_threads or cores))
 
-    def operator(self, variant: VariantConfig) -> Operator:
-        """The variant's operator (imports torch)."""
-        return self.resources.operator(self.config.operator(variant.operator).module, self.root)
+    @property
+    def judge(self) -> Judge:
+        """The judge, started if it is not."""
+        return self.resources.judge(self.root)
 
-    def prepare(self, variant: VariantConfig, case: Case) -> tuple[Call, Reference]:
-        """Inputs and reference of a case."""
-        return self.resources.prepare(self.operator(variant), variant, case)
+    def families(self, variant: VariantConfig) -> list[str]:
+        """The input families of the variant's operator, where the configuration does not choose some."""
+        settings = self.config.operator(variant.operator)
+        if not settings.test.families and settings.module not in self._families:
+            self._families[settings.module] = self.judge.families(settings.module)
+        return settings.test.families or self._families[settings.module]
 
     def start(self) -> None:
-        """Start the hosts that will be needed, so that their imports run beside ours."""
+        """Start the judge and the hosts that will be needed, so that their imports run beside one another."""
         for climb in self.climbs:
             if climb.variant.device == "cpu" or self.gpu[0]:
                 self.host(climb.variant)
+                assert self.judge
 
     def enter(self, climb: Climb) -> None:
         """Tests of `climb` begin: the worker of the variant before it ends."""
@@ -183,15 +194,32 @@ class Climb:
         self.log = session.resources.scratch / f"{variant.operator}-{variant.name}.log"
         self.rungs: dict[str, Rung] = {}
         self.results: list[CaseResult] = []
-        self.histogram: ErrorHistogram | None = None
+        self.properties_found: list[PropertyResult] = []
+        self.histogram: Histogram | None = None
         self.built: BuildRecord | None = None
         self.ended: str | None = None  # crashed, hung: decided by how the process ended and not by a result
         self.barred: str | None = None  # why nothing more is run
         self.not_run = False  # barred through no fault of the variant
         self.crashes = 0
         self.isolation: Isolation | None = None  # of its workers, the least of what they achieved
+        self.selected: dict[str, list[str]] | None = None  # ids of the cases that are asked for, by rung; None: all
+        self.searched = 0  # cases that the deep level drew
+        self._collected = False
+        self._handed: dict[tuple[str, str], Handed | KernelproofError] = {}  # by rung and case
         self._worker: Worker | None = None
         self._images = session.resources.scratch / f"{variant.operator}-{variant.name}"
+
+    @property
+    def trials(self) -> int:
+        """How often a case is repeated."""
+        settings = self.session.config.test
+        return min(settings.trials, QUICK_TRIALS) if settings.level == "quick" else settings.trials
+
+    @property
+    def searches(self) -> bool:
+        """Whether cases are drawn for it that nobody listed."""
+        settings = self.session.config.test
+        return settings.level == "deep" and self.variant.role == "variant" and not self.session.only
 
     @functools.cached_property
     def cases(self) -> list[Case]:
@@ -199,15 +227,44 @@ class Climb:
         if self._bar_of_device():
             return []
         session = self.session
+        if session.only:
+            return [case_of(self.settings, self.variant, session.only, session.families(self.variant))]
         seeds = [*session.config.test.seeds, session.resources.fresh_seed]
-        selection = select_cases(self.settings, self.variant, seeds=seeds, root=session.root)
+        families = session.families(self.variant)
+        quick = session.config.test.level == "quick"
+        selection = select_cases(self.settings, self.variant, seeds=seeds, families=families, quick=quick)
         self.results += [_skipped(left_out.case, left_out.reason) for left_out in selection.skipped]
         return _with_fresh_seed(selection.cases, self.settings.profile.shape, session.resources.fresh_seed)
 
     @functools.cached_property
+    def property_cases(self) -> list[Case]:
+        """What the properties are tried on: two cases of each data type that differ in every option, on fresh seeds."""
+        if self.session.only:
+            return self.cases
+        seed = self.session.resources.fresh_seed
+        shapes = [self.settings.test.family_shape, self.settings.profile.shape]
+        found = []
+        for dtype in dict.fromkeys(case.dtype for case in self.cases):
+            mine = sorted(
+                (case for case in self.cases if case.dtype == dtype),
+                key=lambda case: shapes.index(case.shape) if case.shape in shapes else len(shapes),
+            )
+            shape = [case for case in mine if case.shape == mine[0].shape]
+            chosen = {json.dumps(case.options): case for case in (shape[0], _most_different(shape[0], shape))}
+            found += [dataclasses.replace(case, family=self._family, seed=seed) for case in chosen.values()]
+        return found
+
+    @property
+    def _family(self) -> str:
+        families = self.session.families(self.variant)
+        return DEFAULT_FAMILY if DEFAULT_FAMILY in families else families[0]
+
+    @functools.cached_property
     def repeated_cases(self) -> list[Case]:
         """Those of the cases that are repeated."""
-        return _repeated(self.cases, self.settings, self.variant.device) if self.cases else []
+        if self.session.only or not self.cases:
+            return self.cases
+        return _repeated(self.cases, self.settings, self.variant.device)
 
     # --- rungs
 
@@ -238,7 +295,17 @@ class Climb:
 
     def suite(self) -> Outcome:
         """What only shows over all cases together."""
-        return self._step("correctness", self._suite, "all cases together")
+        return self._step("correctness", self._suite, SUITE)
+
+    def deep(self) -> Outcome:
+        """The deep level's search for a case that fails."""
+        return self._step("correctness", self._deep, SEARCH)
+
+    def properties(self, case: Case | None) -> Outcome:
+        """What must hold between calls: the operator's relations, and that memory may be used again."""
+        if case is None:
+            return self._step("properties", lambda: "there is no case that it takes")
+        return self._step("properties", lambda: self._properties(case), case.id)
 
     def determinism(self, case: Case | None) -> Outcome:
         """Repeats of one case on the same inputs, under alternating poison, give the same bits."""
@@ -273,17 +340,14 @@ class Climb:
         return None
 
     def _load(self) -> str | None:
-        self.session.host(self.variant)
-        self.session.operator(self.variant)  # imports torch, while the host's process does its own imports
         self._ready_worker()
         return None
 
     def _launch(self) -> str | None:
         refused: WorkerRefused | None = None
         for case in sorted(self.cases, key=_elements):
-            call, _ = self.session.prepare(self.variant, case)
             try:
-                self._run(call, self.limits.launch)
+                self._run([Job(case)], self.limits.launch)
                 return None
             except WorkerRefused as error:
                 refused = error
@@ -292,80 +356,108 @@ class Climb:
         return "there is no case that it takes"
 
     def _sanity(self) -> str | None:
-        from kernelproof import judge
-
-        operator, wrong, count = self.session.operator(self.variant), [], 0
+        ran = []
         for case in _distinct(self.cases):
-            for exact in operator.sanity_calls(case, judge.generator(case)):
-                try:
-                    returned, _ = self._run(exact.call, self.limits.sanity)
-                except WorkerRefused:
-                    continue
-                count += 1
-                result = judge.judge(
-                    exact.case,
-                    exact.call,
-                    exact.reference,
-                    returned,
-                    self.session.config.test.tolerance,
-                    operator=operator,
-                )
-                if result.status == "failed":
-                    wrong.append(result)
+            for name in self.session.judge.sanity_names(self.settings.module, case):
+                with contextlib.suppress(WorkerRefused):
+                    self._run([Job(case, "sanity", name)], self.limits.sanity)
+                    ran.append(Job(case, "sanity", name))
+        self.leave()
+        wrong = [result for result in map(self._judged, ran) if result.status == "failed"]
         self.results += wrong
-        return f"{len(wrong)} of {count} exact calls are wrong; {_first_failure(wrong[0])}" if wrong else None
+        return f"{len(wrong)} of {len(ran)} exact calls are wrong; {_first_failure(wrong[0])}" if wrong else None
 
     def _correctness(self, case: Case) -> str | None:
-        from kernelproof import judge
-
-        self.histogram = self.histogram or judge.ErrorHistogram()
-        started = time.monotonic()
-        call, reference = self.session.prepare(self.variant, case)
         try:
-            returned, _ = self._run(call, self.limits.correctness)
+            handed = self._taken("correctness", case)
         except WorkerRefused:
             raise
         except (WorkerError, TestError) as error:
-            result = _skipped(case, "")
-            result.status, result.reason = "failed", None
-            result.failures = [Failure(_kind(error), _words(error))]
-            self.results.append(result)
+            self.results.append(_not_judged(case, error))
             raise
-        result = judge.judge(
-            case,
-            call,
-            reference,
-            returned,
-            self.session.config.test.tolerance,
-            operator=self.session.operator(self.variant),
-            histogram=self.histogram,
-        )
-        result.duration_s = time.monotonic() - started
+        started = time.monotonic()
+        result = self._judged(Job(case), count=True)
+        result.duration_s = handed.duration_s + time.monotonic() - started
         self.results.append(result)
-        return "; ".join(f"{f.criterion}: {f.message}" for f in result.failures) or None
+        return _failures(result.failures)
 
     def _suite(self) -> str | None:
-        from kernelproof import judge
+        return _failures(suite.findings(self.results, self.session.config.test.tolerance))
 
-        found = judge.suite_findings(self.results, self.session.config.test.tolerance)
-        return "; ".join(f"{f.criterion}: {f.message}" for f in found) or None
+    def _deep(self) -> str | None:
+        from kernelproof.ladder import deep
+
+        families = self.session.families(self.variant)
+        found = deep.search(self.settings, self.variant, families, self._try)
+        self.searched = found.examples
+        if found.failure is None:
+            return None
+        self.results.append(found.failure)
+        return _first_failure(found.failure)
+
+    def _try(self, case: Case) -> CaseResult | None:
+        """Run and judge a case by itself; None when it is refused."""
+        try:
+            self._run([Job(case)], self.limits.correctness)
+        except WorkerRefused:
+            return None
+        except (WorkerError, TestError) as error:
+            return _not_judged(case, error)
+        finally:
+            self.leave()
+        result = self._judged(Job(case))
+        self.session.judge.forget()
+        return result
+
+    def _properties(self, case: Case) -> str | None:
+        self._taken("properties", case)
+        wrong = []
+        for job, name, claim in self._property_jobs(case):
+            failures = self._judged(job).failures
+            if job.part == "relation":
+                # Noise and bias were calibrated on the input families, and a relation's inputs are none of them.
+                failures = [f for f in failures if f.criterion not in ("rms", "bias")]
+                related = self.session.judge.related(job, *self._how_to_judge(), same_bits=self.variant.deterministic)
+                failures += [related] if related else []
+            message = _failures(failures)
+            status = "failed" if message else "passed"
+            self.properties_found.append(PropertyResult(name, claim, case.id, status, message))
+            if message:
+                wrong.append(f"{name} ({claim}): {message}")
+        return "; ".join(wrong) or None
+
+    def _property_jobs(self, case: Case) -> list[tuple[Job, str, str]]:
+        """The calls of a property case in order, all in the same memory; each with the property's name and claim.
+
+        A kernel that keeps results by address, or recognises inputs by their first values, gives an earlier result.
+        """
+        seed = case.seed
+        jobs = [(Job(case), "fresh values", "values drawn after the build give the right result")]
+        for relation in self.session.judge.relations(self.settings.module, case):
+            if relation["own_base"]:
+                jobs.append((Job(case, "base", relation["name"]), relation["name"], "the call that it starts from"))
+            jobs.append((Job(case, "relation", relation["name"]), relation["name"], relation["claim"]))
+        other = dataclasses.replace(case, seed=seed + 1)
+        jobs.append((Job(other), "new values", "other values in the same memory give their own result"))
+        tail = Job(other, "tail", str(seed + 2))
+        jobs.append((tail, "new last values", "other values in the last quarter of each input change the result"))
+        return jobs
 
     def _determinism(self, case: Case) -> str | None:
-        trials = self.session.config.test.trials
-        call, _ = self.session.prepare(self.variant, case)
-        _, reply = self._run(call, self.limits.determinism, trials)
+        trials = self.trials
+        handed = self._taken("determinism", case)
+        reply = handed.reply
         if not reply["differing"]:
             return None
-        import numpy as np
-
-        repeat, place = reply["first_difference"]
-        shape = tuple(call.output.shape)
-        index = [int(i) for i in np.unravel_index(place, shape)]
-        return (
+        repeat, element = reply["first_difference"]
+        found = (
             f"{reply['differing']} of {trials - 1} repeats gave other bits than the first call, the first of them "
-            f"repeat {repeat} at element {index} of {list(shape)}: a race, a missing barrier, or "
-            "memory that is read before it is written"
+            f"repeat {repeat} at {handed.laid.place(element)}"
         )
+        if self.variant.deterministic:
+            return f"{found}: a race, a missing barrier, or memory that is read before it is written"
+        wrong = _failures(self._judged(Job(case, "repeat")).failures)
+        return f"{found}, and that one is wrong: {wrong}" if wrong else None
 
     # --- running
 
@@ -389,27 +481,88 @@ class Climb:
             self._worker.request("load", timeout_s=self.limits.load, candidate=candidate)
         return self._worker
 
-    def _run(self, call: Call, limit_s: float, repeats: int = 1) -> tuple[Returned, dict[str, Any]]:
-        """One request to the worker; what it handed over, and its answer."""
-        from kernelproof import images
+    def _run(self, jobs: Sequence[Job], limit_s: float, repeats: int = 1) -> Handed:
+        """One request to the worker, for calls in the same memory one after another.
 
-        worker = self._ready_worker()
-        layout = images.layout_images(call, self._images)
+        The judge has taken the results when this returns.
+        """
+        started = time.monotonic()
+        worker, judge = self._ready_worker(), self.session.judge
         try:
-            reply = worker.request(
-                "run",
-                timeout_s=limit_s,
-                room_bytes=sum(len(image.raw) for image in layout.images.values()),
-                arguments=layout.spec,
-                outputs=list(call.outputs),
-                repeats=repeats,
-            )
+            laid = [judge.lay_out(self.settings.module, job, self._images / str(n)) for n, job in enumerate(jobs)]
+            try:
+                reply: dict[str, Any] = worker.request(
+                    "run",
+                    timeout_s=limit_s,
+                    room_bytes=2 * sum(other.bytes for other in laid),
+                    arguments=laid[0].arguments,
+                    outputs=laid[0].outputs,
+                    repeats=repeats,
+                    following=[other.arguments for other in laid[1:]],
+                )
+            except WorkerError as error:
+                _blame_a_full_disk(self._images, sum(other.bytes for other in laid))
+                if self.variant.device == "cuda" and isinstance(error, WorkerReplyError):
+                    self.leave()  # an error can leave the whole CUDA context unusable
+                raise
+            for job in jobs:
+                judge.take(job, worker.scratch, differing=job.part == "repeat" and reply["differing"] > 0)
+        finally:
+            worker.clear()
+            for laid_out in self._images.iterdir():  # the folder itself stays: the worker may read that one
+                shutil.rmtree(laid_out, ignore_errors=True)
+        return Handed(laid[0], reply, time.monotonic() - started)
+
+    def _collect(self) -> None:
+        """Run everything that the upper rungs judge, then end the worker: no reference is made while it lives."""
+        if self._collected:
+            return
+        self._collected = True
+        for case in self._asked_for("correctness", self.cases):
+            self._attempt("correctness", case, [Job(case)], self.limits.correctness)
+        for case in self._asked_for("properties", self.property_cases):
+            jobs = [job for job, _, _ in self._property_jobs(case)]
+            self._attempt("properties", case, jobs, self.limits.correctness * len(jobs))
+        for case in self._asked_for("determinism", self.repeated_cases):
+            self._attempt("determinism", case, [Job(case, "repeat")], self.limits.determinism, self.trials)
+        self.leave()
+        try:
+            self.session.host(self.variant).check()
         except WorkerError as error:
-            _blame_a_full_disk(self._images, layout)
-            if self.variant.device == "cuda" and isinstance(error, WorkerReplyError):
-                self.leave()  # an error can leave the whole CUDA context unusable
-            raise
-        return images.read_back(layout, worker.scratch), reply
+            self.ended = self.ended or "crashed"
+            self._note("correctness", Outcome("failed", error.message), 0.0, "after the last call")
+
+    def _asked_for(self, rung: str, cases: list[Case]) -> list[Case]:
+        return cases if self.selected is None else [c for c in cases if c.id in self.selected.get(rung, [])]
+
+    def _attempt(self, rung: str, case: Case, jobs: Sequence[Job], limit_s: float, repeats: int = 1) -> None:
+        """Run the calls of one step, unless the candidate has shown that it cannot go on; keep how it ended."""
+        if self.barred:
+            return
+        try:
+            self._handed[rung, case.id] = self._run(jobs, limit_s, repeats)
+        except (WorkerError, TestError) as error:
+            self._handed[rung, case.id] = error
+            self._process_ended(rung, error, case.id)
+
+    def _taken(self, rung: str, case: Case) -> Handed:
+        """What was handed over in a step; raises what was raised then."""
+        handed = self._handed[rung, case.id]
+        if isinstance(handed, KernelproofError):
+            raise handed
+        return handed
+
+    def _judged(self, job: Job, *, count: bool = False) -> CaseResult:
+        """The judge's findings; `count` adds the errors to the histogram."""
+        result, histogram = self.session.judge.judge(job, *self._how_to_judge())
+        if count:
+            before = self.histogram.counts if self.histogram else [0] * len(histogram.counts)
+            counts = [a + b for a, b in zip(before, histogram.counts, strict=True)]
+            self.histogram = Histogram(histogram.edges, counts)
+        return result
+
+    def _how_to_judge(self) -> tuple[Precision, str, Tolerance]:
+        return self.variant.precision, self.variant.device, self.session.config.test.tolerance
 
     def leave(self) -> None:
         """End the worker."""
@@ -417,11 +570,22 @@ class Climb:
             self._worker.close()
             self._worker = None
 
+    def finish(self) -> None:
+        """End the worker and have the judge forget the variant's calls."""
+        self.leave()
+        if self._handed:
+            self.session.judge.forget()
+
     def _step(self, rung: str, action: Callable[[], str | None], what: str = "") -> Outcome:
         """Do one step of a rung, unless something below bars the way; note how it ended."""
         if rung != "build":
             self._make_up_for_lower_rungs(rung)
-        if reason := self._bar(rung):
+        reason = self._bar(rung)
+        if reason is None and rung in COLLECTED:
+            self._collect()
+            # What was handed over before the candidate showed that it cannot go on is judged all the same.
+            reason = None if (rung, what) in self._handed else self.barred
+        if reason:
             return self._note(rung, Outcome("skipped", reason), 0.0, what)
         started = time.monotonic()
         try:
@@ -430,9 +594,12 @@ class Climb:
             return self._note(rung, Outcome("skipped", f"refused: {error.message}"), time.monotonic() - started, what)
         except (WorkerError, TestError) as error:
             wrong = _words(error, "while it was loaded" if rung == "load" else "in the middle of a call")
-            self._process_ended(rung, error, what)
+            if (rung, what) not in self._handed:
+                self._process_ended(rung, error, what)
+        handed = self._handed.get((rung, what))
+        spent = time.monotonic() - started + (handed.duration_s if isinstance(handed, Handed) else 0.0)
         outcome = Outcome("failed", wrong) if wrong else Outcome("passed")
-        return self._note(rung, outcome, time.monotonic() - started, what)
+        return self._note(rung, outcome, spent, what)
 
     def _make_up_for_lower_rungs(self, rung: str) -> None:
         """Run by hand with -k, a test may come without those that it rests on."""
@@ -443,11 +610,12 @@ class Climb:
 
     def _bar(self, rung: str) -> str | None:
         """Why a step is not to be run: no device, a process that crashed or hung, or a lower rung that failed."""
-        if reason := self.barred or (self._bar_of_build() if rung == "build" else self._bar_of_device()):
+        barred = None if self._collected else self.barred
+        if reason := barred or (self._bar_of_build() if rung == "build" else self._bar_of_device()):
             return reason
         for lower in RUNGS[: RUNGS.index(rung)]:
-            # After wrong results determinism is worth knowing: wrong in another way each time is a race.
-            if (lower, rung) == ("correctness", "determinism"):
+            # Of wrong results it is worth knowing what else is wrong: in another way each time is a race.
+            if lower in COLLECTED:
                 continue
             if lower in self.rungs and self.rungs[lower].status == "failed":
                 return f"the {lower} rung failed"
@@ -502,7 +670,8 @@ class Climb:
     def record(self) -> TestRecord:
         """The variant's record, as far as it came."""
         self._look_at_library_again()
-        rungs = [self.rungs.get(name) or Rung(name, "skipped", 0.0, "it was not reached") for name in RUNGS]
+        climbed = [name for name in RUNGS if name != "properties" or self.session.config.test.level != "quick"]
+        rungs = [self.rungs.get(name) or Rung(name, "skipped", 0.0, "it was not reached") for name in climbed]
         verdict = self._verdict(rungs)
         record = TestRecord(
             operator=self.variant.operator,
@@ -513,23 +682,24 @@ class Climb:
             verdict=verdict,
             rungs=rungs,
             cases=self.results,
-            trials=self.session.config.test.trials,
+            properties=self.properties_found,
+            trials=self.trials,
+            level=self.session.config.test.level,
+            searched=self.searched,
+            repeat=self._repeat(),
             fresh_seed=self.session.resources.fresh_seed,
             build_signature=self.built.signature if self.built else None,
         )
         if self.isolation is not None:
             record.isolation, record.refused = self.isolation.level, self.isolation.refused
         if self.histogram is not None:
-            from kernelproof import judge
-
-            record.error_histogram = self.histogram.record()
-            record.bias_suite, record.bias_suite_ratio = judge.suite_bias(
-                self.results, self.session.config.test.tolerance
-            )
+            record.error_histogram = self.histogram
+            tolerance = self.session.config.test.tolerance
+            record.bias_suite, record.bias_suite_ratio = suite.bias(self.results, tolerance)
         if verdict == "not_run":
             record.status, record.reason = (
                 records.NOT_RUN,
-                self._bar("determinism") or "the ladder was not climbed to its end",
+                self.barred or self._bar("determinism") or "the ladder was not climbed to its end",
             )
             record.remedy = (
                 "run on a machine with an NVIDIA GPU, its driver, and a torch built for CUDA" if self.not_run else None
@@ -538,6 +708,18 @@ class Climb:
             failed = next(rung for rung in rungs if rung.status == "failed")
             record.status, record.reason = records.FAILED, f"{failed.name}: {failed.message}"
         return record
+
+    def _repeat(self) -> str | None:
+        """The command that runs the first case again in which something was wrong."""
+        failed = [rung for rung in self.rungs.values() if rung.status == "failed"]
+        if not failed or failed[0].name == "build":
+            return None
+        known = {case.id for case in (*self.cases, *self.property_cases)}
+        wrong = [r.id for r in self.results if r.status == "failed" and (r.id in known or "=" in r.shape)]
+        wrong += [p.case for p in self.properties_found if p.status == "failed"]
+        wrong += [case for (_, case), handed in self._handed.items() if isinstance(handed, KernelproofError)]
+        command = f"kernelproof test --operator {self.variant.operator} --variant {self.variant.name}"
+        return f"{command} --case {wrong[0]}" if wrong else command
 
     def _look_at_library_again(self) -> None:
         """What was tested must still be what lies there: a candidate could have replaced its own library."""
@@ -584,6 +766,11 @@ def _repeated(cases: list[Case], settings: OperatorConfig, device: str) -> list[
     return list(shapes.values())[:REPEATED_CASES]
 
 
+def _most_different(case: Case, among: list[Case]) -> Case:
+    """The case whose options differ most."""
+    return max(among, key=lambda other: sum(other.options[name] != value for name, value in case.options.items()))
+
+
 def _elements(case: Case) -> int:
     """The product of the dimensions: not the cost, but it grows with it."""
     return math.prod(case.dims.values())
@@ -608,6 +795,14 @@ def _skipped(case: Case, reason: str) -> CaseResult:
     )
 
 
+def _not_judged(case: Case, error: KernelproofError) -> CaseResult:
+    """The result of a case in which nothing was handed over."""
+    result = _skipped(case, "")
+    result.status, result.reason = "failed", None
+    result.failures = [Failure(_kind(error), _words(error))]
+    return result
+
+
 def _version(package: str) -> str:
     """A package's version without importing it; empty when it is not installed."""
     try:
@@ -616,10 +811,10 @@ def _version(package: str) -> str:
         return ""
 
 
-def _blame_a_full_disk(folder: Path, layout: Layout) -> None:
+def _blame_a_full_disk(folder: Path, image_bytes: int) -> None:
     """Raises OSError when a worker may have failed because its results or its log found no space: nobody is judged."""
     space = os.statvfs(folder)
-    if space.f_bavail * space.f_frsize < SPACE_BYTES + sum(len(image.raw) for image in layout.images.values()):
+    if space.f_bavail * space.f_frsize < SPACE_BYTES + image_bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
@@ -643,4 +838,8 @@ def _words(error: KernelproofError, when: str = "in the middle of a call") -> st
 
 
 def _first_failure(result: CaseResult) -> str:
-    return f"{result.id}: " + "; ".join(f"{f.criterion}: {f.message}" for f in result.failures)
+    return f"{result.id}: {_failures(result.failures)}"
+
+
+def _failures(failures: Sequence[Failure]) -> str | None:
+    return "; ".join(f"{f.criterion}: {f.message}" for f in failures) or None

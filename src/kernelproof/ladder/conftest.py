@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 
 from kernelproof.errors import KernelproofError
-from kernelproof.ladder.climb import Climb, Resources, Session
+from kernelproof.ladder.climb import COLLECTED, Climb, Resources, Session
 
 SESSION = pytest.StashKey[Session]()
 FOLDER = pytest.StashKey["tempfile.TemporaryDirectory[str]"]()
 # pytest reads no command-line options from a conftest that is found through --pyargs.
 CONFIG_VARIABLE = "KERNELPROOF_CONFIG"
-CASES = {"test_correctness": "cases", "test_determinism": "repeated_cases"}
+CASES = {
+    "test_correctness": "cases",
+    "test_properties": "property_cases",
+    "test_determinism": "repeated_cases",
+}
 
 
 def session_of(config: pytest.Config) -> Session:
@@ -58,9 +62,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Group by variant; within a variant the order is that of the file, which is the ladder's."""
+    """Group by variant; within a variant the order is that of the file. Cases are searched for where that is asked."""
+    items[:] = [item for item in items if not item.name.startswith("test_deep[") or _climb_of(item).searches]
     order = {climb.variant.key: place for place, climb in enumerate(session_of(config).climbs)}
-    items.sort(key=lambda item: order[item.callspec.params["climb"].variant.key])  # type: ignore[attr-defined]
+    items.sort(key=lambda item: order[_climb_of(item).variant.key])
+
+
+def _climb_of(item: pytest.Item) -> Climb:
+    climb: Climb = item.callspec.params["climb"]  # type: ignore[attr-defined]
+    return climb
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Tell each variant which of its cases are asked for: they are run before any of them is judged."""
+    for climb in session_of(session.config).climbs:
+        climb.selected = {rung: [] for rung in COLLECTED}
+    for item in session.items:
+        parameters = item.callspec.params  # type: ignore[attr-defined]
+        if parameters.get("case"):
+            rung = item.originalname.removeprefix("test_")  # type: ignore[attr-defined]
+            parameters["climb"].selected[rung].append(parameters["case"].id)
 
 
 @pytest.fixture

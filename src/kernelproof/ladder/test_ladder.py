@@ -46,6 +46,16 @@ def test_suite(climb: Climb) -> None:
     show(climb.suite())
 
 
+def test_properties(climb: Climb, case: Case | None) -> None:
+    """What the operator promises between calls holds, and so does memory that is used again."""
+    show(climb.properties(case))
+
+
 def test_determinism(climb: Climb, case: Case | None) -> None:
     """The same inputs give the same bits, every time."""
     show(climb.determinism(case))
+
+
+def test_deep(climb: Climb) -> None:
+    """No case that nobody listed fails; at the deep level only."""
+    show(climb.deep())

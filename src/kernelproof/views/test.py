@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from kernelproof import charts, formats
 from kernelproof.charts import Axis
-from kernelproof.records import FAILED, CaseResult, Rung, TestRecord
+from kernelproof.records import FAILED, CaseResult, PropertyResult, Rung, TestRecord
 from kernelproof.views.common import Badge, Limits, Records, badge, dims_text, option_words
 
-RUNGS = ("build", "load", "launch", "sanity", "correctness", "determinism")
+RUNGS = ("build", "load", "launch", "sanity", "correctness", "properties", "determinism")
 
 
 HISTOGRAM_HEIGHT = 34.0  # pixels
@@ -62,6 +62,7 @@ class TestView:
     failing: tuple[CaseResult, ...]
     failing_left_out: int
     message: str
+    repeat: str | None
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class TestGroup:
     with_cases: tuple[TestView, ...]
     parts: tuple[MatrixPart, ...]
     fresh_seeds: tuple[int, ...]
+    levels: tuple[str, ...]
     axis: Axis
     bound_at: float
 
@@ -106,6 +108,7 @@ def _test_group(operator: str, found: Sequence[TestRecord], limits: Limits) -> T
         _part("By shape", with_cases, lambda c: c.shape, _dims_note),
         _part("By input family", with_cases, lambda c: c.family, lambda c: ""),
         _part("By option and type", with_cases, _option_key, lambda c: ""),
+        _property_part(with_cases),
     ]
     seeds = dict.fromkeys(r.fresh_seed for r in found if r.fresh_seed is not None)
     return TestGroup(
@@ -115,6 +118,7 @@ def _test_group(operator: str, found: Sequence[TestRecord], limits: Limits) -> T
         tuple(c for c in columns if c.record.cases),
         tuple(p for p in parts if p.rows),
         tuple(seeds),
+        tuple(dict.fromkeys(r.level for r in with_cases)),
         on,
         on.at(1.0),
     )
@@ -151,6 +155,7 @@ def _test(record: TestRecord, on: Axis, limits: Limits) -> TestView:
         tuple(failing[: limits.failing_cases]),
         max(0, len(failing) - limits.failing_cases),
         formats.excerpt(message, min(limits.message_characters, 1200)),
+        record.repeat,
     )
 
 
@@ -175,6 +180,25 @@ def _part(
         for name, text in notes.items()
     ]
     return MatrixPart(title, tuple(rows))
+
+
+def _property_part(found: Sequence[TestRecord]) -> MatrixPart:
+    """What must hold between calls: a line for each property."""
+    claims = {p.name: p.claim for record in found for p in record.properties}
+    rows = []
+    for name, claim in claims.items():
+        mine = [[p for p in record.properties if p.name == name] for record in found]
+        rows.append(MatrixRow(name, claim, tuple(map(_property_cell, mine))))
+    return MatrixPart("By property", tuple(rows))
+
+
+def _property_cell(results: Sequence[PropertyResult]) -> Cell:
+    if not results:
+        return Cell("none", "", "", "not tried")
+    failed = [p for p in results if p.status == FAILED]
+    if failed:
+        return Cell("bad", "✗", f"{len(failed)} of {len(results)}", f"{failed[0].case}: {failed[0].message}")
+    return Cell("good", "✓", "", formats.plural(len(results), "case"))
 
 
 def _cell(cases: Sequence[CaseResult]) -> Cell:

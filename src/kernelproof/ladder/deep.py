@@ -1,0 +1,107 @@
+"""The deep level's search: cases that nobody listed, drawn by Hypothesis, and the smallest one that fails.
+
+Each case starts from a shape of the configuration, whose lengths are then replaced by any others, and takes any option,
+data type, input family and seed. A failing case is shrunk; its id says all that is needed to run it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kernelproof.cases import unsupported
+from kernelproof.errors import KernelproofError
+from kernelproof.records import Case, CaseResult
+from kernelproof.suite import LENGTHS
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import DrawFn
+
+    from kernelproof.config import OperatorConfig, VariantConfig
+
+EXAMPLES = 200
+BUDGET_S = 180.0  # no further case is begun after that
+MOST_ELEMENTS = 1 << 21  # product of the dimensions: the reference of a larger case takes a second
+REACH = 2  # lengths go up to so many times the longest in the configuration
+
+
+@dataclass
+class Search:
+    """What was searched: the cases that ran, and the smallest failure if there was one."""
+
+    examples: int = 0
+    failure: CaseResult | None = None
+
+
+def search(
+    settings: OperatorConfig, variant: VariantConfig, families: list[str], run: Callable[[Case], CaseResult | None]
+) -> Search:
+    """Draw cases and run them until one fails, then make it smaller; `run` gives None for a case that is refused.
+
+    Raises KernelproofError when Hypothesis is not installed.
+    """
+    try:
+        import hypothesis
+        from hypothesis import strategies as st
+    except ImportError:
+        raise KernelproofError(
+            "the deep level needs the package hypothesis", subject=variant.key, hint="install it, or take another level"
+        ) from None
+
+    shapes = [dict(settings.shapes[name]) for name in settings.test.shapes]
+    longest = {name: REACH * max(s.get(name, 1) for s in shapes) for name in LENGTHS}
+
+    @st.composite
+    def drawn(draw: DrawFn) -> Case:
+        dims = dict(draw(st.sampled_from(sorted(shapes, key=_elements))))
+        for name in dims:
+            if name in LENGTHS:
+                dims[name] = draw(st.integers(1, longest[name]))
+        options = {name: draw(st.sampled_from(values)) for name, values in settings.test.options.items()}
+        return Case(
+            settings.name,
+            ",".join(f"{name}={value}" for name, value in dims.items()),
+            dims,
+            options,
+            draw(st.sampled_from(variant.dtypes)),
+            draw(st.sampled_from(families)),
+            draw(st.integers(0, 2**31 - 1)),
+        )
+
+    found, deadline = Search(), time.monotonic() + BUDGET_S
+
+    def holds(case: Case) -> None:
+        if time.monotonic() > deadline or _elements(case.dims) > MOST_ELEMENTS or unsupported(variant, case):
+            return
+        result = run(case)
+        if result is None:
+            return
+        found.examples += 1
+        if result.status == "failed":
+            found.failure = result  # the last one that Hypothesis tries is the smallest
+            raise AssertionError(result.id)
+
+    checked: Any = hypothesis.given(drawn())(holds)
+    checked = hypothesis.settings(
+        max_examples=EXAMPLES,
+        database=None,
+        deadline=None,
+        report_multiple_bugs=False,
+        print_blob=False,
+        verbosity=hypothesis.Verbosity.quiet,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )(checked)
+    # Flaky: it failed and then did not, as with a race. Either way there is a failure.
+    with contextlib.suppress(AssertionError, hypothesis.errors.Flaky):
+        checked()
+    return found
+
+
+def _elements(dims: dict[str, int]) -> int:
+    product = 1
+    for size in dims.values():
+        product *= size
+    return product

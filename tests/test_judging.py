@@ -1,0 +1,146 @@
+"""The judge's process: who has references, when they are made, and that its own faults condemn nobody."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from defects import REPOSITORY, project
+
+from kernelproof import test
+from kernelproof.config import Precision, Tolerance
+from kernelproof.errors import JudgeError, TestError
+from kernelproof.judging import Job, Judge
+from kernelproof.ladder.climb import Climb
+from kernelproof.loading import handed_over
+from kernelproof.records import Case
+
+MODULE = "kernelproof.operators.rmsnorm"
+CASE = Case("rmsnorm", "odd", {"rows": 17, "cols": 101}, seed=3)
+HOW = (Precision("float32"), "cpu", Tolerance(1.0, 1.5, 1 / 16, 1 / 64))
+BAND_BYTES = 4096
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    judge = Judge(REPOSITORY, tmp_path_factory.mktemp("judge"))
+    yield judge
+    judge.close()
+
+
+def values(argument: dict[str, Any], path: str) -> np.ndarray[Any, Any]:
+    payload = Path(path).read_bytes()[BAND_BYTES:-BAND_BYTES]
+    return np.frombuffer(payload, argument["dtype"]).reshape(argument["shape"]).copy()
+
+
+def result(argument: dict[str, Any]) -> Path:
+    """Where a worker whose folder is the images' would put what became of one."""
+    return handed_over(Path(argument["image"]).parent, argument["image"])
+
+
+def run_right(arguments: dict[str, Any], spoil: float = 0.0) -> None:
+    """What a worker would do, in NumPy."""
+    for argument in arguments.values():
+        if isinstance(argument, dict):
+            result(argument).write_bytes(Path(argument["image"]).read_bytes())
+    x, weight = (values(arguments[name], arguments[name]["image"]).astype(float) for name in ("x", "weight"))
+    y = x / np.sqrt((x**2).mean(1, keepdims=True) + arguments["eps"]) * weight
+    y[0, 0] += spoil
+    out = result(arguments["y"])
+    data = out.read_bytes()
+    out.write_bytes(data[:BAND_BYTES] + y.astype(np.float32).tobytes() + data[-BAND_BYTES:])
+
+
+@pytest.mark.parametrize("part", ["case", "sanity", "tail"])
+def test_a_right_result_passes_and_a_wrong_one_does_not(judge: Judge, tmp_path: Path, part: str) -> None:
+    name = {"case": "", "sanity": judge.sanity_names(MODULE, CASE)[0], "tail": "9"}[part]
+    for spoil, status in ((0.0, "passed"), (1e-3, "failed")):
+        job = Job(CASE, part, name)
+        laid = judge.lay_out(MODULE, job, tmp_path / str(spoil))
+        assert laid.bytes == sum(path.stat().st_size for path in (tmp_path / str(spoil)).iterdir())
+        run_right(laid.arguments, spoil)
+        judge.take(job, tmp_path / str(spoil))
+        found, histogram = judge.judge(job, *HOW)
+        assert found.status == status, found.failures
+        assert sum(histogram.counts) == (0 if part == "sanity" else 17 * 101)
+    judge.forget()
+
+
+def test_a_tail_has_other_last_values_only(judge: Judge, tmp_path: Path) -> None:
+    plain, other = (
+        judge.lay_out(MODULE, job, tmp_path / job.part).arguments for job in (Job(CASE), Job(CASE, "tail", "9"))
+    )
+    for name in ("x", "weight"):
+        before, after = (values(a[name], a[name]["image"]).flatten() for a in (plain, other))
+        same = before == after
+        kept = len(same) - -(-len(same) // 4)
+        assert same[:kept].all()
+        assert not same[kept:].any()
+
+
+def test_a_missing_result_is_the_candidates_fault(judge: Judge, tmp_path: Path) -> None:
+    judge.lay_out(MODULE, Job(CASE), tmp_path)
+    with pytest.raises(TestError, match="handed over no image"):
+        judge.take(Job(CASE), tmp_path)
+
+
+def test_a_result_that_is_no_plain_file_is_not_waited_for(judge: Judge, tmp_path: Path) -> None:
+    laid = judge.lay_out(MODULE, Job(CASE), tmp_path)
+    run_right(laid.arguments)
+    out = result(laid.arguments["y"])
+    out.unlink()
+    os.mkfifo(out)
+    with pytest.raises(TestError, match="is no plain file"):
+        judge.take(Job(CASE), tmp_path)
+
+
+def test_a_module_that_is_not_there_condemns_nobody(judge: Judge) -> None:
+    with pytest.raises(JudgeError, match="cannot be imported"):
+        judge.families("kernelproof.operators.softmaxx")
+    assert judge.families(MODULE)[0] == "normal"
+
+
+def test_a_judge_that_is_killed_condemns_nobody(tmp_path: Path) -> None:
+    judge = Judge(REPOSITORY, tmp_path)
+    assert judge.families(MODULE)
+    os.kill(judge._process.pid, signal.SIGKILL)
+    with pytest.raises(JudgeError, match="the judge's process was killed by SIGKILL"):
+        judge.families(MODULE)
+    judge.close()
+
+
+def test_no_worker_lives_when_a_result_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a candidate may look for in other processes is not there while it can look."""
+    config = project(tmp_path, "good")
+    judged, living = Climb._judged, []
+
+    def watched(self: Climb, *arguments: Any, **options: Any) -> Any:
+        living.append(self._worker is not None)
+        return judged(self, *arguments, **options)
+
+    monkeypatch.setattr(Climb, "_judged", watched)
+    (record,) = test.run(config, "rmsnorm", ["good"], config.results / "test" / "rmsnorm")
+    assert record.verdict == "correct"
+    assert len(living) > 10
+    assert not any(living)
+
+
+def test_the_supervisor_has_no_tensors(tmp_path: Path) -> None:
+    project(tmp_path, "good")
+    code = (
+        "import sys; from kernelproof.cli import main; "
+        "code = main(['test', '--operator', 'rmsnorm', '--variant', 'good']); "
+        "print(code, 'torch' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split()[-2:] == ["0", "False"], done.stdout
