@@ -115,12 +115,12 @@ class Judge:
         """Write the images of a call into a folder, which is made; outputs hold fresh random bits."""
         return LaidOut(**self._ask("lay_out", module, job=_json(job), folder=str(folder)))
 
-    def take(self, job: Job, *, differing: bool = False) -> None:
-        """Read what the worker handed over, of a repeat that gave other bits if it says that there was one.
+    def take(self, job: Job, folder: Path, *, differing: bool = False) -> None:
+        """Read what the worker handed over in its folder; of a repeat that gave other bits, if it says there was one.
 
         Raises TestError when that is no result at all.
         """
-        fault = self._ask("take", job=_json(job), differing=differing)
+        fault = self._ask("take", job=_json(job), folder=str(folder), differing=differing)
         if fault:
             raise TestError(**fault)
 
@@ -275,12 +275,12 @@ class Chamber:
         call = layout.call
         return {"arguments": layout.spec, "outputs": list(call.outputs), "axes": list(call.axes), "bytes": size}
 
-    def do_take(self, job: dict[str, Any], differing: bool) -> dict[str, Any] | None:
+    def do_take(self, job: dict[str, Any], folder: str, differing: bool) -> dict[str, Any] | None:
         from kernelproof import images
 
         suffix = images.DIFFERING_SUFFIX if differing else images.OUT_SUFFIX
         try:
-            self.returned[_job(job).key] = images.read_back(self.layouts.pop(_job(job).key), suffix)
+            self.returned[_job(job).key] = images.read_back(self.layouts.pop(_job(job).key), Path(folder), suffix)
         except TestError as error:
             return {"message": error.message, "subject": error.subject}
         return None
