@@ -55,6 +55,16 @@ def test_a_good_kernel_gives_its_result(host: WorkerHost, call: CallFiles) -> No
     worker.close()
 
 
+def test_results_that_were_read_take_no_room_of_later_ones(host: WorkerHost, call: CallFiles) -> None:
+    worker = loaded(host, "good", call)
+    for _ in range(2):
+        worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
+        assert call.error("y") < 1e-6
+        worker.clear()
+        assert not list(call.folder.glob("*.out"))
+    worker.close()
+
+
 @pytest.mark.parametrize(("name", "code"), [("segfault", -signal.SIGSEGV), ("exit_zero", 0)])
 def test_a_crash_is_named(host: WorkerHost, call: CallFiles, name: str, code: int) -> None:
     worker = loaded(host, name)

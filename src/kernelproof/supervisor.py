@@ -277,6 +277,12 @@ class Worker:
             raise self._crashed()
         return self._answer(line, token)
 
+    def clear(self) -> None:
+        """Remove what it handed over, once that was read: the next call's results are what its folder has room for."""
+        for path in (*self.scratch.glob("*.out"), *self.scratch.glob("*.differing")):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
     def close(self) -> None:
         """Let the worker end; kill it if it does not."""
         if self.alive:

@@ -409,7 +409,10 @@ class Climb:
             if self.variant.device == "cuda" and isinstance(error, WorkerReplyError):
                 self.leave()  # an error can leave the whole CUDA context unusable
             raise
-        return images.read_back(layout, worker.scratch), reply
+        try:
+            return images.read_back(layout, worker.scratch), reply
+        finally:
+            worker.clear()
 
     def leave(self) -> None:
         """End the worker."""
