@@ -40,7 +40,7 @@ from kernelproof.errors import MutantsError, RecordError
 from kernelproof.records import BuildRecord, Mutant, MutantControl, MutantsRecord, TestRecord
 from kernelproof.repository import provenance
 
-BATCH = 8  # mutants of one variant that one process builds and judges
+BATCH = 12  # mutants of one variant that one process builds and judges
 TRIALS = 20  # repeats that must be bitwise equal, at most
 SMALL_ELEMENTS = 26_000  # product of the dimensions of a shape that the first rounds use
 FLOOR_S, SLACK = 5.0, 10.0  # a mutant may take this many times as long as the honest variant, and at least so long
@@ -48,8 +48,9 @@ BATCH_LIMIT_S = 3600.0
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 ENDINGS = (".cu", ".cuh", ".cc", ".cpp", ".cxx", ".h", ".hpp")
 KILLED, SURVIVED, ARGUED, EQUIVALENT, STILLBORN = "killed", "survived", "argued", "equivalent", "stillborn"
-# Sections of a library that hold names or hashes of names, or what the cubins are asked for themselves.
-NAMES = (".note", ".gnu.hash", ".hash", ".nv_fatbin", ".eh_frame")
+LISTED = "listed"  # chosen, and nothing more yet
+# Sections of a library that hold names, hashes of names or distances to them, or what is read from the cubins.
+NAMES = (".note", ".gnu.hash", ".hash", ".nv_fatbin", ".eh_frame", ".gcc_except_table")
 NAME_HASH = re.compile(rb"_[0-9a-f]{8}_")  # nvcc's, of a source's path, in the names of what is local to it
 
 
@@ -98,7 +99,6 @@ def run(
             seed=selection.seed,
             possible=len(possible),
             mutants=choose(possible, selection),
-            fingerprint=_fingerprint(config, honest),
         )
         trial = Trial(config, workshop, honest, record, reasons, output, say)
         trial.resume()
@@ -134,9 +134,7 @@ def _targets(config: Config, selection: Selection) -> list[VariantConfig]:
     names = {variant.name for variant in mutable}
     for name in selection.variants:
         if name not in names:
-            raise MutantsError(
-                f"no variant of this name is compiled; allowed: {', '.join(sorted(names))}", subject=name
-            )
+            raise MutantsError(f"no compiled variant of this name; allowed: {', '.join(sorted(names))}", subject=name)
     for name in selection.only:
         if name not in mutations.OPERATORS:
             raise MutantsError(
@@ -402,16 +400,25 @@ def _insist_on_builds(honest: dict[str, BuildRecord]) -> None:
             raise MutantsError(f"the variant itself does not build: {built.reason}", subject=key, hint=built.remedy)
 
 
-def _fingerprint(config: Config, honest: dict[str, BuildRecord]) -> str:
-    """What an outcome depends on: the builds, the configuration of the tests and this kernelproof's own sources."""
+def _fingerprint(config: Config, built: BuildRecord) -> str:
+    """What outcomes of a variant's mutants depend on."""
     ours = {
         str(path.relative_to(Path(__file__).parent)): records.sha256_file(path)
         for path in sorted(Path(__file__).parent.rglob("*.py"))
     }
-    operators = {name: dataclasses.asdict(config.operators[name]) for name in sorted(config.operators)}
-    signatures = {key: built.signature for key, built in sorted(honest.items())}
-    parts = [signatures, dataclasses.asdict(config.test), operators, ours]
+    owner = config.operator(built.operator)
+    asked = [
+        owner.module,
+        owner.shapes,
+        *(dataclasses.asdict(part) for part in (owner.test, owner.profile, config.test)),
+    ]
+    parts = [built.signature, dataclasses.asdict(owner.variant(built.variant)), asked, ours]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def _key(of: Mutant | MutantControl) -> str:
+    """`operator/variant` of the honest variant."""
+    return f"{of.operator}/{of.variant}"
 
 
 class Trial:
@@ -430,54 +437,57 @@ class Trial:
         self.config, self.workshop, self.honest = config, workshop, honest
         self.record, self.reasons, self.output, self.say = record, reasons, output, say
         self.codes = {key: machine_code(workshop.root, built) for key, built in honest.items()}
+        self.fingerprints = {key: _fingerprint(config, built) for key, built in honest.items()}
         self._lock = threading.Lock()
 
     def resume(self) -> None:
-        """Take over what an earlier run of the same sources, configuration and kernelproof found."""
+        """Take over what an earlier run found of variants whose fingerprint is the same."""
         try:
             before = records.read(self.output / "mutants.json", MutantsRecord)
         except RecordError:
             return
-        if before.fingerprint != self.record.fingerprint:
-            return
-        known = {mutant.key: mutant for mutant in before.mutants if mutant.outcome != "listed"}
+        self.record.controls = [c for c in before.controls if self.fingerprints.get(_key(c)) == c.fingerprint]
+        current = {_key(control) for control in self.record.controls}
+        known = {m.key: m for m in before.mutants if m.outcome != LISTED and _key(m) in current}
         self.record.mutants = [known.get(mutant.key, mutant) for mutant in self.record.mutants]
-        self.record.controls = before.controls
 
     def judge_all(self, targets: Sequence[VariantConfig], jobs: int) -> None:
         """Take every mutant without an outcome through the rounds, in batches; writes the record after each."""
-        left = [mutant for mutant in self.record.mutants if mutant.outcome == "listed"]
+        left = [mutant for mutant in self.record.mutants if mutant.outcome == LISTED]
         planted: dict[str, list[VariantConfig]] = {}
         for mutant in left:
-            files = _files(self.honest[f"{mutant.operator}/{mutant.variant}"], True)
+            files = _files(self.honest[_key(mutant)], True)
             planted.setdefault(mutant.operator, []).append(self.workshop.plant(mutant, files))
         self.workshop.prepare(planted)
         with ThreadPoolExecutor(jobs) as pool:
-            wanted = {f"{m.operator}/{m.variant}" for m in left}
+            wanted = {_key(mutant) for mutant in left}
             list(pool.map(self._control, [target for target in targets if target.key in wanted]))
             list(pool.map(self._judge, _batches(left)))
         self.write()
 
     def _control(self, variant: VariantConfig) -> None:
         """The honest variant through every round. Raises MutantsError when it is not correct in one."""
-        control = MutantControl(variant.operator, variant.name, self.honest[variant.key].signature)
-        for each in rounds_of(self.config):
-            found = self.workshop.test(variant.operator, [variant.name], each.name)[0]
-            control.verdicts[each.name] = found.verdict
-            self.say(f"{variant.key}, without a fault: {found.verdict} ({each.name}, {found.duration_s:.1f} s)")
-            if found.verdict not in ("correct", "not_run"):
-                raise MutantsError(
-                    f"the variant itself is not correct ({each.name}): {found.reason}",
-                    subject=variant.key,
-                    hint="mend it, or leave it out with --variant",
-                )
-            self.workshop.limit(each.name, variant, _limits(found, self.config.test.time_limit_s))
-        with self._lock:
-            self.record.controls = [
-                other
-                for other in self.record.controls
-                if (other.operator, other.variant) != (variant.operator, variant.name)
-            ] + [control]
+        control = next((known for known in self.record.controls if _key(known) == variant.key), None)
+        if control is None:
+            control = MutantControl(variant.operator, variant.name, self.fingerprints[variant.key])
+            for each in rounds_of(self.config):
+                self._control_round(variant, control, each.name)
+            with self._lock:
+                self.record.controls.append(control)
+        for name, seconds in control.time_limit_s.items():
+            self.workshop.limit(name, variant, TimeLimits(**seconds))
+
+    def _control_round(self, variant: VariantConfig, control: MutantControl, name: str) -> None:
+        found = self.workshop.test(variant.operator, [variant.name], name)[0]
+        self.say(f"{variant.key}, without a fault: {found.verdict} ({name}, {found.duration_s:.1f} s)")
+        if found.verdict not in ("correct", "not_run"):
+            raise MutantsError(
+                f"the variant itself is not correct ({name}): {found.reason}",
+                subject=variant.key,
+                hint="mend it, or leave it out with --variant",
+            )
+        control.verdicts[name] = found.verdict
+        control.time_limit_s[name] = dataclasses.asdict(_limits(found, self.config.test.time_limit_s))
 
     def _judge(self, batch: list[Mutant]) -> None:
         operator, variant = batch[0].operator, batch[0].variant
@@ -493,7 +503,7 @@ class Trial:
             shutil.rmtree(self.workshop.root / "mutants" / mutant.id, ignore_errors=True)
         with self._lock:
             self.write()
-        done = sum(mutant.outcome != "listed" for mutant in self.record.mutants)
+        done = sum(mutant.outcome != LISTED for mutant in self.record.mutants)
         self.say(f"{operator}/{variant}: {_counted(batch)} ({done} of {len(self.record.mutants)})")
 
     def _born(self, mutant: Mutant, built: BuildRecord) -> bool:
@@ -506,7 +516,7 @@ class Trial:
             raise MutantsError(f"the compiler did not read the mutated {mutant.file}", subject=mutant.key)
         # Constants of CUDA code lie in several places, not all of which can be told from names: let it be judged.
         sure = not built.cubins or mutant.mutation != "perturb_constant"
-        if sure and machine_code(self.workshop.root, built) == self.codes[f"{mutant.operator}/{mutant.variant}"]:
+        if sure and machine_code(self.workshop.root, built) == self.codes[_key(mutant)]:
             mutant.outcome = EQUIVALENT
             return False
         return True
@@ -530,7 +540,7 @@ class Trial:
                 mutant.argument = self.reasons.get(mutant.key)
                 mutant.outcome = ARGUED if mutant.argument else SURVIVED
         self.record.kill_rate = kill_rate(self.record.mutants)
-        self.record.controls.sort(key=lambda control: (control.operator, control.variant))
+        self.record.controls.sort(key=_key)
         records.write(self.output / "mutants.json", self.record)
         records.atomic_write(self.output / "mutants.md", page(self.record))
 
@@ -588,7 +598,7 @@ def kill_rate(mutants: Sequence[Mutant]) -> float | None:
 
 # --- the page ---------------------------------------------------------------------------------------------------------
 
-OUTCOMES = (KILLED, SURVIVED, ARGUED, EQUIVALENT, STILLBORN, records.NOT_RUN)
+OUTCOMES = (KILLED, SURVIVED, ARGUED, EQUIVALENT, STILLBORN, records.NOT_RUN, LISTED)
 
 
 def _counted(mutants: Sequence[Mutant]) -> str:
@@ -619,7 +629,7 @@ def page(record: MutantsRecord) -> str:
     return environment.get_template("mutants.md.j2").render(
         record=record,
         total=_row("all", record.mutants),
-        by_variant=_table(record.mutants, lambda m: f"{m.operator}/{m.variant}"),
+        by_variant=_table(record.mutants, _key),
         by_mutation=_table(record.mutants, lambda m: m.mutation),
         killers=_table([m for m in record.mutants if m.outcome == KILLED], lambda m: f"{m.rung}: {m.criterion}"),
         survivors=[m for m in record.mutants if m.outcome == SURVIVED],

@@ -514,12 +514,17 @@ class ManifestRecord(Record):
 
 @dataclass
 class MutantControl:
-    """The honest variant, taken through every round first: without it a verdict on a mutant says nothing."""
+    """The honest variant, taken through every round first: without it a verdict on a mutant says nothing.
+
+    `fingerprint` is over its build, the configuration and kernelproof's sources: under the same one, outcomes hold.
+    By round: its verdict, and the time limits (s) by rung that its mutants got.
+    """
 
     operator: str
     variant: str
-    build: str
-    verdicts: dict[str, str] = field(default_factory=dict)  # by round
+    fingerprint: str
+    verdicts: dict[str, str] = field(default_factory=dict)
+    time_limit_s: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass
@@ -568,7 +573,6 @@ class MutantsRecord(Record):
     seed: int = 0
     possible: int = 0
     kill_rate: float | None = None
-    fingerprint: str = ""
     controls: list[MutantControl] = field(default_factory=list)
     mutants: list[Mutant] = field(default_factory=list)
 
