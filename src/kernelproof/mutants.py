@@ -6,7 +6,7 @@ one more variant of a temporary project, whose stages run as commands there:
 OUTPUT/
     mutants.json, mutants.md    what became of each
     arguments.yaml              read: why a survivor is no fault, by `operator/variant` and id
-    project/                    links to the project's files, mutants/<id>/…, results/
+    project/                    links to the project's files, .mutants/<id>/…, results/
 
 Most faults show on small shapes, so a mutant meets the cases in rounds, and falls in the first that condemns it. The
 honest variant goes through every round first: it must be correct there, and its times set the mutants' time limits.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
 import math
@@ -31,7 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kernelproof import config as configuration
 from kernelproof import mutations, processes, records, sass
@@ -49,6 +50,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 ENDINGS = (".cu", ".cuh", ".cc", ".cpp", ".cxx", ".h", ".hpp")
 KILLED, SURVIVED, ARGUED, EQUIVALENT, STILLBORN = "killed", "survived", "argued", "equivalent", "stillborn"
 LISTED = "listed"  # chosen, and nothing more yet
+PLANTED = ".mutants"  # the folder of the temporary project that they lie in
 # Sections of a library that hold names, hashes of names or distances to them, or what is read from the cubins.
 NAMES = (".note", ".gnu.hash", ".hash", ".nv_fatbin", ".eh_frame", ".gcc_except_table")
 NAME_HASH = re.compile(rb"_[0-9a-f]{8}_")  # nvcc's, of a source's path, in the names of what is local to it
@@ -148,7 +150,7 @@ def _mutants(config: Config, variant: VariantConfig, files: Iterable[str]) -> It
     seen: dict[str, int] = {}
     for name in files:
         source = (config.root / name).read_bytes()
-        for edit in mutations.edits(source):
+        for edit in _edits(source):
             diff = _diff(name, source, edit.apply(source))
             lasting = "".join(line for line in diff.splitlines(True) if not line.startswith("@@"))
             text = json.dumps([variant.key, lasting])
@@ -165,6 +167,9 @@ def _mutants(config: Config, variant: VariantConfig, files: Iterable[str]) -> It
                 after=edit.text,
                 diff=diff,
             )
+
+
+_edits = functools.cache(mutations.edits)  # a source is parsed once for all its mutants and variants
 
 
 def _diff(name: str, before: bytes, after: bytes) -> str:
@@ -242,7 +247,7 @@ class Workshop:
         self.root.mkdir(parents=True, exist_ok=True)
         for entry in self.config.root.resolve().iterdir():
             link = self.root / entry.name
-            skipped = entry.name in ("results", "mutants", ".git") or self.root.is_relative_to(entry)
+            skipped = entry.name in ("results", PLANTED, ".git") or self.root.is_relative_to(entry)
             if not skipped and not link.is_symlink():
                 link.symlink_to(entry)
         rounds = [Round(r.name, self._config(r.config, mutants)) for r in rounds_of(self.config)]
@@ -301,7 +306,7 @@ class Workshop:
 
         A header is found beside the file that includes it, or before the operator's include folders.
         """
-        folder = self.root / "mutants" / mutant.id
+        folder = self.root / PLANTED / mutant.id
         owner = self.config.operator(mutant.operator)
         variant = owner.variant(mutant.variant)
         for name in files:
@@ -311,7 +316,7 @@ class Workshop:
                 shutil.copyfile(self.config.root / name, to)
         mutated = folder / mutant.file
         mutated.write_bytes(_planted((self.config.root / mutant.file).read_bytes(), mutant))
-        here = f"mutants/{mutant.id}"
+        here = f"{PLANTED}/{mutant.id}"
         flags = [f"-iquote{here}/{place}" for place in owner.include]
         if variant.device == "cuda":
             quoted = [f"-iquote/proc/self/cwd/{here}/{place}" for place in owner.include]
@@ -332,7 +337,7 @@ def name_of(mutant: Mutant) -> str:
 
 def _planted(source: bytes, mutant: Mutant) -> bytes:
     """The file with the fault in it. Raises MutantsError when the file is no longer what the mutant was made of."""
-    for edit in mutations.edits(source):
+    for edit in _edits(source):
         if edit.operator == mutant.mutation and edit.text == mutant.after:
             changed = edit.apply(source)
             if _diff(mutant.file, source, changed) == mutant.diff:
@@ -459,10 +464,9 @@ class Trial:
             files = _files(self.honest[_key(mutant)], True)
             planted.setdefault(mutant.operator, []).append(self.workshop.plant(mutant, files))
         self.workshop.prepare(planted)
-        with ThreadPoolExecutor(jobs) as pool:
-            wanted = {_key(mutant) for mutant in left}
-            list(pool.map(self._control, [target for target in targets if target.key in wanted]))
-            list(pool.map(self._judge, _batches(left)))
+        wanted = {_key(mutant) for mutant in left}
+        _in_parallel(jobs, self._control, [target for target in targets if target.key in wanted])
+        _in_parallel(jobs, self._judge, _batches(left))
         self.write()
 
     def _control(self, variant: VariantConfig) -> None:
@@ -500,7 +504,7 @@ class Trial:
         for mutant in left:
             mutant.outcome = SURVIVED
         for mutant in batch:
-            shutil.rmtree(self.workshop.root / "mutants" / mutant.id, ignore_errors=True)
+            shutil.rmtree(self.workshop.root / PLANTED / mutant.id, ignore_errors=True)
         with self._lock:
             self.write()
         done = sum(mutant.outcome != LISTED for mutant in self.record.mutants)
@@ -512,7 +516,7 @@ class Trial:
             mutant.outcome, mutant.message = STILLBORN, (built.compiler_message or built.reason or "").strip()
             return False
         read = _files(built, True)
-        if f"mutants/{mutant.id}/{mutant.file}" not in read:
+        if f"{PLANTED}/{mutant.id}/{mutant.file}" not in read:
             raise MutantsError(f"the compiler did not read the mutated {mutant.file}", subject=mutant.key)
         # Constants of CUDA code lie in several places, not all of which can be told from names: let it be judged.
         sure = not built.cubins or mutant.mutation != "perturb_constant"
@@ -543,6 +547,19 @@ class Trial:
         self.record.controls.sort(key=_key)
         records.write(self.output / "mutants.json", self.record)
         records.atomic_write(self.output / "mutants.md", page(self.record))
+
+
+T = TypeVar("T")
+
+
+def _in_parallel(jobs: int, do: Callable[[T], None], subjects: Sequence[T]) -> None:
+    """Do it to each; after an error or an interrupt nothing more is begun, and what is under way ends."""
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        for done in [pool.submit(do, subject) for subject in subjects]:
+            done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _batches(mutants: Sequence[Mutant]) -> list[list[Mutant]]:
