@@ -97,6 +97,9 @@ def run(
         own = {name for target in targets for name in target.sources}
         possible = [m for m in possible if selection.headers or m.file in own]
         record = MutantsRecord(
+            status=records.FAILED,
+            reason="the run was cut short",
+            provenance=provenance(config.root),
             project=config.project,
             seed=selection.seed,
             possible=len(possible),
@@ -105,7 +108,7 @@ def run(
         trial = Trial(config, workshop, honest, record, reasons, output, say)
         trial.resume()
         trial.judge_all(targets, jobs)
-    record.provenance = provenance(config.root)
+    record.status, record.reason = records.OK, None
     record.duration_s = round(time.monotonic() - started, 1)
     trial.write()
     return record
