@@ -83,7 +83,7 @@ def test_every_operator_has_its_twins(found: Found) -> None:
 def test_every_source_is_in_the_list_and_says_what_is_wrong() -> None:
     sources = {p for p in MUSEUM.glob("*/*") if p.suffix in {".cc", ".py", ".cu"} and p.stem not in TWINS}
     assert sources == {piece.source for piece in PIECES.values()}
-    assert not [piece.key for piece in PIECES.values() if len(piece.wrong) < 20]
+    assert not [piece.key for piece in PIECES.values() if len(piece.wrong.split()) < 3]
 
 
 def test_every_class_has_a_piece() -> None:
