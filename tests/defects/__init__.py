@@ -1,4 +1,8 @@
-"""Small wrong kernels: each `.cc` is a right RMSNorm with one fault. Compiled once a run, by the C++ compiler alone."""
+"""Small kernels for the tests of the ladder, compiled once a run by the C++ compiler alone.
+
+Each is a right RMSNorm with one fault. Those that the verifier must condemn are pieces of the museum (tests/museum);
+here lie those that it only has to contain, and further ones that a test needs.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ from kernelproof.records import BuildRecord, FileHash
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
+PIECES = HERE.parent / "museum" / "rmsnorm"
 BAND_BYTES = 4096
 
 
@@ -42,7 +47,7 @@ def _tvm_ffi() -> Path:
 
 
 def _compile(*arguments: str | Path) -> None:
-    flags = ["-std=c++20", "-O0", "-fPIC", f"-I{REPOSITORY}", f"-I{_tvm_ffi() / 'include'}"]
+    flags = ["-std=c++20", "-O0", "-fPIC", *(f"-I{folder}" for folder in (REPOSITORY, PIECES, _tvm_ffi() / "include"))]
     subprocess.run([os.environ.get("CXX", "g++"), *flags, *arguments], check=True)
 
 
@@ -55,12 +60,11 @@ def _binding() -> Path:
 
 @functools.cache
 def library(name: str) -> Path:
-    """The shared library of `<name>.cc`."""
+    """The shared library of `<name>.cc`, of this folder or of the museum's."""
+    source = next(folder / f"{name}.cc" for folder in (HERE, PIECES) if (folder / f"{name}.cc").is_file())
     target = _folder() / f"{name}.so"
     runtime = _tvm_ffi() / "lib"
-    _compile(
-        "-shared", HERE / f"{name}.cc", _binding(), "-o", target, f"-L{runtime}", "-ltvm_ffi", f"-Wl,-rpath,{runtime}"
-    )
+    _compile("-shared", source, _binding(), "-o", target, f"-L{runtime}", "-ltvm_ffi", f"-Wl,-rpath,{runtime}")
     return target
 
 

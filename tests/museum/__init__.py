@@ -1,0 +1,1 @@
+"""Planted defects, each to be caught by its own class: see README.md."""

@@ -1,0 +1,4 @@
+// No fault: what the others are held against.
+#include "attention.h"
+
+MUSEUM_LAUNCH(Attention)
