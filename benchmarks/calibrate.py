@@ -4,9 +4,10 @@
 
 What runs: the variants and baselines of config.yaml for the device (SDPA's backends in every data type they can take),
 and the honest but unusual kernels of benchmarks/honest.py. Each kernel × data type × layout is run under seeds of its
-own, every input family and shapes off every tile, and judged in this process by criteria (a) to (d); then each kernel
-climbs the whole ladder of the test stage, with the same configuration. Exit code: 0 nobody is accused; 1 somebody is;
-2 it could not run. A run is repeated with `--only` its name, `--seeds 1` and its `--seed`.
+own, every input family and shapes off every tile, and judged in this process by criteria (a) to (d), one case by the
+relations (e) too; then each kernel climbs the whole ladder of the test stage, with the same configuration. Exit code:
+0 nobody is accused; 1 somebody is; 2 it could not run. A run is repeated with `--only` its name, `--seeds 1` and its
+`--seed`.
 
 This is a script of the repository and no command: it tests kernelproof's own judge with the repository's kernels,
 which an installed kernelproof does not have. `kernelproof derive` makes the tables of docs/explanation/correctness.md
@@ -220,7 +221,7 @@ def cases(combined: Combined, seed: int) -> Iterator[Case]:
     yield from distinct.values()
 
 
-# --- criteria (a) to (d), in this process -----------------------------------------------------------------------------
+# --- criteria (a) to (e), in this process -----------------------------------------------------------------------------
 
 
 def loaded(chosen: Config, variant: VariantConfig) -> Callable[..., Any]:
@@ -247,12 +248,13 @@ def run(combined: Combined, function: Callable[..., Any], seed: int, chosen: Con
         reference = module.reference(call, judge.resolved(variant.precision, case.dtype), variant.device)
         results.append(judge.judge(case, call, reference, Returned(output), tolerance, operator=module))
     exact = [_exact(combined, function, sanity, chosen) for sanity in _sanity(combined, seed)]
+    made.relations, broken = _related(combined, function, seed, chosen)
     made.cases, made.exact = len(results), sum(result is not None for result in exact)
     made.margins = margins(results, chosen)
     made.accusations = [f"{r.id}: {f.criterion}: {f.message}" for r in (*results, *exact) if r for f in r.failures]
-    made.accusations += [
-        f"all cases: {found.criterion}: {found.message}" for found in suite.findings(results, tolerance)
-    ]
+    made.accusations += broken
+    together = suite.findings(results, tolerance)
+    made.accusations += [f"all cases: {found.criterion}: {found.message}" for found in together]
     return made
 
 
@@ -273,6 +275,30 @@ def _exact(combined: Combined, function: Callable[..., Any], sanity: Any, chosen
         bound=sanity.reference.bound.to(output.device),
     )
     return judge.judge(sanity.case, sanity.call, reference, Returned(output), chosen.test.tolerance)
+
+
+def _related(combined: Combined, function: Callable[..., Any], seed: int, chosen: Config) -> tuple[int, list[str]]:
+    """How many relations the first case of a run was held to, and those that it broke."""
+    module, variant, case = _module(combined.operator), combined.variant, next(cases(combined, seed), None)
+    if case is None:
+        return 0, []
+    generator, precision = judge.generator(case), judge.resolved(variant.precision, case.dtype)
+    call = module.make_call(case, generator)
+    held, broken = 0, []
+    for stated in operators.relations_of(module, case, call, generator):
+        relation = stated
+        if stated.exact and not variant.deterministic:  # what repeats may differ by is the base's bound, moved
+            relation = dataclasses.replace(stated, exact=False, moves=True)
+        try:
+            before, after = (_called(variant, function, one) for one in (relation.base or call, relation.call))
+        except NotImplementedError:
+            continue
+        base = module.reference(relation.base or call, precision, variant.device)
+        reference = operators.reference_after(module, relation, base, precision, variant.device)
+        failure = judge.related(relation, base, before, reference, after, chosen.test.tolerance)
+        held += 1
+        broken += [f"{case.id}: {relation.name}: {failure.message}"] if failure else []
+    return held, broken
 
 
 def _called(variant: VariantConfig, function: Callable[..., Any], call: Call) -> torch.Tensor:
@@ -432,7 +458,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="the first seed (default: from the system)")
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="e.g. attention/flex or *-bshd")
     parser.add_argument("--kernels", type=Path, default=HONEST, metavar="FILE", help="another collection")
-    parser.add_argument("--no-ladder", dest="ladder", action="store_false", help="criteria (a) to (d) alone")
+    parser.add_argument("--no-ladder", dest="ladder", action="store_false", help="in this process alone")
     parser.add_argument("--output", type=Path, metavar="FILE", help="keep the record here")
     parser.add_argument("--json", action="store_true", help="print the record")
     options = parser.parse_args(argv)

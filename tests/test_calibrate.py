@@ -72,7 +72,9 @@ def test_honest_kernels_are_accused_of_nothing_under_fresh_seeds(calibrate: Modu
     assert layouts == {("float16", "bhsd"), ("float16", "bshd")}
     seeds = [run.seed for one in record.combinations for run in one.runs]
     assert len(seeds) == len(set(seeds)) == len(record.combinations)
-    assert all(run.cases >= 15 and run.exact >= 1 for one in record.combinations for run in one.runs)
+    assert all(
+        run.cases >= 15 and run.exact >= 1 and run.relations >= 1 for one in record.combinations for run in one.runs
+    )
     assert all((run.margins.bound or 0) > 0 for one in record.combinations for run in one.runs)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,58 @@ def test_the_reference_does_not_depend_on_how_it_is_cut(monkeypatch: pytest.Monk
     assert torch.allclose(whole.bound, parts.bound, rtol=1e-5)
 
 
+PEAK_OF_A_REFERENCE = """
+from pathlib import Path
+from kernelproof import judge
+from kernelproof.config import Precision
+from kernelproof.operators.attention import Attention
+from kernelproof.records import Case
+
+def peak() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) * 1024
+
+def call(seq):
+    case = Case("attention", "t", {"heads": 1, "seq": seq, "head_dim": 16}, {"causal": True}, "float16")
+    return Attention().make_call(case, judge.generator(case))
+
+half = Precision("float16", "float16")
+Attention().reference(call(64), half)  # what is allocated once
+long = call(8192)
+before = peak()
+reference = Attention().reference(long, half)
+print(peak() - before - reference.output.nbytes - reference.bound.nbytes)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of the memory is read from /proc")
+def test_a_long_reference_takes_little_memory() -> None:
+    """Less than half of one matrix of scores, of which there would be several: 8192² doubles are 512 MiB."""
+    # A process of its own: a peak does not come down again, and this process has been higher.
+    done = subprocess.run([sys.executable, "-c", PEAK_OF_A_REFERENCE], capture_output=True, text=True, check=True)
+    assert 0 < int(done.stdout) < 256 << 20
+
+
+def test_references_are_kept_by_content_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator, case = attention.Attention(), case_of("attention")
+    monkeypatch.setattr(attention, "MEMOISED_ELEMENTS", 3 * math.prod(call_of(case).output.shape))
+    calls = [call_of(case_of("attention", seed=seed)) for seed in range(4)]
+    kept = [operator.reference(call, INPUT) for call in calls[:3]]
+    assert [operator.reference(call, INPUT) is r for call, r in zip(calls, kept, strict=False)] == [True] * 3
+    operator.reference(calls[3], INPUT)  # takes the place of the one that was used the longest ago
+    assert [operator.reference(calls[i], INPUT) is kept[i] for i in (1, 2)] == [True] * 2
+    again = operator.reference(calls[0], INPUT)
+    assert again is not kept[0]
+    assert torch.equal(again.output, kept[0].output)
+    for name in ("q", "k", "v", "scale"):
+        value = calls[0].arguments[name]
+        other = operators.changed(calls[0], **{name: value * 2})
+        assert not torch.equal(operator.reference(other, INPUT).output, again.output)
+    monkeypatch.setattr(attention, "MEMOISED_ELEMENTS", 10)
+    large = operator.reference(calls[1], Precision("float16", "float32"))
+    assert operator.reference(calls[1], Precision("float16", "float32")) is not large
+
+
 def test_layouts_share_values_and_a_reference() -> None:
     plain, strided = (call_of(case_of("attention", options={"layout": layout})) for layout in ("bhsd", "bshd"))
     assert strided.tensor("q").stride() == (37 * 4 * 32, 32, 4 * 32, 1)
@@ -277,6 +330,52 @@ def test_exact_cases_are_right_and_the_library_gives_them(operator: operators.Op
                 returned = Returned(run_library(exact.call, operator.name))
                 result = judge.judge(exact.case, exact.call, exact.reference, returned, TOLERANCE, operator=operator)
                 assert result.failures == []
+
+
+@pytest.mark.parametrize("operator", ALL, ids=lambda o: o.name)
+def test_an_exact_case_has_another_value_in_every_batch_and_head(operator: operators.Operator) -> None:
+    """Results of another batch or head, or of the next row, are no exact results."""
+    case = case_of(operator.name)
+    by_name = {made.name: made for made in operator.sanity_calls(case, judge.generator(case))}
+    exact = by_name["signs" if operator is rmsnorm.OPERATOR else "one_hot_tail"]
+    output = exact.reference.output
+    if operator is not rmsnorm.OPERATOR:
+        assert output.shape[0] >= 2
+        assert exact.case.dims["seq"] % 2 == 1
+    for dim in range(output.dim() - 1):
+        moved = Returned(output.roll(1, dim).to(exact.call.output.dtype))
+        result = judge.judge(exact.case, exact.call, exact.reference, moved, TOLERANCE)
+        assert [failure.criterion for failure in result.failures] == ["exact"]
+
+
+@pytest.mark.parametrize("name", ["attention", "quantised_attention"])
+def test_values_of_zero_and_a_single_key_are_exact(name: str) -> None:
+    operator = next(o for o in ALL if o.name == name)
+    for dtype in operator.dtypes:
+        case = case_of(name, dtype=dtype)
+        by_name = {made.name: made for made in operator.sanity_calls(case, judge.generator(case))}
+        zero, single = by_name["zero_values"], by_name["single_key"]
+        assert not bool(zero.reference.output.any())
+        assert not bool(zero.reference.bound.any())
+        assert single.call.tensor("k").shape[2] == single.call.tensor("q").shape[2] == 1
+        wrong = single.reference.output.clone()
+        wrong[0, 1, 0, 2] *= 1 + 2.0**-8
+        returned = Returned(wrong.to(single.call.output.dtype))
+        result = judge.judge(single.case, single.call, single.reference, returned, TOLERANCE)
+        assert [failure.criterion for failure in result.failures] == ["exact"]
+
+
+def test_rows_of_zeros_are_asked_for_and_no_others() -> None:
+    case = case_of("rmsnorm")
+    exact = {m.name: m for m in rmsnorm.OPERATOR.sanity_calls(case, judge.generator(case))}["zero_rows"]
+    output = run_library(exact.call, "rmsnorm")
+    assert bool(output[1::2].any())
+    output[1::2] = 7.0
+    judged = judge.judge(exact.case, exact.call, exact.reference, Returned(output), TOLERANCE)
+    assert judged.failures == []
+    output[0] = math.nan  # 0/0 where eps is left out
+    judged = judge.judge(exact.case, exact.call, exact.reference, Returned(output), TOLERANCE)
+    assert [failure.criterion for failure in judged.failures] == ["nonfinite"]
 
 
 @pytest.mark.parametrize("head_dim", [16, 32, 40, 64, 80, 128])

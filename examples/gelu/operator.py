@@ -1,7 +1,8 @@
 """gelu: y = x·Φ(x), with Φ the normal distribution (GELU). A worked example: put your own operator in its place.
 
-kernelproof asks five things of an operator: its inputs, the right result with a bound for its error, some calls whose
-result is known without arithmetic, what a call costs, and (optional, for diagnosis) what known faults would give.
+kernelproof asks six things of an operator: its inputs, the right result with a bound for its error, some calls whose
+result is known without arithmetic, what a call costs, and (optional) relations between calls and, for diagnosis, what
+known faults would give.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from kernelproof.operators import (
     Call,
     Cost,
     Reference,
+    Relation,
     SanityCall,
     Suspect,
+    changed,
     dims_of,
     dtype,
     forward_bound,
+    placed,
+    shuffled,
     units,
 )
 from kernelproof.records import Case
@@ -67,17 +72,42 @@ class Gelu:
         return Reference(output, bound, unit.coarse, rms_floor, bias_floor=unit.accumulate / 8)
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
-        """Y = x exactly where x is large, and another x in every place: a wrong index shows. y = 0 where x is 0."""
+        """Y = x exactly where x is large, and another x in every place: a wrong index shows. y = 0 where x ≤ −16 or 0.
+
+        7·33 elements, which no vector or block divides.
+        """
         rows, cols = 7, 33
         place = torch.arange(rows * cols).reshape(rows, cols)
         one_hot = torch.where(place == 5 * cols + 17, 64.0, 0.0)
         calls = []
-        for name, x in (("large", 16.0 + place), ("one_hot", one_hot)):
+        for name, x in (("large", 16.0 + place), ("one_hot", one_hot), ("negative", -16.0 - place)):
             at = Case(self.name, f"sanity_{name}", {"rows": rows, "cols": cols}, {}, case.dtype, name)
             call = self._call(x.to(dtype(case.dtype)))
-            expected = call.tensor("x").double()
+            expected = call.tensor("x").double().clamp_min(0)
             calls.append(SanityCall(name, at, call, Reference(expected, torch.zeros_like(expected), 0.0, exact=True)))
         return calls
+
+    def relations(self, case: Case, call: Call, generator: torch.Generator) -> list[Relation]:
+        """Calls whose results follow from one another, whatever the reference says. Transforms must be exact."""
+        x = call.tensor("x")
+        order = shuffled(x.numel(), generator)
+        return [
+            Relation(
+                "odd part",
+                "y(−x) = y(x) − x",
+                changed(call, x=-x),
+                lambda y: y - x.to(y.device),
+                cause="the two sides of zero are not computed in the same way",
+            ),
+            Relation(
+                "permuted elements",
+                "reordering x reorders y in the same way",
+                changed(call, x=placed(x.flatten()[order].reshape(x.shape), x)),
+                lambda y: y.flatten()[order.to(y.device)].reshape(y.shape),
+                moves=True,
+                cause="an element is treated by its position: an index is wrong, or a tail is left out",
+            ),
+        ]
 
     def cost(self, case: Case) -> Cost:
         """Per element: 4 operations, one erfc; x is read and y written once."""

@@ -7,6 +7,9 @@ output's type:
 (b) rms     RMS(ô − O) ≤ 1.5·max(RMS(rnd(O) − O), u·RMS(O)/4)               lower precision than declared
 (c) bias    |⟨ô − rnd(O), O⟩| / ⟨O, O⟩ ≤ u/16 in a case, u/64 over a suite  what is wrong everywhere by a little
 
+Exact cases (d) are references whose bound is that of the storage; relations between two calls (e) are judged by
+`related`.
+
 Two allowances were added when the thresholds were calibrated over torch's own backends (benchmarks/calibrate.py; the
 margins are in docs/explanation/correctness.md). What float32 accumulation can cause by itself is the floor of (b) and
 (c): it decides only for float32 outputs (`operators.accumulation_floors`). And a sum over few independent rows
@@ -27,7 +30,7 @@ import torch
 
 from kernelproof.errors import TestError
 from kernelproof.images import Returned
-from kernelproof.operators import Call, Operator, Reference
+from kernelproof.operators import Call, Operator, Reference, Relation
 from kernelproof.records import (
     BIAS,
     BOUND,
@@ -35,6 +38,7 @@ from kernelproof.records import (
     GUARD_BANDS,
     INPUTS,
     NONFINITE,
+    RELATION,
     RMS,
     UNWRITTEN,
     Case,
@@ -50,6 +54,10 @@ if TYPE_CHECKING:
 # differ in it: what all rows share reaches √n of them over n rows, chance reaches 3. It decides for few rows (under
 # 16 there is no bias to be seen), and where a result of few bits (subnormal float16) flips by whole units.
 STANDARD_ERRORS = 4.0
+
+# How far the two references of a relation may be from it, in units of what is allowed between two outputs: float64
+# arithmetic stays 2⁻²⁰ below; a relation that does not hold is nowhere near.
+REFERENCES_APART = 2.0**-10
 
 # Edges of the histogram of |error|/bound: a quarter of a decade a bin. What is smaller or larger goes to the ends.
 HISTOGRAM_EDGES = [0.0, *(10 ** (exponent / 4) for exponent in range(-24, 13))]
@@ -112,6 +120,112 @@ def judge(
         histogram.add(found.ratio)
     result.status = "failed" if result.failures else "passed"
     return result
+
+
+def related(
+    relation: Relation,
+    base_reference: Reference,
+    base_output: torch.Tensor,
+    reference: Reference,
+    output: torch.Tensor,
+    tolerance: Tolerance,
+) -> Failure | None:
+    """Hold the output of a transformed call against what follows from that of the base call (criterion e).
+
+    base_reference and base_output belong to `relation.base` (or the call that the relations were asked for), reference
+    and output to `relation.call`; outputs as handed over, in their own data type. With e the map `relation.expected`,
+    O' = e(O) exactly. Correct outputs are ô = O + δ, |δ| ≤ B, and ô' = O' + δ', |δ'| ≤ B', so that
+
+        |ô' − e(ô)| ≤ |e(O + δ) − e(O)| + |δ'| ≤ B̃ + B',   B̃ = max(|e(O + B) − e(O)|, |e(O − B) − e(O)|)
+
+    when e takes each element from one element by a monotone function: δ lies between −B and B, and what follows from it
+    between what follows from them. For a permutation B̃ is B permuted, for a·O + b it is |a|·B, for a constant 0. Where
+    e mixes elements, their bounds may cancel in e(O ± B), and `relation.gain` makes up for it.
+
+    An exact relation is held bit for bit, but for the sign of a zero; the references are not looked at. NaN and
+    infinity break any relation, except where the reference demands nothing (an infinite bound). Works on the device of
+    the references. Raises TestError when shapes do not fit, or when the references themselves break the relation.
+    """
+    device = reference.output.device
+    got, base = (tensor.to(device).double() for tensor in (output, base_output))
+    wanted = relation.expected(base)
+    if not got.shape == wanted.shape == reference.output.shape:
+        raise TestError(
+            f"the output has shape {tuple(got.shape)}, expected makes {tuple(wanted.shape)} of the base output, "
+            f"the reference has {tuple(reference.output.shape)}",
+            subject=relation.name,
+        )
+    use = torch.ones_like(got, dtype=torch.bool)
+    if relation.where is not None:
+        use &= relation.where.to(device)
+    if relation.exact:
+        limit = torch.zeros_like(got)
+    else:
+        limit = tolerance.bound_factor * _allowed(relation, base_reference, reference, use)
+        use &= torch.isfinite(limit)
+    apart = (got - wanted).abs()
+    bad = use & ~(apart <= limit)  # NaN compares false
+    if relation.exact:
+        bad |= use & ~(torch.isfinite(got) & torch.isfinite(wanted))
+    if not bool(bad.any()):
+        return None
+    return Failure(RELATION, _broken(relation, got, base, wanted, limit, bad))
+
+
+def _allowed(relation: Relation, base: Reference, reference: Reference, use: torch.Tensor) -> torch.Tensor:
+    """gain·B̃ + B' of a relation, per element; infinite where one of the two references demands nothing."""
+    expected = relation.expected(base.output)
+    either_way = [(relation.expected(base.output + by) - expected).abs() for by in (base.bound, -base.bound)]
+    carried = torch.maximum(*either_way).nan_to_num(nan=math.inf, posinf=math.inf)  # 0·∞: nothing was demanded
+    allowed = relation.gain * carried + reference.bound
+    off = (expected - reference.output).abs()
+    if bool((use & (off > REFERENCES_APART * allowed)).any()):
+        raise TestError(
+            f"the references break the relation themselves, by up to {float(off[use].max()):.3g}: {relation.claim} "
+            "does not hold, or the transform is not exact in the inputs' data type",
+            subject=relation.name,
+            hint="this is a fault of the operator's `relations`, not of a kernel",
+        )
+    return allowed
+
+
+def _broken(
+    relation: Relation,
+    got: torch.Tensor,
+    base: torch.Tensor,
+    wanted: torch.Tensor,
+    limit: torch.Tensor,
+    bad: torch.Tensor,
+) -> str:
+    """How many elements break a relation, where, the worst of them, and why perhaps."""
+    count, total = int(bad.sum()), bad.numel()
+    apart = (got - wanted).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+    over = torch.where(limit > 0, apart / limit, apart)
+    worst = int(torch.where(bad, over, -1.0).argmax())
+    index = [int(i) for i in np.unravel_index(worst, bad.shape)]
+    is_, follows, most = (float(tensor.flatten()[worst]) for tensor in (got, wanted, limit))
+    text = (
+        f"{relation.name}: {relation.claim}. {count} of {total} elements ({100 * count / total:.3g} %) break that: "
+        f"{describe_indices(bad, relation.call.axes)}; the worst at {index}: {is_:.6g} where {follows:.6g} follows "
+        "from the base call"
+    )
+    if relation.exact:
+        text += ", which holds bit for bit"
+    elif math.isfinite(is_) and math.isfinite(follows):
+        times = f"{abs(is_ - follows) / most:.3g} times the limit" if most else "more than the limit"
+        text += f", {abs(is_ - follows):.3g} apart, {times} of {most:.3g}"
+    cause = _why_broken(relation, got, base, wanted, bad)
+    return f"{text}. Likely cause: {cause}" if cause else text
+
+
+def _why_broken(
+    relation: Relation, got: torch.Tensor, base: torch.Tensor, wanted: torch.Tensor, bad: torch.Tensor
+) -> str:
+    if not bool(torch.isfinite(got[bad]).all() & torch.isfinite(wanted[bad]).all()):
+        return "NaN or infinity: 0/0, an overflow, or a read of memory that is no input"
+    if torch.equal(got, base) and not torch.equal(wanted, base):
+        return "the output is that of the base call, bit for bit: a result is kept and handed over again"
+    return relation.cause
 
 
 def skipped(case: Case, reason: str) -> CaseResult:

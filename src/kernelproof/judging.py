@@ -138,10 +138,17 @@ class Judge:
         )
         return records.from_json(CaseResult, answer[0]), records.from_json(Histogram, answer[1])
 
-    def related(self, job: Job, precision: Precision, device: str, tolerance: Tolerance) -> Failure | None:
-        """Hold the results of a relation's two calls against one another."""
+    def related(
+        self, job: Job, precision: Precision, device: str, tolerance: Tolerance, *, same_bits: bool
+    ) -> Failure | None:
+        """Hold the results of a relation's two calls against one another, bit for bit only if `same_bits`."""
         answer = self._ask(
-            "related", job=_json(job), precision=_json(precision), device=device, tolerance=_json(tolerance)
+            "related",
+            job=_json(job),
+            precision=_json(precision),
+            device=device,
+            tolerance=_json(tolerance),
+            same_bits=same_bits,
         )
         return answer and Failure(**answer)
 
@@ -296,22 +303,24 @@ class Chamber:
         return [_json(result), _json(histogram.record())]
 
     def do_related(
-        self, job: dict[str, Any], precision: dict[str, Any], device: str, tolerance: dict[str, Any]
+        self, job: dict[str, Any], precision: dict[str, Any], device: str, tolerance: dict[str, Any], same_bits: bool
     ) -> dict[str, Any] | None:
         from kernelproof import judge
 
         made = _job(job)
-        relation = self._relations(made.case)[made.name]
-        base = Job(made.case) if relation.base is None else dataclasses.replace(made, part="base")
+        relation, base = self._relations(made.case)[made.name], self._base(made)
+        if relation.exact and not same_bits:
+            # The bound of an exact relation's reference is none: what repeats may differ by is the base's, moved.
+            relation = dataclasses.replace(relation, exact=False, moves=True)
         failure = judge.related(
             relation,
             self._reference(base, precision, device),
             self.returned[base.key].output,
-            self._reference(made, precision, device),
+            self._reference_after(relation, base, precision, device),
             self.returned[made.key].output,
             _tolerance(tolerance),
         )
-        return failure and _json(failure)
+        return None if failure is None else _json(failure)
 
     def do_forget(self) -> None:
         for kept in (self.calls, self.layouts, self.returned, self.exact, self.related):
@@ -362,12 +371,27 @@ class Chamber:
             self.related[case.id] = {relation.name: relation for relation in found}
         return self.related[case.id]
 
+    def _base(self, job: Job) -> Job:
+        """The call that a relation's starts from."""
+        own = self._relations(job.case)[job.name].base is not None
+        return dataclasses.replace(job, part="base") if own else Job(job.case)
+
+    def _reference_after(self, relation: Relation, base: Job, precision: dict[str, Any], device: str) -> Reference:
+        from kernelproof import config, judge, operators
+
+        resolved = judge.resolved(config.Precision(**precision), base.case.dtype)
+        return operators.reference_after(
+            self.operator, relation, self._reference(base, precision, device), resolved, device
+        )
+
     def _reference(self, job: Job, precision: dict[str, Any], device: str) -> Reference:
         """The reference of a job; kept, since the baselines of an operator share them."""
         from kernelproof import config, judge
 
         if job.part == "repeat":
             job = Job(job.case)
+        if job.part == "relation":
+            return self._reference_after(self._relations(job.case)[job.name], self._base(job), precision, device)
         call = self._call(job)
         if job.part == "sanity":
             return self._sanity(job.case)[job.name].reference

@@ -194,7 +194,7 @@ class Case:
 
 
 # Criteria: what a failure is a failure of (kernelproof.judge says what they mean).
-BOUND, RMS, BIAS, EXACT = "bound", "rms", "bias", "exact"
+BOUND, RMS, BIAS, EXACT, RELATION = "bound", "rms", "bias", "exact", "relation"
 UNWRITTEN, NONFINITE, GUARD_BANDS, INPUTS = "unwritten", "nonfinite", "guard_bands", "inputs"
 
 
@@ -530,6 +530,7 @@ class CalibrationRun:
     cases: int
     exact: int  # exact calls, criterion (d)
     refused: int = 0
+    relations: int = 0  # criterion (e)
     margins: Margins = field(default_factory=Margins)
     accusations: list[str] = field(default_factory=list)
 

@@ -414,7 +414,7 @@ class Climb:
             if job.part == "relation":
                 # Noise and bias were calibrated on the input families, and a relation's inputs are none of them.
                 failures = [f for f in failures if f.criterion not in ("rms", "bias")]
-                related = self.session.judge.related(job, *self._how_to_judge())
+                related = self.session.judge.related(job, *self._how_to_judge(), same_bits=self.variant.deterministic)
                 failures += [related] if related else []
             message = _failures(failures)
             status = "failed" if message else "passed"

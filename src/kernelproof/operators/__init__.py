@@ -1,7 +1,8 @@
 """What an operator module provides, and the parts of it that all operators share.
 
 An operator module exposes `OPERATOR`, an instance of a class that implements `Operator`: named dimensions, inputs for
-each family, a float64 reference with an error bound, exact cases, a cost model and, for diagnosis, known faults.
+each family, a float64 reference with an error bound, exact cases, a cost model and, for diagnosis, known faults. It may
+also state relations between calls (`Relation`).
 
 Error model. With û(x) the unit roundoff of a data type, the bound of criterion (a) is
 
@@ -13,6 +14,7 @@ declared accumulation type: 2⁻²¹ for float32. When output and P share a type
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import math
@@ -130,20 +132,6 @@ class SanityCall:
     reference: Reference
 
 
-@dataclass
-class Relation:
-    """A transformed call whose output follows from that of the base call (trust.md, e)."""
-
-    name: str
-    claim: str
-    call: Call
-    expected: Callable[[torch.Tensor], torch.Tensor]
-    gain: float = 1.0
-    exact: bool = False
-    where: torch.Tensor | None = None
-    base: Call | None = None
-
-
 @dataclass(frozen=True)
 class Cost:
     """What one call of a case must do at least: floating-point operations, bytes from and to memory, exponentials."""
@@ -162,12 +150,48 @@ class Suspect:
     output: Callable[[], torch.Tensor] = field(repr=False)
 
 
+@dataclass
+class Relation:
+    """A transformed call whose output follows from that of the base call (trust.md, e).
+
+    The judge holds |ô' − expected(ô)| to gain·B̃ + B', with B̃ what `expected` makes of the base's bound; see
+    `kernelproof.judge.related`. That needs `expected` to take each element from one element of the base output, by a
+    monotone function (permutations, powers of two, signs, offsets, constants), or a `gain` that makes up for it.
+
+    name: short, unique in the operator. claim: one sentence for the report. call: the transformed call, with the
+    shapes, strides, data types and scalars of the base, but those that the transform is about; every transform is exact
+    in the inputs' data types. expected: base output to output of `call`, both float64, on whatever device they are.
+    exact: they agree bit for bit. where: bool, shape of the output: only there; None is everywhere. base: the call that
+    the output of `call` follows from; None is the one that the relations were asked for. cause: what a kernel that
+    breaks the relation probably does, for the message. moves: `expected` only reorders elements and changes signs, and
+    the bound of `call` is the base's, reordered; see `reference_after`.
+    """
+
+    name: str
+    claim: str
+    call: Call
+    expected: Callable[[torch.Tensor], torch.Tensor] = field(repr=False)
+    gain: float = 1.0
+    exact: bool = False
+    where: torch.Tensor | None = field(default=None, repr=False)
+    base: Call | None = None
+    cause: str = ""
+    moves: bool = False
+
+
 @runtime_checkable
 class Operator(Protocol):
     """The interface of an operator module's `OPERATOR`.
 
     dims: the dimensions a shape may give, with a default: an int, the name of another dimension, or None (required).
     options: the values of each option, the default first. axes: the output's dimensions.
+
+    One more method is optional, and called through `relations_of`:
+
+        def relations(self, case: Case, call: Call, generator: torch.Generator) -> list[Relation]
+
+    It gives the relations that hold for `call`, an outcome of `make_call` for `case`, which it leaves as it is. Random
+    choices (which permutation) are drawn from `generator`.
     """
 
     # Read only, so that a class attribute and a property will both do.
@@ -205,12 +229,6 @@ class Operator(Protocol):
         ...
 
 
-def relations_of(operator: Operator, case: Case, call: Call, generator: torch.Generator) -> list[Relation]:
-    """The relations of a case; an operator written before there were relations has none."""
-    relations = getattr(operator, "relations", None)
-    return list(relations(case, call, generator)) if relations else []
-
-
 def load(module: str, root: Path) -> Operator:
     """The operator of a dotted module name, or of a `.py` path relative to `root`.
 
@@ -244,6 +262,81 @@ def _import(module: str, root: Path) -> ModuleType:
         return loaded
     except (ImportError, FileNotFoundError) as error:
         raise ConfigError(f"the operator module cannot be imported: {error}", subject=module) from error
+
+
+def relations_of(operator: Operator, case: Case, call: Call, generator: torch.Generator) -> list[Relation]:
+    """The relations of an operator for a call of a case; none for an operator that states none.
+
+    The generator that the call's inputs were drawn from will do; relations are then repeatable with the case.
+
+    Raises KernelproofError, with the relation's name, for one whose call is not of the base's kind.
+    """
+    stated = getattr(operator, "relations", None)
+    if stated is None:
+        return []
+    relations: list[Relation] = stated(case, call, generator)
+    names = [relation.name for relation in relations]
+    for relation in relations:
+        if names.count(relation.name) > 1:
+            raise KernelproofError("two relations have this name", subject=f"{operator.name}: {relation.name}")
+        base = relation.base or call
+        for name, tensor in base.tensors.items():
+            other = relation.call.arguments.get(name)
+            if not isinstance(other, torch.Tensor) or _kind(other) != _kind(tensor):
+                raise KernelproofError(
+                    f"{name} of the transformed call is {_kind(other)}; the base call has {_kind(tensor)}",
+                    subject=f"{operator.name}: {relation.name}",
+                    hint="make it with `placed` or `exactly`, which keep them",
+                )
+    return relations
+
+
+def reference_after(
+    operator: Operator, relation: Relation, base: Reference, precision: Precision, device: str | torch.device = "cpu"
+) -> Reference:
+    """The reference that `kernelproof.judge.related` needs of a relation's call, computed only where it must be.
+
+    Where the relation merely moves elements it is the base's, moved; where it is exact, bounds do not matter, and they
+    are infinite.
+    """
+    if relation.moves:
+        return dataclasses.replace(
+            base, output=relation.expected(base.output), bound=relation.expected(base.bound).abs()
+        )
+    if relation.exact:
+        return Reference(relation.expected(base.output), torch.full_like(base.bound, math.inf), base.unit_roundoff)
+    return operator.reference(relation.call, precision, device)
+
+
+def _kind(value: object) -> str:
+    if not isinstance(value, torch.Tensor):
+        return "no tensor"
+    return f"{dtype_name(value.dtype)} {list(value.shape)} with strides {list(value.stride())}"
+
+
+def changed(call: Call, **arguments: Argument) -> Call:
+    """The call with some arguments replaced; it shares all others, the output included."""
+    unknown = [name for name in arguments if name not in call.arguments]
+    if unknown:
+        raise KernelproofError(f"there is no such argument; allowed: {', '.join(call.arguments)}", subject=unknown[0])
+    return Call({**call.arguments, **arguments}, call.outputs, call.axes)
+
+
+def placed(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Values in the shape, strides and data type of a tensor, rounded where they must be."""
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(values)
+
+
+def exactly(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor | None:
+    """The same for float64 values which must not be rounded: None where one would be, or overflows."""
+    made = placed(values, like)
+    return made if torch.equal(made.double(), values.expand(like.shape)) else None
+
+
+def shuffled(count: int, generator: torch.Generator) -> torch.Tensor:
+    """A random permutation of 0..count − 1, int64; never the identity unless count is 1."""
+    order = torch.randperm(count, generator=generator)
+    return order.roll(1) if torch.equal(order, torch.arange(count)) else order
 
 
 def dims_of(operator: Operator, case: Case) -> dict[str, int]:

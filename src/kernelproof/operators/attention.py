@@ -20,9 +20,11 @@ from kernelproof.operators import (
     Call,
     Cost,
     Reference,
+    Relation,
     SanityCall,
     Suspect,
     accumulation_floors,
+    attention_relations,
     dims_of,
     dtype,
     dtype_name,
@@ -37,9 +39,8 @@ if TYPE_CHECKING:
 
 # Elements of the score matrix held at once: 2²¹ doubles are 16 MiB on a CPU; a GPU takes 512 MiB.
 CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**26}
-# References kept, since the layout of a case does not change them, and how large one may be (16 bytes an element).
-MEMOISED = 4
-MEMOISED_ELEMENTS = 2**22
+# Elements of the references kept, since layouts and variants share them: at 16 bytes each 256 MiB.
+MEMOISED_ELEMENTS = 2**24
 
 # RMS of the relative error of rounding to nearest, in units of the roundoff, over significands spread as 1/x: √(1/3 of
 # the mean of 1/x² on [1, 2)).
@@ -101,17 +102,17 @@ class Attention:
         computed in float32. Criterion (b) is stated for P of the output's type; where P is coarser (float8 weights, a
         float16 output), what rounding each weight by itself gives, √Σ(P∘V)², is its floor.
 
-        The last few references are kept by content: two layouts of one case cost one.
+        References are kept by content, as many as MEMOISED_ELEMENTS hold, the latest used: two layouts of one case cost
+        one, and so do the relations of a case that several variants are held to.
         """
         key = _fingerprint(call, precision, device)
         if key in self._references:
             self._references.move_to_end(key)
             return self._references[key]
         made = self._reference(call, precision, device)
-        if made.output.numel() <= MEMOISED_ELEMENTS:
-            self._references[key] = made
-            while len(self._references) > MEMOISED:
-                self._references.popitem(last=False)
+        self._references[key] = made
+        while self._references and sum(r.output.numel() for r in self._references.values()) > MEMOISED_ELEMENTS:
+            self._references.popitem(last=False)
         return made
 
     def _reference(self, call: Call, precision: Precision, device: str | torch.device) -> Reference:
@@ -132,16 +133,26 @@ class Attention:
         return Reference(output, bound, unit.coarse, rms_floor, bias_floor)
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
-        """Exact cases (trust.md, d): softmax that selects one key, and the mean of 2ᵏ keys.
+        """Exact cases (trust.md, d): softmax that selects one key, the mean of 2ᵏ keys, one key, values of zero.
 
         The selected key's score is 0 and all others are below −200, so that every exponential is 1 or underflows to 0
         in whatever order and base it is taken, and O is a row of V bit for bit. With Q = 0 and small integers in V
-        every sum is exact even in half precision, and O is the mean, rounded once.
+        every sum is exact even in half precision, and O is the mean, rounded once. A single key weighs 1 whatever its
+        score, and zeros add up to zero whatever they weigh. All but the first two have a length that no tile divides,
+        and two batches at least: a wrong index shows.
         """
-        length = min(128, 2 ** (2 ** int(math.log2(max(2, dims_of(self, case)["head_dim"] // 2)))))
-        dims = {**dims_of(self, case), "seq": length, "seq_k": length}
+        d = dims_of(self, case)
+        length = min(128, 2 ** (2 ** int(math.log2(max(2, d["head_dim"] // 2)))))
+        odd, batches = length * 3 // 4 | 1, max(2, d["batch"])
         made = []
-        for name, build in (("one_hot", _one_hot_exact), ("mean", _mean_exact)):
+        for name, build, batch, keys in (
+            ("one_hot", _one_hot_exact, d["batch"], length),
+            ("mean", _mean_exact, d["batch"], length),
+            ("one_hot_tail", _one_hot_exact, batches, odd),
+            ("single_key", _single_key_exact, batches, 1),
+            ("zero_values", _zero_values_exact, batches, odd),
+        ):
+            dims = {**d, "batch": batch, "seq": keys, "seq_k": keys}
             at = Case(self.name, f"sanity_{name}", dims, dict(case.options), case.dtype, name, case.seed)
             draw = Draw(at, generator)
             q, k, v, expected = build(draw)
@@ -154,6 +165,10 @@ class Attention:
             reference = Reference(expected.nan_to_num(), bound, 0.0, exact=True)
             made.append(SanityCall(name, at, call, reference))
         return made
+
+    def relations(self, case: Case, call: Call, generator: torch.Generator) -> list[Relation]:
+        """Relations between calls (trust.md, e); see kernelproof.operators.attention_relations."""
+        return attention_relations.relations(call, generator)
 
     def cost(self, case: Case) -> Cost:
         """4·d operations and one exponential for each visible pair of query and key; each tensor moved once."""
@@ -472,6 +487,18 @@ def _mean_exact(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, t
     expected[:, :, ~power] = math.nan
     expected[:, :, seen == 0] = 0
     return q, k, v, expected
+
+
+def _single_key_exact(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The only key has all the weight, whatever its score: O is its value. For seq = seq_k = 1."""
+    q, k, sign = draw.three()
+    v = draw.integers(1, 120, draw.key) * torch.where(sign < 0, -1.0, 1.0)
+    return q, k, v, v.repeat_interleave(draw.query[1] // draw.key[1], 1)
+
+
+def _zero_values_exact(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    q, k, v = draw.three()
+    return q, k, torch.zeros_like(v), torch.zeros_like(q)
 
 
 # --- diagnosis --------------------------------------------------------------------------------------------------------

@@ -19,13 +19,18 @@ from kernelproof.operators import (
     Call,
     Cost,
     Reference,
+    Relation,
     SanityCall,
     Suspect,
     accumulation_floors,
+    changed,
     dims_of,
     dtype,
+    exactly,
     forward_bound,
     option,
+    placed,
+    shuffled,
     units,
 )
 from kernelproof.records import Case
@@ -95,28 +100,31 @@ class Scores:
         return Reference(output, bound, unit.coarse, *accumulation_floors(output, accumulation, unit))
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
-        """Queries that select one feature of the keys, where rows, features and heads all differ; and codes of zero."""
+        """Queries that select one feature of the keys, where rows, features and heads all differ; the same with two
+        batches and lengths that no tile divides; and codes of zero, whatever the scale: K's is subnormal.
+        """
         d = dims_of(self, case)
-        seq, features = 96, d["head_dim"]
-        lead = (d["batch"], d["heads"])
-        ones = torch.ones(lead)
-        heads = 2.0 ** torch.arange(lead[1]).expand(lead).remainder(4)
-        q = torch.full((*lead, seq, features), simfp8.ZERO_POINT, dtype=torch.uint8)
-        row = torch.arange(seq)
-        q[..., row, row * 7 % features] = torch.where(row % 2 == 0, 255, 1).byte()
-        k = torch.randint(0, 256, (*lead, seq, features), generator=generator, dtype=torch.uint8)
-        zero = torch.full_like(k, simfp8.ZERO_POINT)
+        batches = max(2, d["batch"])
         made = []
-        for name, codes in (("one_hot", q), ("zero", zero)):
-            at = Case(
-                self.name, f"sanity_{name}", {**d, "seq": seq, "seq_k": seq}, dict(case.options), case.dtype, name
-            )
-            call = self._call(at, (codes, heads), (k, ones))
+        for name, batch, seq, seq_k in (
+            ("one_hot", d["batch"], 96, 96),
+            ("zero", d["batch"], 96, 96),
+            ("one_hot_tail", batches, 65, 97),
+        ):
+            dims = {**d, "batch": batch, "seq": seq, "seq_k": seq_k}
+            at = Case(self.name, f"sanity_{name}", dims, dict(case.options), case.dtype, name)
+            call = self._call(at, *_selecting(dims, name == "zero", generator))
             left, right = (simfp8.values(call.tensor(n), call.tensor(f"{n}_scale")) for n in "qk")
             exact = call.scalar("factor") * (left @ right.mT)
             # One product and no cancellation: a handful of float32 roundings, and zero where there is nothing.
             made.append(SanityCall(name, at, call, Reference(exact, exact.abs() * 2.0**-20, 0.0, exact=True)))
         return made
+
+    def relations(self, case: Case, call: Call, generator: torch.Generator) -> list[Relation]:
+        """Scales and signs, permutations of rows and heads, and keys of zeros."""
+        made = [_scaled(call), _negated(call), _permuted_rows(call, generator), _permuted_heads(call, generator)]
+        made += [_zero_keys(call, generator)]
+        return [relation for relation in made if relation is not None]
 
     def cost(self, case: Case) -> Cost:
         """2·d operations for each score; inputs and scales read once, scores written once."""
@@ -156,6 +164,121 @@ class Scores:
         yield Suspect("every head uses the scale of head 0 for Q", lambda: scores(scale_q=head0))
         yield Suspect("the scale of Q is not applied", lambda: scores(scale_q=torch.ones_like(q_scale)))
         yield Suspect("nothing is accumulated: the result is zero", lambda: scores(by=0.0))
+
+
+# --- exact cases ------------------------------------------------------------------------------------------------------
+
+
+def _selecting(dims: dict[str, int], zero: bool, generator: torch.Generator) -> tuple[Coded, Coded]:
+    """Queries with one code that is not zero, at a feature of the row's and a scale of the head's, and random keys.
+
+    With `zero` the queries are nothing but zeros, and the scale of the keys is the smallest number there is.
+    """
+    lead, features = (dims["batch"], dims["heads"]), dims["head_dim"]
+    q = torch.full((*lead, dims["seq"], features), simfp8.ZERO_POINT, dtype=torch.uint8)
+    row = torch.arange(dims["seq"])
+    if not zero:
+        q[..., row, row * 7 % features] = torch.where(row % 2 == 0, 255, 1).byte()
+    k = torch.randint(0, 256, (*lead, dims["seq_k"], features), generator=generator, dtype=torch.uint8)
+    heads = 2.0 ** torch.arange(lead[1]).remainder(4).repeat(lead[0], 1)
+    return (q, heads), (k, torch.full(lead, 2.0**-149 if zero else 1.0))
+
+
+# --- relations --------------------------------------------------------------------------------------------------------
+
+
+def _zero(tensor: torch.Tensor) -> int:
+    """What stands for zero in memory."""
+    return simfp8.ZERO_POINT if tensor.dtype == torch.uint8 else 0
+
+
+def _scaled(call: Call) -> Relation | None:
+    """Another power of two in each head, for Q and for K. 16-bit numbers are scaled themselves: their scales are 1."""
+    batches, heads = call.tensor("q_scale").shape
+    place = torch.arange(batches * heads).reshape(batches, heads)
+    powers = {"q": 2.0 ** (place % 4).double(), "k": 2.0 ** -(place % 3).double()}
+    moved: dict[str, torch.Tensor | None] = {}
+    for name, power in powers.items():
+        numbers, scale = call.tensor(name), call.tensor(f"{name}_scale")
+        if numbers.dtype == torch.uint8:
+            moved[f"{name}_scale"] = exactly(scale.double() * power, scale)
+        else:
+            moved[name] = exactly(numbers.double() * power[..., None, None], numbers)
+    arguments = {name: tensor for name, tensor in moved.items() if tensor is not None}
+    if len(arguments) < len(moved):
+        return None
+    factor = (powers["q"] * powers["k"])[..., None, None]
+    return Relation(
+        "scaled by powers of two",
+        "a power of two for Q and for K in each head is one for the head's scores",
+        changed(call, **arguments),
+        lambda output: output * factor.to(output.device),
+        cause="a scale is not applied, or that of another head is",
+    )
+
+
+def _negated(call: Call) -> Relation | None:
+    """Left out where a code of 0 occurs, which has no opposite."""
+    q = call.tensor("q")
+    opposite = exactly(2 * _zero(q) - q.double(), q)
+    if opposite is None:
+        return None
+    return Relation(
+        "negated queries",
+        "−Q gives −S",
+        changed(call, q=opposite),
+        lambda output: -output,
+        moves=True,
+        cause="the zero point is another than the encoder's, or codes are taken for signed numbers",
+    )
+
+
+def _permuted_rows(call: Call, generator: torch.Generator) -> Relation | None:
+    q, k = call.tensor("q"), call.tensor("k")
+    row, key = shuffled(q.shape[2], generator), shuffled(k.shape[2], generator)
+    if len(row) * len(key) == 1:
+        return None
+    moved = {"q": placed(q[:, :, row], q), "k": placed(k[:, :, key], k)}
+    return Relation(
+        "permuted rows",
+        "reordering queries and keys reorders rows and columns of the scores in the same way",
+        changed(call, **moved),
+        lambda output: output[:, :, row.to(output.device)][..., key.to(output.device)],
+        moves=True,
+        cause="rows or keys are treated by their position: an index is wrong, or a tile is not computed",
+    )
+
+
+def _permuted_heads(call: Call, generator: torch.Generator) -> Relation | None:
+    batches, heads = call.tensor("q_scale").shape
+    if batches * heads == 1:
+        return None
+    batch, head = shuffled(batches, generator), shuffled(heads, generator)
+    moved = {name: placed(tensor[batch][:, head], tensor) for name, tensor in call.inputs.items()}
+    return Relation(
+        "permuted heads",
+        "reordering batches and heads reorders those of the scores in the same way",
+        changed(call, **moved),
+        lambda output: output[batch.to(output.device)][:, head.to(output.device)],
+        moves=True,
+        cause="a wrong head or batch is read, of the codes or of the scales",
+    )
+
+
+def _zero_keys(call: Call, generator: torch.Generator) -> Relation | None:
+    """Some keys of every head become zero: their scores are 0 exactly, and no other changes."""
+    k = call.tensor("k")
+    gone = torch.rand(k.shape[2], generator=generator) < 0.5
+    gone[torch.randint(len(gone), (), generator=generator)] = True
+    kept = (~gone).double()
+    return Relation(
+        "keys of zeros",
+        "keys of zeros have scores of exactly 0, and the scores of the others stay",
+        changed(call, k=placed(torch.where(gone[:, None], float(_zero(k)), k.double()), k)),
+        lambda output: output * kept.to(output.device),
+        exact=True,
+        cause="zero is not decoded to zero, or a score takes in another key",
+    )
 
 
 # --- input families ---------------------------------------------------------------------------------------------------

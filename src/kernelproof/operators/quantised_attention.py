@@ -20,7 +20,19 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernelproof import simfp8
-from kernelproof.operators import Call, Cost, Reference, SanityCall, Suspect, attention, dims_of, dtype, option
+from kernelproof.operators import (
+    Call,
+    Cost,
+    Reference,
+    Relation,
+    SanityCall,
+    Suspect,
+    attention,
+    attention_relations,
+    dims_of,
+    dtype,
+    option,
+)
 from kernelproof.records import Case
 
 if TYPE_CHECKING:
@@ -82,8 +94,8 @@ class QuantisedAttention:
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
         """Attention's exact cases in codes: with one hot, O is a row of what V's codes stand for.
 
-        Q and K hold one magnitude and 0, which any scale keeps. The scale of V makes whole numbers of its codes, and
-        with scales per head it is larger by a factor of two from one head to the next.
+        Where the scores matter, Q and K hold one magnitude and 0, which any scale keeps. The scale of V makes whole
+        numbers of its codes, and with scales per head it is larger by a factor of two from one head to the next.
         """
         made = []
         for plain in ATTENTION.sanity_calls(_plain(case, "float32"), generator):
@@ -94,13 +106,17 @@ class QuantisedAttention:
             worth = (unit * 2.0**heads).float().expand(values.shape[:2]).contiguous()
             ones = torch.full_like(worth, unit)
             v = encode(values, ones, case.dtype), worth
-            if plain.name == "one_hot":
+            if plain.name != "mean":  # whose values every codec has
                 expected = simfp8.values(encode(expected, ones[:, :1], case.dtype), ones[:, :1]).round()
             factor = (2.0**heads).repeat_interleave(expected.shape[1] // len(heads))[:, None, None]
             at = dataclasses.replace(plain.case, operator=self.name, options=dict(case.options), dtype=case.dtype)
             reference = Reference(expected * factor, plain.reference.bound * factor.max(), 0.0, exact=True)
             made.append(SanityCall(plain.name, at, self._call(at, q, k, v), reference))
         return made
+
+    def relations(self, case: Case, call: Call, generator: torch.Generator) -> list[Relation]:
+        """Attention's relations, on codes, and one of the scales; see kernelproof.operators.attention_relations."""
+        return [*attention_relations.relations(call, generator), attention_relations.scaled(call)]
 
     def cost(self, case: Case) -> Cost:
         """Attention's, with codes of one byte, four bytes for each scale and two for each element of the output."""

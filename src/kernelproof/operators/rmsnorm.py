@@ -17,12 +17,17 @@ from kernelproof.operators import (
     Call,
     Cost,
     Reference,
+    Relation,
     SanityCall,
     Suspect,
     accumulation_floors,
+    changed,
     dims_of,
     dtype,
+    exactly,
     forward_bound,
+    placed,
+    shuffled,
     units,
 )
 from kernelproof.records import Case
@@ -74,10 +79,10 @@ class RmsNorm:
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
         """Rows of ±c and of c, which give ±weight and weight; and rows with a single entry, which give ±√cols·weight
-        there. eps is 0.
+        there. eps is 0. And with eps = 1e-5 rows of zeros, which give zeros, between others of which nothing is asked.
         """
         cols, kind = dims_of(self, case)["cols"], dtype(case.dtype)
-        rows = 24
+        rows = 25
         row = torch.arange(rows)
         weight = 2.0 ** torch.randint(-3, 4, (cols,), generator=generator)
         signs = torch.where(torch.rand(rows, cols, generator=generator) < 0.5, -1.0, 1.0)
@@ -102,7 +107,19 @@ class RmsNorm:
                     Reference(rounded, rounded.abs() * slack, 0.0, exact=True),
                 )
             )
+        at = Case(self.name, "sanity_zero_rows", {"rows": rows, "cols": cols}, {}, case.dtype, "zero_rows")
+        asked = (row % 2 == 0)[:, None].expand(rows, cols)
+        call = self._call((flat * ~asked).to(kind), weight.to(kind), EPS)
+        zero = torch.zeros(rows, cols, dtype=torch.float64)
+        made.append(SanityCall("zero_rows", at, call, Reference(zero, zero.where(asked, math.inf), 0.0, exact=True)))
         return made
+
+    def relations(self, case: Case, call: Call, generator: torch.Generator) -> list[Relation]:
+        """Scales and signs, permutations, and rows that have nothing to do with each other."""
+        made = [_scaled_rows(call), _negated_rows(call), _scaled_weight(call)]
+        made += [_permuted_rows(call, generator), _permuted_columns(call, generator)]
+        made += [_changed_rows(call, generator)]
+        return [relation for relation in made if relation is not None]
 
     def cost(self, case: Case) -> Cost:
         """Four operations an element; x and the weights read once, y written once."""
@@ -142,6 +159,107 @@ class RmsNorm:
 def _layer_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     centred = x - x.mean(-1, keepdim=True)
     return centred * (centred.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+
+
+# --- relations --------------------------------------------------------------------------------------------------------
+
+
+def _scaled_rows(call: Call) -> Relation | None:
+    """x → 2ᵏx with eps → 4ᵏ·eps; k = 2, or −2 where that overflows."""
+    x = call.tensor("x")
+    for factor in (4.0, 0.25):
+        scaled = exactly(x.double() * factor, x)
+        if scaled is not None:
+            return Relation(
+                "scaled rows",
+                f"x times {factor:g} with eps times {factor * factor:g} leaves the output as it is",
+                changed(call, x=scaled, eps=call.scalar("eps") * factor * factor),
+                lambda output: output,
+                moves=True,
+                cause="eps is not the one that was asked for, or is added in another place",
+            )
+    return None
+
+
+def _negated_rows(call: Call) -> Relation:
+    return Relation(
+        "negated rows",
+        "−x gives −y",
+        changed(call, x=-call.tensor("x")),
+        lambda output: -output,
+        exact=True,
+        cause="something is subtracted or clamped that should not be",
+    )
+
+
+def _scaled_weight(call: Call) -> Relation | None:
+    """Bit for bit where both outputs are normal numbers, a factor of 4 from either end of their range."""
+    x, weight = call.tensor("x"), call.tensor("weight")
+    scaled = exactly(weight.double() / 2, weight)
+    if scaled is None:
+        return None
+    root = (x.double().square().mean(-1, keepdim=True) + call.scalar("eps")).rsqrt()
+    size, limits = (x.double() * root * weight.double()).abs(), torch.finfo(call.output.dtype)
+    return Relation(
+        "halved weight",
+        "half the weight gives half the output",
+        changed(call, weight=scaled),
+        lambda output: output / 2,
+        exact=True,
+        where=(size > 8 * limits.tiny) & (size < limits.max / 4),
+        cause="the weight is not applied as a factor, or is rounded on the way",
+    )
+
+
+def _permuted_rows(call: Call, generator: torch.Generator) -> Relation | None:
+    x = call.tensor("x")
+    if x.shape[0] < 2:
+        return None
+    order = shuffled(x.shape[0], generator)
+    return Relation(
+        "permuted rows",
+        "reordering the rows of x reorders those of the output in the same way",
+        changed(call, x=placed(x[order], x)),
+        lambda output: output[order.to(output.device)],
+        moves=True,
+        cause="a row index is wrong, or rows are treated by their position",
+    )
+
+
+def _permuted_columns(call: Call, generator: torch.Generator) -> Relation | None:
+    x, weight = call.tensor("x"), call.tensor("weight")
+    if x.shape[1] < 2:
+        return None
+    order = shuffled(x.shape[1], generator)
+    moved = {"x": placed(x[:, order], x), "weight": placed(weight[order], weight)}
+    return Relation(
+        "permuted columns",
+        "reordering the columns of x together with the weights reorders those of the output in the same way",
+        changed(call, **moved),
+        lambda output: output[:, order.to(output.device)],
+        moves=True,
+        cause="columns are treated by their position: the sum does not take all, or a weight is another's",
+    )
+
+
+def _changed_rows(call: Call, generator: torch.Generator) -> Relation | None:
+    """About half of the rows, one at least, become as large as the largest entry; the others must not notice."""
+    x = call.tensor("x")
+    rows = x.shape[0]
+    if rows < 2:
+        return None
+    kept = torch.rand(rows, generator=generator) < 0.5
+    kept[torch.randperm(rows, generator=generator)[:2]] = torch.tensor([True, False])
+    loud = x.double().abs().max().clamp_min(1.0)
+    return Relation(
+        "changed rows",
+        "other rows do not change a row's result",
+        changed(call, x=placed(torch.where(kept[:, None], x.double(), loud), x)),
+        lambda output: output,
+        exact=True,
+        where=kept[:, None].expand(x.shape),
+        cause="a sum takes in another row, or is kept from one row to the next",
+    )
 
 
 # --- input families ---------------------------------------------------------------------------------------------------
