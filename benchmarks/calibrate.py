@@ -309,9 +309,8 @@ def _called(variant: VariantConfig, function: Callable[..., Any], call: Call) ->
     }
     if variant.passing == "return":
         return function(*(value for name, value in values.items() if name not in call.outputs))
-    output = values[call.outputs[0]]
-    assert isinstance(output, torch.Tensor)
-    output.fill_(math.nan)
+    output = torch.empty_like(call.output, device=variant.device).fill_(math.nan)  # calls of a relation share theirs
+    values[call.outputs[0]] = output
     function(*values.values())
     return output
 

@@ -169,7 +169,7 @@ def test_random_order_is_not_the_same_twice_and_the_others_are(calibrate: Module
 
 def record(**more: Any) -> CalibrationRecord:
     """Two data types of one kernel: two runs of three cases in one, one of them accused, and one in the other."""
-    accused = CalibrationRun(2, 3, 1, 0, Margins(0.25, 1.5, 0.125, 0.5), ["a-case: rms: too | noisy"])
+    accused = CalibrationRun(2, 3, 1, 0, 0, Margins(0.25, 1.5, 0.125, 0.5), ["a-case: rms: too | noisy"])
     return CalibrationRecord(
         device="A CPU",
         torch="9.9",
@@ -180,7 +180,7 @@ def record(**more: Any) -> CalibrationRecord:
                 "float16",
                 "bhsd",
                 "input",
-                [CalibrationRun(1, 3, 1, 0, Margins(0.5, 0.75, None, 0.0)), accused],
+                [CalibrationRun(1, 3, 1, 0, 0, Margins(0.5, 0.75, None, 0.0)), accused],
             ),
             Combination("op", "k", "float32", "bhsd", "float32", [CalibrationRun(3, 3, 1)]),
         ],
