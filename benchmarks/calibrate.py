@@ -105,8 +105,8 @@ MORE_TYPES: dict[str, tuple[Sequence[str], str]] = {
 }
 # What the judge accuses, and rightly.
 LEFT_OUT = {
-    "sdpa_flash_cpu, sdpa_default_cpu in float16": "torch's CPU flash kernel in float16 has a bias of 0.07 to 0.12 u "
-    "wherever one key dominates, more than the u/16 of criterion (c), in every seed and shape"
+    "sdpa_flash_cpu, sdpa_default_cpu in float16": "where one key dominates, torch's CPU flash kernel in float16 gives "
+    "results that are too large on average by more than criterion (c) allows, under every seed"
 }
 
 

@@ -197,7 +197,7 @@ def test_a_row_has_the_largest_ratio_of_each_data_type() -> None:
     assert (
         "9 cases and 3 exact calls. Runs in which somebody was accused: 1. Through the whole ladder: 0 of 1" in text[0]
     )
-    assert "- accused: k, float16, bhsd, seed 2: a-case: rms: too | noisy" in text
+    assert "- accused: k in 1 of 3 runs (rms)" in text
     assert "- on the ladder: k: wrong: it is" in text
     assert "- left out: other: it needs what is not here." in text
 

@@ -60,19 +60,26 @@ def _largest(combinations: Sequence[Combination], figure: str) -> str:
 
 
 def _remarks(record: CalibrationRecord) -> Iterator[str]:
-    """What was said against whom, and what was not run; an empty line at the end."""
-    said = [
-        f"- accused: {one.kernel}, {one.dtype}, {one.layout}, seed {run.seed}: {formats.one_line(words)}"
-        for one in record.combinations
-        for run in one.runs
-        for words in run.accusations
-    ]
+    """Who was accused, and of what; what was not run; an empty line at the end. The record has every word."""
+    said = [_accusation(name, list(group)) for name, group in itertools.groupby(record.combinations, _kernel)]
     said += [
         f"- on the ladder: {climb.kernel}: {climb.verdict}: {formats.one_line(climb.reason or 'no reason given')}"
         for climb in record.climbs
         if climb.verdict != "correct"
     ]
     said += [f"- left out: {name}: {why}." for name, why in record.left_out.items()]
-    if said:
-        yield from said
+    if any(said):
+        yield from filter(None, said)
         yield ""
+
+
+def _kernel(combination: Combination) -> str:
+    return combination.kernel
+
+
+def _accusation(kernel: str, combinations: Sequence[Combination]) -> str:
+    """A line, or nothing. An accusation begins with the case and the criterion."""
+    runs = [run for one in combinations for run in one.runs]
+    accused = [run for run in runs if run.accusations]
+    criteria = dict.fromkeys(words.split(": ")[1] for run in accused for words in run.accusations)
+    return f"- accused: {kernel} in {len(accused)} of {len(runs)} runs ({', '.join(criteria)})" if accused else ""
