@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kernelproof import bench, config, records
+from kernelproof import bench, config, records, sandbox
 from kernelproof.config import Precision
 from kernelproof.records import BenchRecord, TestRecord
 
@@ -171,8 +171,18 @@ def test_faulty_contenders_are_named_and_the_others_go_on(tmp_path: Path) -> Non
     assert {entry["contender"] for entry in record.discarded} == {"raising", "crashing", "remembering", "lazy"}
 
 
-def test_who_takes_the_host_down_is_found_and_nobody_else_is_blamed(tmp_path: Path) -> None:
+def test_who_wants_to_take_the_host_down_is_refused_and_leaves(tmp_path: Path) -> None:
+    variants = {name: contender(name) for name in ("once", "killing")}
+    found = outcomes(measured(project(tmp_path, variants, {})))
+    assert found["once"] == "timed"
+    assert "PermissionError" in found["killing"]
+
+
+def test_who_takes_the_host_down_is_found_and_nobody_else_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After the kill the process goes on for a moment, in which the journal names the next contender."""
+    monkeypatch.setattr(sandbox, "DEVICES", frozenset())
     variants = {name: contender(name) for name in ("once", "killing")}
     record = measured(project(tmp_path, variants, {"base": contender("thrice")}))
     found = outcomes(record)
@@ -198,7 +208,9 @@ def test_timed_results_are_held_to_every_criterion(tmp_path: Path) -> None:
         data = bytes((reference.output * factor).to(torch.float16).numpy().tobytes())
         (tmp_path / "output").write_bytes(data)
         output = {"path": str(tmp_path / "output"), "sha256": hashlib.sha256(data).hexdigest()}
-        return bench._fault(loaded, case, call, reference, output | {"dtype": "float16", "shape": (1, 2, 128, 64)})
+        return bench._fault(
+            loaded, case, call, reference, output | {"dtype": "float16", "shape": (1, 2, 128, 64)}, tmp_path
+        )
 
     assert said(1.0) is None
     assert str(said(1 + 2**-13)).startswith("the result is too large by")

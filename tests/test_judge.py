@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from kernelproof import images, judge, suite
 from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import TestError
 from kernelproof.images import BAND_BYTES, Returned
+from kernelproof.loading import handed_over
 from kernelproof.operators import Call, Reference, qkt
 from kernelproof.operators.attention import OPERATOR
 from kernelproof.records import Case, CaseResult
@@ -244,7 +246,7 @@ def write_back(
             image.elements(raw).copy_(output)
         if spoil:
             spoil(name, raw)
-        image.path.with_name(image.path.name + images.OUT_SUFFIX).write_bytes(raw.numpy().tobytes())
+        handed_over(image.path.parent, image.path).write_bytes(raw.numpy().tobytes())
 
 
 @pytest.mark.parametrize("layout_name", ["bhsd", "bshd"])
@@ -264,7 +266,7 @@ def test_images_carry_a_call_there_and_back(tmp_path: Path, layout_name: str, dt
     assert bool(torch.isnan(band).all())
     assert len(band.view(torch.uint8).unique()) > 64  # NaNs of many kinds, so that a store of NaN shows as well
     write_back(layout, output)
-    returned = images.read_back(layout)
+    returned = images.read_back(layout, tmp_path)
     assert torch.equal(returned.output, output)
     assert returned.output.stride() == call.output.stride()
     assert judged(case, call, returned.output, poison=returned.poison).failures == []
@@ -283,7 +285,7 @@ def test_a_write_past_the_end_is_caught(tmp_path: Path) -> None:
     write_back(
         layout, output, lambda name, raw: raw[-BAND_BYTES : -BAND_BYTES + 6].bitwise_not_() if name == "o" else None
     )
-    returned = images.read_back(layout)
+    returned = images.read_back(layout, tmp_path)
     result = judged(case_of(), call, returned.output, band_damage=returned.band_damage)
     assert criteria(result) == ["guard_bands"]
     assert "o: " in result.band_damage[0]
@@ -297,7 +299,7 @@ def test_a_write_before_the_beginning_of_another_buffer_is_caught(tmp_path: Path
     write_back(
         layout, output, lambda name, raw: raw[BAND_BYTES - 4 : BAND_BYTES].bitwise_not_() if name == "k" else None
     )
-    damage = images.read_back(layout).band_damage
+    damage = images.read_back(layout, tmp_path).band_damage
     assert len(damage) == 1
     assert damage[0].startswith("k: 4 bytes written before the buffer, the nearest 1 element before the beginning")
 
@@ -311,7 +313,7 @@ def test_a_changed_input_is_caught(tmp_path: Path) -> None:
             layout.images["v"].elements(raw)[0, 1, 2, 3:5] += 1
 
     write_back(layout, output, spoil)
-    returned = images.read_back(layout)
+    returned = images.read_back(layout, tmp_path)
     assert returned.inputs_changed == ["v: 2 of 25600 elements changed, the first at [0, 1, 2, 3]"]
     assert returned.band_damage == []
     result = judged(case_of(), call, returned.output, inputs_changed=returned.inputs_changed)
@@ -328,7 +330,7 @@ def test_gaps_of_a_view_are_guarded(tmp_path: Path) -> None:
             raw[BAND_BYTES + 4 * (2 * 40 + 35)] ^= 255
 
     write_back(layout, wide[:, :32], spoil)
-    returned = images.read_back(layout)
+    returned = images.read_back(layout, tmp_path)
     assert torch.equal(returned.output, wide[:, :32])
     assert returned.inputs_changed == []
     assert returned.band_damage == ["y: 1 bytes written between the rows of the view, the first at byte offset 460"]
@@ -345,11 +347,34 @@ def test_a_missing_or_short_image_is_the_workers_fault(tmp_path: Path) -> None:
     call, output = correct_output(case_of())
     layout = images.layout_images(call, tmp_path)
     with pytest.raises(TestError, match="handed over no image"):
-        images.read_back(layout)
+        images.read_back(layout, tmp_path)
     write_back(layout, output)
-    (tmp_path / "v.img.out").write_bytes(b"x")
+    (handed_over(tmp_path, layout.images["v"].path)).write_bytes(b"x")
     with pytest.raises(TestError, match="1 bytes instead of"):
-        images.read_back(layout)
+        images.read_back(layout, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("put", "words"), [("link", "no image"), ("pipe", "no plain file"), ("folder", "no image|plain")]
+)
+def test_what_lies_in_an_images_place_is_not_followed(tmp_path: Path, put: str, words: str) -> None:
+    """A link would lead the judge to another file, and a pipe would have it wait for ever."""
+    call, output = correct_output(case_of())
+    layout = images.layout_images(call, tmp_path)
+    write_back(layout, output)
+    path = handed_over(tmp_path, layout.images["v"].path)
+    path.rename(tmp_path / "elsewhere")
+    {"link": lambda: path.symlink_to("elsewhere"), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[put]()
+    with pytest.raises(TestError, match=words):
+        images.read_back(layout, tmp_path)
+
+
+def test_images_are_not_written_through_a_link(tmp_path: Path) -> None:
+    call, _ = correct_output(case_of())
+    (tmp_path / "v.img").symlink_to("record.json")
+    with pytest.raises(TestError, match="a link was put"):
+        images.layout_images(call, tmp_path)
+    assert not (tmp_path / "record.json").exists()
 
 
 # --- words and figures ------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import JudgeError, TestError
 from kernelproof.judging import Job, Judge
 from kernelproof.ladder.climb import Climb
+from kernelproof.loading import handed_over
 from kernelproof.records import Case
 
 MODULE = "kernelproof.operators.rmsnorm"
@@ -39,30 +40,35 @@ def values(argument: dict[str, Any], path: str) -> np.ndarray[Any, Any]:
     return np.frombuffer(payload, argument["dtype"]).reshape(argument["shape"]).copy()
 
 
+def result(argument: dict[str, Any]) -> Path:
+    """Where a worker whose folder is the images' would put what became of one."""
+    return handed_over(Path(argument["image"]).parent, argument["image"])
+
+
 def run_right(arguments: dict[str, Any], spoil: float = 0.0) -> None:
     """What a worker would do, in NumPy."""
     for argument in arguments.values():
         if isinstance(argument, dict):
-            Path(argument["image"] + ".out").write_bytes(Path(argument["image"]).read_bytes())
+            result(argument).write_bytes(Path(argument["image"]).read_bytes())
     x, weight = (values(arguments[name], arguments[name]["image"]).astype(float) for name in ("x", "weight"))
     y = x / np.sqrt((x**2).mean(1, keepdims=True) + arguments["eps"]) * weight
     y[0, 0] += spoil
-    out = Path(arguments["y"]["image"] + ".out")
+    out = result(arguments["y"])
     data = out.read_bytes()
     out.write_bytes(data[:BAND_BYTES] + y.astype(np.float32).tobytes() + data[-BAND_BYTES:])
 
 
 @pytest.mark.parametrize("part", ["case", "sanity", "tail"])
 def test_a_right_result_passes_and_a_wrong_one_does_not(judge: Judge, tmp_path: Path, part: str) -> None:
-    name = {"case": "", "sanity": judge.sanity_names(MODULE, CASE)[0], "tail": "9"}[part]
+    name = {"case": "", "sanity": next(iter(judge.exact_cases(MODULE, CASE))), "tail": "9"}[part]
     for spoil, status in ((0.0, "passed"), (1e-3, "failed")):
         job = Job(CASE, part, name)
         laid = judge.lay_out(MODULE, job, tmp_path / str(spoil))
         assert laid.bytes == sum(path.stat().st_size for path in (tmp_path / str(spoil)).iterdir())
         run_right(laid.arguments, spoil)
-        judge.take(job)
-        result, histogram = judge.judge(job, *HOW)
-        assert result.status == status, result.failures
+        judge.take(job, tmp_path / str(spoil))
+        found, histogram = judge.judge(job, *HOW)
+        assert found.status == status, found.failures
         assert sum(histogram.counts) == (0 if part == "sanity" else 17 * 101)
     judge.forget()
 
@@ -82,17 +88,17 @@ def test_a_tail_has_other_last_values_only(judge: Judge, tmp_path: Path) -> None
 def test_a_missing_result_is_the_candidates_fault(judge: Judge, tmp_path: Path) -> None:
     judge.lay_out(MODULE, Job(CASE), tmp_path)
     with pytest.raises(TestError, match="handed over no image"):
-        judge.take(Job(CASE))
+        judge.take(Job(CASE), tmp_path)
 
 
 def test_a_result_that_is_no_plain_file_is_not_waited_for(judge: Judge, tmp_path: Path) -> None:
     laid = judge.lay_out(MODULE, Job(CASE), tmp_path)
     run_right(laid.arguments)
-    out = Path(laid.arguments["y"]["image"] + ".out")
+    out = result(laid.arguments["y"])
     out.unlink()
     os.mkfifo(out)
     with pytest.raises(TestError, match="is no plain file"):
-        judge.take(Job(CASE))
+        judge.take(Job(CASE), tmp_path)
 
 
 def test_a_module_that_is_not_there_condemns_nobody(judge: Judge) -> None:

@@ -56,8 +56,6 @@ def test_a_right_kernel_is_correct(tmp_path: Path) -> None:
         ("writes_before_the_start", "wrong", "sanity", "1 element before the beginning"),
         ("writes_far_past_the_end", "crashed", "launch", "killed by SIGSEGV"),
         ("skips_constant_rows", "wrong", "sanity", "constant.*unwritten"),
-        ("changes_its_library", "wrong", "determinism", "its library: .* was changed or removed while"),
-        ("kills_its_host", "crashed", "launch", "the worker host was killed by SIGKILL"),
         ("nan", "wrong", "sanity", "nonfinite: 1 NaN"),
         ("rows_unwritten", "wrong", "sanity", "unwritten: .*rows 1..3 of each 4-row tile"),
         ("changes_an_input", "wrong", "sanity", "inputs: the kernel changed its inputs: x"),

@@ -45,6 +45,16 @@ def test_a_record_that_does_not_fit_is_refused(tmp_path: Path, change: dict, exp
     assert str(path) in str(caught.value)
 
 
+def test_a_test_record_from_before_isolation_was_stated_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    records.write(path, records.TestRecord(operator="o", variant="v", isolation="seccomp", refused=["sockets"]))
+    old = json.loads(path.read_text())
+    del old["isolation"], old["refused"]
+    path.write_text(json.dumps(old))
+    found = records.read(path, records.TestRecord)
+    assert (found.isolation, found.refused) == ("", [])
+
+
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "\x00"])
 def test_an_unreadable_record_is_refused(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "record.json"

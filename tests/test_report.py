@@ -224,6 +224,18 @@ def test_advice_is_ordered_by_its_estimate(tmp_path: Path) -> None:
     assert places == sorted(places)
 
 
+def test_isolation_is_told_where_it_is_stated(tmp_path: Path) -> None:
+    manifest, records = report_records.gpu_run()
+    tests = [record for record in records.values() if isinstance(record, report_records.TestRecord)]
+    for record in tests:
+        record.isolation, record.refused = "", []
+    assert "Isolation of" not in checked(render(tmp_path, (manifest, records))[0]).text
+    tests[0].isolation, tests[0].refused = "landlock-4+seccomp", ["sockets", "capabilities"]
+    page = checked(render(tmp_path, (manifest, records))[0])
+    assert "landlock-4+seccomp" in page.text
+    assert "refused: sockets; capabilities" in page.text
+
+
 def test_a_wrong_contender_is_drawn_and_not_ranked(tmp_path: Path) -> None:
     manifest, records = report_records.gpu_run()
     for record in records.values():

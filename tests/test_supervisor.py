@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from defects import CallFiles, candidate, library, rmsnorm_call
 
+from kernelproof import sandbox
 from kernelproof.errors import WorkerCrashed, WorkerError, WorkerReplyError, WorkerTimeout
 from kernelproof.supervisor import Worker, WorkerHost
 
@@ -30,9 +31,11 @@ def call(tmp_path: Path) -> CallFiles:
     return rmsnorm_call(tmp_path)
 
 
-def loaded(host: WorkerHost, name: str, log: Path | None = None) -> Worker:
-    worker = host.spawn(log)
-    worker.request("load", timeout_s=20, candidate=candidate(name))
+def loaded(host: WorkerHost, name: str, call: CallFiles | None = None, log: Path | None = None) -> Worker:
+    """A worker with a candidate in it; with a call its folder is the call's, so that results outlive it."""
+    described = candidate(name)  # compiled before: a worker does not see what appears later beside private folders
+    worker = host.spawn(log, scratch=call.folder if call else None)
+    worker.request("load", timeout_s=20, candidate=described)
     return worker
 
 
@@ -45,10 +48,20 @@ def test_torch_stays_out_of_a_worker_that_does_not_need_it(host: WorkerHost) -> 
 
 
 def test_a_good_kernel_gives_its_result(host: WorkerHost, call: CallFiles) -> None:
-    worker = loaded(host, "good")
+    worker = loaded(host, "good", call)
     reply = worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"], repeats=5)
     assert reply["differing"] == 0
     assert call.error("y") < 1e-6
+    worker.close()
+
+
+def test_results_that_were_read_take_no_room_of_later_ones(host: WorkerHost, call: CallFiles) -> None:
+    worker = loaded(host, "good", call)
+    for _ in range(2):
+        worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
+        assert call.error("y") < 1e-6
+        worker.clear()
+        assert not list(call.folder.glob("*.out"))
     worker.close()
 
 
@@ -65,10 +78,11 @@ def test_a_crash_is_named(host: WorkerHost, call: CallFiles, name: str, code: in
 
 def test_a_truncated_library_takes_only_its_worker_down(host: WorkerHost, tmp_path: Path) -> None:
     (tmp_path / "short.so").write_bytes(library("good").read_bytes()[:1000])
+    described = candidate("good") | {"library": str(tmp_path / "short.so")}
     worker = host.spawn()
     # The dynamic loader reads behind the end of the file: SIGBUS.
     with pytest.raises((WorkerCrashed, WorkerReplyError)):
-        worker.request("load", timeout_s=20, candidate=candidate("good") | {"library": str(tmp_path / "short.so")})
+        worker.request("load", timeout_s=20, candidate=described)
     worker.close()
     loaded(host, "good").close()
 
@@ -93,7 +107,7 @@ def test_an_error_leaves_the_worker_usable(host: WorkerHost, call: CallFiles) ->
 
 def test_what_a_candidate_leaves_running_is_killed_with_it(host: WorkerHost, call: CallFiles, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    worker = loaded(host, "daemon", log)
+    worker = loaded(host, "daemon", call, log)
     worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
     daemon = int(log.read_text().split("daemon ")[1].split()[0])
     assert alive(daemon)
@@ -103,7 +117,7 @@ def test_what_a_candidate_leaves_running_is_killed_with_it(host: WorkerHost, cal
 
 def test_output_goes_to_the_log_and_cannot_fill_the_disk(host: WorkerHost, call: CallFiles, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    worker = loaded(host, "flood", log)
+    worker = loaded(host, "flood", call, log)
     worker.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"])
     worker.close()
     assert 1 << 20 < log.stat().st_size <= 16 << 20
@@ -118,18 +132,18 @@ def test_a_hand_made_answer_is_refused(host: WorkerHost, call: CallFiles) -> Non
 
 def test_the_environment_is_allow_listed(host: WorkerHost, call: CallFiles, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    worker = loaded(host, "prints_environment", log)
+    worker = loaded(host, "prints_environment", call, log)
     worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
     worker.close()
     names = {line.split("=")[0] for line in log.read_text().splitlines()}
     assert {"PATH", "HOME", "OMP_NUM_THREADS"} <= names
     assert not names & {"SECRET_TOKEN", "PYTEST_CURRENT_TEST", "USER"}
-    assert f"HOME={host.scratch}" in log.read_text().splitlines()
+    assert {f"HOME={call.folder}", f"TMPDIR={call.folder}"} <= set(log.read_text().splitlines())
 
 
 def test_workers_are_told_apart(host: WorkerHost, call: CallFiles) -> None:
     """Two at once, and the crash of one is not the other's."""
-    good, bad = loaded(host, "good"), loaded(host, "segfault")
+    good, bad = loaded(host, "good", call), loaded(host, "segfault")
     with pytest.raises(WorkerCrashed):
         bad.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
     good.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
@@ -147,14 +161,21 @@ def test_a_host_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.M
         host.spawn()
 
 
+@pytest.fixture
+def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device whose candidates have a process of their own and nothing else."""
+    monkeypatch.setattr(sandbox, "DEVICES", frozenset())
+
+
+@pytest.mark.usefixtures("unconfined")
 def test_a_host_that_a_candidate_killed_is_started_again(tmp_path: Path, call: CallFiles) -> None:
-    with WorkerHost(device="cpu", needs_torch=False, scratch=tmp_path, threads=1) as host:
+    with WorkerHost(device="cpu", needs_torch=False, scratch=folder(tmp_path), threads=1) as host:
         worker = loaded(host, "kills_its_host")
         with pytest.raises(WorkerError, match="the worker host was killed by SIGKILL"):
             worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
         worker.close()
         assert gone_within(worker.pid, 5)
-        good = loaded(host, "good")
+        good = loaded(host, "good", call)
         good.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
         assert call.error("y") < 1e-6
         good.close()
@@ -162,7 +183,7 @@ def test_a_host_that_a_candidate_killed_is_started_again(tmp_path: Path, call: C
 
 def test_a_host_that_died_after_the_answer_is_noticed_when_the_worker_ends(tmp_path: Path, call: CallFiles) -> None:
     """A busy machine can take a while to carry a kill out, long enough for the candidate's answer."""
-    with WorkerHost(device="cpu", needs_torch=False, scratch=tmp_path, threads=1) as host:
+    with WorkerHost(device="cpu", needs_torch=False, scratch=folder(tmp_path), threads=1) as host:
         worker = loaded(host, "good")
         host.check()
         worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
@@ -178,25 +199,38 @@ def test_memory_that_runs_out_takes_the_candidate_first(host: WorkerHost) -> Non
     worker.close()
 
 
-def test_nothing_survives_a_killed_supervisor(tmp_path: Path) -> None:
+@pytest.mark.parametrize("devices", [["cpu"], []], ids=["confined", "unconfined"])
+def test_nothing_survives_a_killed_supervisor(tmp_path: Path, call: CallFiles, devices: list[str]) -> None:
+    """Not even what a candidate started in a session of its own."""
     script = f"""
 import sys, time
 from pathlib import Path
 sys.path[:0] = {sys.path!r}
+from kernelproof import sandbox
 from kernelproof.supervisor import WorkerHost
-host = WorkerHost(device="cpu", needs_torch=False, scratch=Path({str(tmp_path)!r}))
-print(host._process.pid, host.spawn().pid, flush=True)
+sandbox.DEVICES = frozenset({devices!r})
+host = WorkerHost(device="cpu", needs_torch=False, scratch=Path({str(folder(tmp_path))!r}))
+worker = host.spawn(Path({str(tmp_path / "log")!r}), scratch=Path({str(tmp_path)!r}))
+worker.request("load", timeout_s=20, candidate={candidate("daemon")!r})
+worker.request("run", timeout_s=20, arguments={call.arguments!r}, outputs=["y"])
+print(host._process.pid, worker.pid, Path({str(tmp_path / "log")!r}).read_text().split()[1], flush=True)
 time.sleep(60)
 """
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     pids = [int(pid) for pid in process.stdout.readline().split()]
-    assert len(pids) == 2
+    assert len(pids) == 3
     assert all(alive(pid) for pid in pids)
     process.kill()
     process.wait()
     process.stdout.close()
     assert all(gone_within(pid, 5) for pid in pids)
+
+
+def folder(parent: Path) -> Path:
+    made = parent / "host"
+    made.mkdir()
+    return made
 
 
 def alive(pid: int) -> bool:

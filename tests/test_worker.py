@@ -77,7 +77,7 @@ def call(tmp_path: Path) -> CallFiles:
 def run_python(
     host: WorkerHost, folder: Path, name: str, call: CallFiles, repeats: int = 1, log: Path | None = None
 ) -> Any:
-    process = host.spawn(log)
+    process = host.spawn(log, scratch=call.folder)
     entry = Candidate("python", "cpu", "return", f"candidates.py:{name}", None, str(folder))
     try:
         process.request("load", timeout_s=60, candidate=dataclasses.asdict(entry))
@@ -123,8 +123,9 @@ def test_what_a_candidate_prints_goes_to_its_log(
 
 
 def test_repeats_that_differ_are_counted_and_the_first_is_located(torch_host: WorkerHost, call: CallFiles) -> None:
-    process = torch_host.spawn()
-    process.request("load", timeout_s=60, candidate=candidate("differs_from_call_to_call"))
+    described = candidate("differs_from_call_to_call")
+    process = torch_host.spawn(scratch=call.folder)
+    process.request("load", timeout_s=60, candidate=described)
     reply = process.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"], repeats=20)
     process.close()
     assert reply["differing"] == 2  # calls 7 and 14 of 20
@@ -134,8 +135,9 @@ def test_repeats_that_differ_are_counted_and_the_first_is_located(torch_host: Wo
 def test_the_first_call_is_what_is_handed_over_and_inputs_as_the_last_left_them(
     torch_host: WorkerHost, call: CallFiles
 ) -> None:
-    process = torch_host.spawn()
-    process.request("load", timeout_s=60, candidate=candidate("changes_an_input"))
+    described = candidate("changes_an_input")
+    process = torch_host.spawn(scratch=call.folder)
+    process.request("load", timeout_s=60, candidate=described)
     process.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"], repeats=2)
     process.close()
     assert call.error() < 1e-5
@@ -143,7 +145,7 @@ def test_the_first_call_is_what_is_handed_over_and_inputs_as_the_last_left_them(
 
 
 def test_run_needs_something_loaded(torch_host: WorkerHost, call: CallFiles) -> None:
-    process = torch_host.spawn()
+    process = torch_host.spawn(scratch=call.folder)
     with pytest.raises(WorkerReplyError, match="nothing is loaded"):
         process.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"])
     process.close()

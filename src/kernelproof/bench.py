@@ -27,7 +27,15 @@ from typing import TYPE_CHECKING, Any
 from kernelproof import records, repository
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
-from kernelproof.errors import BenchError, RecordError, WorkerCrashed, WorkerError, WorkerReplyError, WorkerTimeout
+from kernelproof.errors import (
+    BenchError,
+    RecordError,
+    TestError,
+    WorkerCrashed,
+    WorkerError,
+    WorkerReplyError,
+    WorkerTimeout,
+)
 from kernelproof.processes import scratch_folder
 from kernelproof.records import (
     BenchCase,
@@ -44,10 +52,14 @@ from kernelproof.records import (
 if TYPE_CHECKING:
     from kernelproof import statistics
     from kernelproof.operators import Call, Operator, Reference
-    from kernelproof.supervisor import WorkerHost
+    from kernelproof.supervisor import Worker, WorkerHost
 
 PRIMARY = {"cpu": "cpu_clock", "cuda": "graph_slope"}
 TIMED = "timed"
+# In the stage's temporary folder: the inputs, which candidates read; where they write; there, who was touched last.
+IMAGES, WORK, JOURNAL = "images", "work", "journal"
+JOURNAL_BYTES = 1 << 10
+ROOM_FACTOR = 64  # outputs of one size that a contender may hand over in one request: different ones are the exception
 SLOW_PROCESSES = 2  # a contender whose single call exceeds its budget is called once in so many processes
 REQUEST_BASE_S = 60.0  # a request's time limit: CUDA start-up and graph captures, and below, the measuring itself
 REQUEST_FACTOR = 6.0
@@ -242,13 +254,21 @@ class Measurement:
     """Supervises the processes: who is asked to do what, and who has to leave."""
 
     def __init__(
-        self, config: Config, device: str, entrants: Sequence[Entrant], arenas: list[Arena], host: WorkerHost
+        self,
+        config: Config,
+        device: str,
+        entrants: Sequence[Entrant],
+        arenas: list[Arena],
+        host: WorkerHost,
+        folder: Path,
     ) -> None:
         self.settings = config.bench
         self.device = device
         self.entrants = {entrant.name: entrant for entrant in entrants}
         self.arenas = arenas
         self.host = host
+        self.images, self.scratch = folder / IMAGES, folder / WORK
+        self.scratch.mkdir()
         self.found = Measured()
         self.slow: Counter[tuple[str, str]] = Counter()
         self.random = random.Random(secrets.randbits(64))
@@ -265,7 +285,7 @@ class Measurement:
 
     def process(self, action: str, index: int) -> None:
         """One fresh process through all cases, in random order; replaced when a contender brings it down."""
-        worker = self.host.spawn()
+        worker = self.spawn()
         seed = self.random.getrandbits(32)
         try:
             order = self.random.sample(self.arenas, len(self.arenas))
@@ -281,9 +301,13 @@ class Measurement:
                         worker.close()
                         if not self.drop_alone(arena, names, error, action, index, seed):
                             self.blame(arena, names, error)
-                        worker = self.host.spawn()
+                        worker = self.spawn()
         finally:
             worker.close()
+
+    def spawn(self) -> Worker:
+        """A process that may read the inputs, and writes where its results are read."""
+        return self.host.spawn(scratch=self.scratch, readable=[self.images])
 
     def drop_alone(
         self, arena: Arena, names: list[str], error: WorkerError, action: str, index: int, seed: int
@@ -297,7 +321,7 @@ class Measurement:
             return False
         found = False
         for name in names:
-            worker = self.host.spawn()
+            worker = self.spawn()
             try:
                 self.ask(worker, arena, [name], action, index, seed)
                 worker.close()
@@ -323,7 +347,6 @@ class Measurement:
 
     def ask(self, worker: Any, arena: Arena, names: list[str], action: str, index: int, seed: int) -> Mapping[str, Any]:
         """A process's answer for one case."""
-        scratch = Path(self.host.scratch)
         plan = {
             "action": action,
             "device": self.device,
@@ -333,18 +356,24 @@ class Measurement:
             "max_seconds": self.settings.max_seconds,
             "seed": seed,
             "epoch": self.epoch,
-            "scratch": str(scratch),
-            "journal": str(scratch / "journal"),
+            "scratch": str(self.scratch),
+            "journal": str(self.scratch / JOURNAL),
             "launches": self.found.kernels,
         }
         reply: Mapping[str, Any] = worker.request(
             "measure",
             timeout_s=REQUEST_BASE_S + REQUEST_FACTOR * self.settings.max_seconds * len(names),
+            room_bytes=self.kept_bytes() + ROOM_FACTOR * len(names) * arena.calls[TIMED].output.nbytes,
             contenders=[self.entrants[name].candidate for name in names],
             cases=[{**arena.payload, "contenders": names}],
             plan=plan,
         )
         return reply
+
+    def kept_bytes(self) -> int:
+        """Room on the disk that the results so far take by right."""
+        sizes = {arena.id: arena.calls[TIMED].output.nbytes for arena in self.arenas}
+        return sum(sizes[case] for _, case, _, _ in self.found.outputs)
 
     def keep(self, arena: Arena, reply: Mapping[str, Any], index: int) -> None:
         count = len(reply["samples"]["contender"])
@@ -373,7 +402,7 @@ class Measurement:
 
     def blame(self, arena: Arena, names: list[str], error: WorkerError) -> None:
         """The process is gone: the contender that the journal names leaves the benchmark."""
-        name, _ = _read_journal(Path(self.host.scratch) / "journal")
+        name, _ = _read_journal(self.scratch / JOURNAL)
         if name not in names:
             raise BenchError(
                 f"the measuring process failed, and no contender is to blame: {error.message}", subject=arena.id
@@ -395,7 +424,8 @@ class Measurement:
 def _read_journal(path: Path) -> tuple[str, str]:
     """Contender and case that the process touched last; the candidate shares that process, so this is only a hint."""
     try:
-        name, case = json.loads(path.read_text(encoding="utf-8"))
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            name, case = json.loads(stream.read(JOURNAL_BYTES))
         return str(name), str(case)
     except (OSError, ValueError, TypeError):
         return "", ""
@@ -409,18 +439,22 @@ def _measure_and_summarise(
     with scratch_folder("bench") as folder:
         threads = config.bench.cpu_threads or len(os.sched_getaffinity(0))
         # The host imports torch while we do the same and make the inputs.
-        with WorkerHost(device=record.device, needs_torch=True, scratch=folder, threads=threads) as host:
+        home = folder / "host"
+        home.mkdir()
+        with WorkerHost(
+            device=record.device, needs_torch=True, scratch=home, threads=threads, private=[folder]
+        ) as host:
             from kernelproof import operators
 
             operator = operators.load(config.operator(record.operator).module, config.root)
-            arenas = _arenas(config.operator(record.operator), operator, entrants, folder)
+            arenas = _arenas(config.operator(record.operator), operator, entrants, folder / IMAGES)
             if not arenas:
                 record.status, record.reason = records.NOT_RUN, "no correct contender accepts any benchmark case"
                 return
             if record.device == "cpu":
                 host.spawn().close()  # wait for the host here, where it counts as start-up
             ready_s = time.monotonic() - started
-            measurement = Measurement(config, record.device, entrants, arenas, host)
+            measurement = Measurement(config, record.device, entrants, arenas, host, folder)
             found = measurement.run()
             measured_s = time.monotonic() - started
         checked = _judge_outputs(config, measurement, operator)
@@ -452,25 +486,28 @@ def _judge_outputs(config: Config, measurement: Measurement, operator: Operator)
         if key not in references:
             references[key] = operator.reference(call, precision, measurement.device)
         judged += 1
-        if fault := _fault(config, arena.case, call, references[key], output):
+        if fault := _fault(config, arena.case, call, references[key], output, measurement.scratch):
             measurement.drop(name, arena, f"wrong {WHEN[output['version']]} ({output['mode']}): {fault}")
     return judged
 
 
-def _fault(config: Config, case: Case, call: Call, reference: Reference, output: Mapping[str, Any]) -> str | None:
+def _fault(
+    config: Config, case: Case, call: Call, reference: Reference, output: Mapping[str, Any], folder: Path
+) -> str | None:
     """Why a result is not right by any of the test's criteria, or None."""
-    import torch
-
     from kernelproof import images, judge
     from kernelproof.operators import dtype_name
 
     expected = call.output
     if output["dtype"] != dtype_name(expected.dtype) or list(output["shape"]) != list(expected.shape):
         return f"{output['dtype']} {output['shape']} instead of {dtype_name(expected.dtype)} {list(expected.shape)}"
-    data = Path(output["path"]).read_bytes()
-    if hashlib.sha256(data).hexdigest() != output["sha256"]:
+    try:  # only in the worker's folder: the name comes from a process that has run candidates
+        data = images.read_file(folder / Path(output["path"]).name, expected.nbytes)
+    except TestError as error:
+        return error.message
+    if hashlib.sha256(data.numpy().data).hexdigest() != output["sha256"]:
         return "the bytes handed over are not those that were announced"
-    values = torch.frombuffer(bytearray(data), dtype=expected.dtype).reshape(expected.shape)
+    values = data.view(expected.dtype).reshape(expected.shape)
     result = judge.judge(case, call, reference, images.Returned(values), config.test.tolerance)
     return "; ".join(failure.message for failure in result.failures) or None
 

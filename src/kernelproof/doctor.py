@@ -8,11 +8,12 @@ import json
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kernelproof import gpu, nsight, toolchain
+from kernelproof import gpu, nsight, processes, toolchain
 from kernelproof.errors import ExitCode, KernelproofError
 
 OK, LIMITED, MISSING = "ok", "limited", "missing"
@@ -209,6 +210,26 @@ def gpu_counters() -> Check:
     return Check("GPU counters", OK, "permitted by the driver")
 
 
+def isolation() -> Check:
+    """What a candidate on the CPU is kept from: tried in a process that is confined as its worker is."""
+    done = processes.run([sys.executable, "-P", "-m", "kernelproof.sandbox"], env=_own_environment(), timeout_s=30)
+    found = json.loads(done.stdout)
+    if not found["permitted"]:
+        return Check("isolation", OK, f"{found['level']} for candidates on the CPU; on a GPU a process of its own")
+    return Check(
+        "isolation",
+        LIMITED,
+        f"{found['level']}; a candidate on the CPU is not kept from: {', '.join(found['permitted'])}",
+        "a kernel with Landlock (5.13 or newer, and `landlock` among its security modules), and a container that "
+        "allows its system calls",
+    )
+
+
+def _own_environment() -> dict[str, str]:
+    path = [str(Path(__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
 def disk() -> Check:
     """Room for results."""
     free = shutil.disk_usage(Path.cwd()).free
@@ -243,5 +264,6 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "torch for CUDA": torch_for_cuda,
     "Nsight Compute": nsight_compute,
     "GPU counters": gpu_counters,
+    "isolation": isolation,
     "disk": disk,
 }

@@ -110,6 +110,10 @@ class WorkerTimeout(WorkerError):
         self.limit_s = limit_s
 
 
+class WorkerGreedy(WorkerError):
+    """The candidate's process took more of the disk, or more processes, than any candidate needs, and was killed."""
+
+
 class WorkerReplyError(WorkerError):
     """The candidate's process answered that the request failed (the candidate raised, or CUDA reported an error)."""
 

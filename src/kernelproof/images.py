@@ -11,6 +11,7 @@ a strided view) count as guard band. Reading back compares every guard byte and 
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import stat
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 
 from kernelproof.errors import TestError
+from kernelproof.loading import handed_over
 from kernelproof.operators import Call, dtype_name
 
 BAND_BYTES = 4096
@@ -120,22 +122,23 @@ def layout_images(call: Call, directory: Path, generator: torch.Generator | None
         for name, tensor in call.tensors.items()
     }
     for image in images.values():
-        image.path.write_bytes(image.raw.numpy().data)
+        _write(image.path, image.raw)
     return Layout(call, images)
 
 
-def read_back(layout: Layout, suffix: str = OUT_SUFFIX) -> Returned:
-    """What the worker wrote to `<image><suffix>`, compared with what it was given.
+def read_back(layout: Layout, folder: Path, suffix: str = OUT_SUFFIX) -> Returned:
+    """What the worker handed over in its folder (loading.handed_over), compared with what it was given.
 
     The poison of a call that differed is not known here: its output is taken to be written.
 
-    Raises TestError when an image is missing or of another size: then the worker, not the kernel, is at fault.
+    Raises TestError when an image is missing, no plain file or of another size: then the worker is at fault, or what
+    the candidate did to its files.
     """
     damage: list[str] = []
     changed: list[str] = []
     output = None
     for name, image in layout.images.items():
-        after = _read(image.path.with_name(image.path.name + suffix), len(image.raw))
+        after = read_file(handed_over(folder, image.path, suffix), len(image.raw))
         damage += _band_damage(image, after)
         if name == layout.call.outputs[0]:
             output = image.elements(after)
@@ -175,20 +178,40 @@ def _image(name: str, tensor: torch.Tensor, is_output: bool, path: Path, generat
     return image
 
 
-def _read(path: Path, size: int) -> torch.Tensor:
+def read_file(path: Path, size: int) -> torch.Tensor:
+    """A file that a worker handed over, as uint8 [size].
+
+    A candidate may have put anything in its place: a link to another file, a pipe that never ends. Raises TestError
+    unless it is a plain file of that size.
+    """
     try:
-        # The candidate could have put anything there: a link is not followed, and a pipe is not waited for.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            about = os.fstat(stream.fileno())
+            if not stat.S_ISREG(about.st_mode):
                 raise TestError("what the worker handed over is no plain file", subject=path.name)
-            data = np.fromfile(stream, np.uint8, size + 1)
+            if about.st_size != size:
+                message = f"the worker handed over {about.st_size} bytes instead of {size}"
+                raise TestError(message, subject=path.name)
+            data = np.fromfile(stream, np.uint8, size)
     except OSError as error:
         raise TestError(f"the worker handed over no image: {error}", subject=path.name) from error
     if len(data) != size:
         found = f"{len(data)} bytes" if len(data) < size else "more bytes"
         raise TestError(f"the worker handed over {found} instead of {size}", subject=path.name)
     return torch.from_numpy(data)
+
+
+def _write(path: Path, raw: torch.Tensor) -> None:
+    """Write an image, and not through a link: only a candidate can have put one there. Raises TestError then."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise TestError("a link was put where this input is to be written", subject=path.name) from None
+        raise
+    with open(descriptor, "wb") as stream:
+        stream.write(raw.numpy().data)
 
 
 def _band_damage(image: Image, after: torch.Tensor) -> list[str]:

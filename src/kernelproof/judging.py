@@ -103,9 +103,9 @@ class Judge:
         """The input families of an operator, the default first."""
         return list(self._ask("families", module))
 
-    def sanity_names(self, module: str, case: Case) -> list[str]:
-        """The exact calls in the data type and options of a case."""
-        return list(self._ask("sanity_names", module, case=_json(case)))
+    def exact_cases(self, module: str, case: Case) -> dict[str, Case]:
+        """The exact calls in the data type and options of a case, by name."""
+        return {name: _case(value) for name, value in self._ask("exact_cases", module, case=_json(case)).items()}
 
     def relations(self, module: str, case: Case) -> list[dict[str, Any]]:
         """The relations of a case: `name`, `claim`, and whether it starts from a base call of its own (`own_base`)."""
@@ -115,12 +115,12 @@ class Judge:
         """Write the images of a call into a folder, which is made; outputs hold fresh random bits."""
         return LaidOut(**self._ask("lay_out", module, job=_json(job), folder=str(folder)))
 
-    def take(self, job: Job, *, differing: bool = False) -> None:
-        """Read what the worker handed over, of a repeat that gave other bits if it says that there was one.
+    def take(self, job: Job, folder: Path, *, differing: bool = False) -> None:
+        """Read what the worker handed over in its folder; of a repeat that gave other bits, if it says there was one.
 
         Raises TestError when that is no result at all.
         """
-        fault = self._ask("take", job=_json(job), differing=differing)
+        fault = self._ask("take", job=_json(job), folder=str(folder), differing=differing)
         if fault:
             raise TestError(**fault)
 
@@ -257,8 +257,8 @@ class Chamber:
     def do_families(self) -> list[str]:
         return list(self.operator.families)
 
-    def do_sanity_names(self, case: dict[str, Any]) -> list[str]:
-        return [exact.name for exact in self._sanity(_case(case)).values()]
+    def do_exact_cases(self, case: dict[str, Any]) -> dict[str, Any]:
+        return {name: _json(exact.case) for name, exact in self._sanity(_case(case)).items()}
 
     def do_relations(self, case: dict[str, Any]) -> list[dict[str, Any]]:
         return [
@@ -275,12 +275,12 @@ class Chamber:
         call = layout.call
         return {"arguments": layout.spec, "outputs": list(call.outputs), "axes": list(call.axes), "bytes": size}
 
-    def do_take(self, job: dict[str, Any], differing: bool) -> dict[str, Any] | None:
+    def do_take(self, job: dict[str, Any], folder: str, differing: bool) -> dict[str, Any] | None:
         from kernelproof import images
 
         suffix = images.DIFFERING_SUFFIX if differing else images.OUT_SUFFIX
         try:
-            self.returned[_job(job).key] = images.read_back(self.layouts.pop(_job(job).key), suffix)
+            self.returned[_job(job).key] = images.read_back(self.layouts.pop(_job(job).key), Path(folder), suffix)
         except TestError as error:
             return {"message": error.message, "subject": error.subject}
         return None

@@ -214,6 +214,12 @@ def _read_fenced(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return raw
 
 
+def handed_over(folder: Path, image: Path | str, suffix: str = ".out") -> Path:
+    """Where a worker writes what became of an image: in its own folder, and never where the images lie."""
+    path = Path(image)
+    return folder / f"{path.parent.name}-{path.name}{suffix}"
+
+
 def to_bytes(raw: Any) -> memoryview:
     """An image's bytes, copied from the device if need be (which waits for the device's work)."""
     whole: np.ndarray[Any, Any] = raw if isinstance(raw, np.ndarray) else raw.cpu().numpy()

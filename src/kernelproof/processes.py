@@ -205,6 +205,15 @@ def scratch_folder(stage: str) -> Iterator[Path]:
         yield Path(folder)
 
 
+def remove_tree(folder: Path) -> None:
+    """Remove a folder that a candidate could write to: nested deeper than Python's stack, or partly not removable."""
+    try:
+        shutil.rmtree(folder)
+    except (OSError, RecursionError):
+        with contextlib.suppress(ToolError):
+            run(["rm", "-rf", "--", folder], check=False, timeout_s=60)
+
+
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold a folder's lock. Raises OSError when another process does."""

@@ -276,6 +276,8 @@ class TestRecord(Record):
     role: str = "variant"
     device: str = "cpu"
     trust: str = "library"
+    isolation: str = ""  # what confined its workers (`landlock-7+seccomp`, `process`: nothing); empty: none ran
+    refused: list[str] = field(default_factory=list)  # what a worker tried before it was loaded, and could not do
     verdict: str = NOT_RUN
     rungs: list[Rung] = field(default_factory=list)
     cases: list[CaseResult] = field(default_factory=list)

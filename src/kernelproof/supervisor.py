@@ -1,7 +1,8 @@
 """The trusted side of running a candidate: starts worker processes, sets their limits, and says how each ended.
 
 A supervisor never imports a candidate and never unpickles anything. It gives a worker files of bytes and a request,
-and takes back JSON and files of bytes.
+and takes back JSON and files of bytes. While it waits it looks at what the worker takes of the disk, and ends it when
+that is too much.
 """
 
 from __future__ import annotations
@@ -11,27 +12,33 @@ import json
 import os
 import secrets
 import select
+import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from kernelproof import footprint, sandbox
 from kernelproof.errors import (
     WorkerCrashed,
     WorkerError,
+    WorkerGreedy,
     WorkerRefused,
     WorkerReplyError,
     WorkerTimeout,
     describe_exit,
 )
-from kernelproof.processes import kill_group, spawn
+from kernelproof.processes import kill_group, remove_tree, spawn
 
 START_LIMIT_S = 120.0  # importing torch from a cold network disk takes a minute
 END_LIMIT_S = 10.0  # a killed process is gone at once, unless its GPU work must be torn down first
 REPLY_LIMIT_BYTES = 512 << 20
+WATCH_EVERY_S = 0.25
+SCRATCH_LIMIT_BYTES = 256 << 20  # what a candidate may write beneath its folder, besides its results
+PROCESSES_LIMIT = 256
 
 # What a candidate's process may know of our environment. HOME and the temporary folder are the scratch folder.
 ENVIRONMENT = (
@@ -44,13 +51,20 @@ class WorkerHost:
     """One warm interpreter that forks a fresh process for every candidate.
 
     `needs_torch`: import torch (loading.needs_torch says when). `threads`: CPU threads a candidate may use, 0 for all.
-    `scratch`: an existing folder for temporary files. The interpreter starts at once and in parallel with the caller:
-    the first `spawn` waits for it. A host that a candidate killed is started again by the next `spawn`.
+    `scratch`: an existing folder, for the workers' folders and the interpreter's own. `private`: folders that a
+    candidate may not even read; this one is always among them. The interpreter starts at once and in parallel with the
+    caller: the first `spawn` waits for it. A host that a candidate killed is started again by the next `spawn`.
     """
 
-    def __init__(self, *, device: str, needs_torch: bool, scratch: Path, threads: int = 0) -> None:
+    def __init__(
+        self, *, device: str, needs_torch: bool, scratch: Path, threads: int = 0, private: Sequence[Path] = ()
+    ) -> None:
         self.device = device
         self.scratch = scratch.resolve()
+        self.confined = device in sandbox.DEVICES
+        self._private = [str(folder.resolve()) for folder in (self.scratch, *private)]
+        self._probe = self.scratch / "probe"
+        self._probe.touch()
         self._needs_torch = needs_torch
         self._threads = threads or len(os.sched_getaffinity(0))
         self._spawned = 0
@@ -63,8 +77,11 @@ class WorkerHost:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         settings = {
             "control_fd": theirs.fileno(),
+            "supervisor": os.getpid(),
+            "confined": self.confined,
             "needs_torch": self._needs_torch,
-            "scratch": str(self.scratch),
+            "private": self._private,
+            "probe": str(self._probe),
             "threads": self._threads,
         }
         with theirs, self._log.open("ab") as log:
@@ -75,24 +92,42 @@ class WorkerHost:
                 pass_fds=[theirs.fileno()],
                 stdout=log,
                 stderr=log,
+                stop_signal=signal.SIGTERM,
             )
 
-    def spawn(self, log: Path | None = None) -> Worker:
-        """Fork a worker; its output is appended to `log`. Raises WorkerError when the host does not start."""
+    def spawn(self, log: Path | None = None, scratch: Path | None = None, readable: Sequence[Path] = ()) -> Worker:
+        """Fork a worker; its output is appended to `log`.
+
+        `scratch`: an existing folder, the only one in which the worker writes; by default a new one that goes with it.
+        `readable`: what it may read of the private folders. Raises WorkerError when the host or the worker does not
+        start.
+        """
         if self._ended and self._ready:  # a candidate took it down: that must not condemn the next one
             self._control.close()
             self._start()
         self.wait_until_ready()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._spawned += 1
+        folder = (scratch or self.scratch / f"worker-{self._spawned}").resolve()
+        folder.mkdir(exist_ok=True)
+        order = {
+            "spawn": self._spawned,
+            "scratch": str(folder),
+            "readable": [str(path.resolve()) for path in readable],
+        }
         with theirs, (log or Path(os.devnull)).open("ab") as stream:
-            request = json.dumps({"spawn": self._spawned}).encode()
             try:
-                socket.send_fds(self._control, [request], [theirs.fileno(), stream.fileno()])
+                socket.send_fds(self._control, [json.dumps(order).encode()], [theirs.fileno(), stream.fileno()])
             except OSError:
                 raise self._gone() from None
         reply = self._receive("spawned", START_LIMIT_S)
-        return Worker(self, int(reply["pid"]), ours, log)
+        worker = Worker(self, int(reply["pid"]), ours, log, folder, temporary=scratch is None)
+        worker.wait_until_confined()
+        return worker
+
+    def members(self, worker: int) -> list[int]:
+        """A worker and what it started."""
+        return footprint.members(self._process.pid, worker)
 
     def wait_until_ready(self) -> None:
         """Wait for the interpreter's imports. Raises WorkerError when it does not start."""
@@ -176,29 +211,60 @@ class WorkerHost:
 
 
 class Worker:
-    """One candidate's process. Not thread-safe; after an exception it is dead, except after WorkerReplyError."""
+    """One candidate's process. Not thread-safe; after an exception it is dead, except after WorkerReplyError.
 
-    def __init__(self, host: WorkerHost, pid: int, connection: socket.socket, log: Path | None) -> None:
+    `scratch`: its folder, where what it hands over lies. `isolation`: how far it was confined before it was given a
+    candidate, as it found by trying.
+    """
+
+    def __init__(
+        self, host: WorkerHost, pid: int, connection: socket.socket, log: Path | None, scratch: Path, *, temporary: bool
+    ) -> None:
         self.pid = pid
         self.log = log
+        self.scratch = scratch
+        self.isolation = sandbox.Isolation()
         self.alive = True
+        self._temporary = temporary
+        self._room_bytes = SCRATCH_LIMIT_BYTES
         self._host = host
         self._connection = connection
         self._buffer = bytearray()
 
-    def request(self, command: str, *, timeout_s: float, **payload: Any) -> Any:
+    def wait_until_confined(self) -> None:
+        """Take the worker's own account of its sandbox: it holds no candidate yet. Raises WorkerError without one."""
+        try:
+            line = self._receive_line(time.monotonic() + START_LIMIT_S)
+        except OSError:
+            line = b""
+        if not line:
+            code = self._host.exit_code(self.pid, END_LIMIT_S)
+            self._kill()
+            how = "did not answer" if code is None else describe_exit(code)
+            raise WorkerError(
+                f"the worker {how} before it was given a candidate", log=self.log, hint="try `kernelproof doctor`"
+            )
+        self.isolation = sandbox.Isolation(**json.loads(line))
+        if self._host.confined and "reading other processes' memory" not in self.isolation.refused:
+            sandbox.hide_memory()
+
+    def request(self, command: str, *, timeout_s: float, room_bytes: int = 0, **payload: Any) -> Any:
         """Send one request and wait for its answer.
 
+        `room_bytes`: what lies in the worker's folder by right, results that this request makes among it.
         Raises WorkerCrashed when the process ends first, WorkerTimeout (and kills it) when `timeout_s` passes,
+        WorkerGreedy (and kills it) when it takes too much of the disk or starts too many processes,
         WorkerReplyError when the request failed in the worker, WorkerRefused when the candidate does not take the case.
         """
         if not self.alive:
             raise WorkerError("the worker has ended", log=self.log)
         token = secrets.token_hex(16)  # an answer that does not bear it was not made for this request
         deadline = time.monotonic() + timeout_s
+        self._room_bytes = room_bytes + SCRATCH_LIMIT_BYTES
         try:
             self._send(json.dumps({"command": command, "token": token, **payload}).encode() + b"\n", deadline)
             line = self._receive_line(deadline)
+            self._watch()
         except ConnectionError:
             line = b""
         except TimeoutError:
@@ -210,6 +276,12 @@ class Worker:
         if not line:
             raise self._crashed()
         return self._answer(line, token)
+
+    def clear(self) -> None:
+        """Remove what it handed over, once that was read: the next call's results are what its folder has room for."""
+        for path in (*self.scratch.glob("*.out"), *self.scratch.glob("*.differing")):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def close(self) -> None:
         """Let the worker end; kill it if it does not."""
@@ -224,6 +296,8 @@ class Worker:
         self._connection.close()
         if self.pid not in self._host._exit_codes:
             self._host.kill(self.pid)
+        if self._temporary:
+            remove_tree(self.scratch)
 
     def _crashed(self) -> WorkerError:
         """The process closed its connection: find out how it ended."""
@@ -274,8 +348,31 @@ class Worker:
     def _wait(self, event: int, deadline: float) -> None:
         poll = select.poll()
         poll.register(self._connection, event)
-        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise TimeoutError
+        while not poll.poll(1000 * min(WATCH_EVERY_S, max(0.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                raise TimeoutError
+            self._watch()
+
+    def _watch(self) -> None:
+        """Raises WorkerGreedy when the worker filled its folder, its log or deleted files, or started many processes.
+
+        Only where it is confined, for elsewhere it could write to any folder.
+        """
+        if not self._host.confined:
+            return
+        members = self._host.members(self.pid)
+        if len(members) > PROCESSES_LIMIT:
+            raise WorkerGreedy(f"it started more than {PROCESSES_LIMIT} processes and was killed", log=self.log)
+        used = footprint.disk_bytes(self.scratch) + footprint.deleted_bytes(members, self.scratch)
+        if self.log is not None:
+            used += 512 * self.log.stat().st_blocks
+        if used == float("inf"):
+            message = f"it nested folders more than {footprint.DEPTH} deep and was killed"
+            raise WorkerGreedy(message, log=self.log)
+        if used > self._room_bytes:
+            raise WorkerGreedy(
+                f"it wrote more than {self._room_bytes >> 20} MB to the disk and was killed", log=self.log
+            )
 
 
 def _environment(scratch: Path, threads: int) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 It is a fork server. The *host* imports what candidates need (NumPy and TVM-FFI, torch where it must), touches no GPU
 and runs no candidate. For each `spawn` it forks a *worker*: a process in a session of its own, with its own private
-connection to the supervisor, which loads one candidate, calls it and hands over raw bytes. A worker never knows the
-operator, the seed or the expected result, and whatever it does to itself (a crash, a hang, `exit(0)`) ends only it.
+connection to the supervisor, which gives up what a candidate has no need of (see kernelproof.sandbox), says so, loads
+one candidate, calls it and hands over raw bytes. A worker never knows the operator, the seed or the expected result,
+and whatever it does to itself (a crash, a hang, `exit(0)`) ends only it.
 
 Messages are JSON: one datagram each between host and supervisor, one line each between worker and supervisor.
 """
@@ -21,11 +22,14 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from kernelproof import sandbox
 from kernelproof.processes import collect_rarely, die_with_parent
 
 if TYPE_CHECKING:
@@ -59,6 +63,7 @@ def preload(needs_torch: bool) -> None:
 
     import kernelproof.loading  # noqa: F401
 
+    sandbox.prepare()
     gc.freeze()  # a worker's collections need not look at what was imported
     gc.set_threshold(*usual)
 
@@ -79,6 +84,8 @@ class Host:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake_write)
+        # The supervisor's death comes as this signal. To die of it at once would leave alive what a worker started.
+        signal.signal(signal.SIGTERM, lambda *_: self.end())
         self.tell(ready=True)
         with selectors.DefaultSelector() as selector:
             selector.register(self.control, selectors.EVENT_READ)
@@ -107,21 +114,25 @@ class Host:
             connection, log = descriptors
             pid = os.fork()
             if pid == 0:
-                self.become_worker(connection, log)
+                self.become_worker(connection, log, message)
             self.workers.add(pid)
             os.close(connection)
             os.close(log)
             self.tell(spawned=message["spawn"], pid=pid)
         return True
 
-    def become_worker(self, connection: int, log: int) -> NoReturn:
-        """In the forked child: leave everything of the host behind and serve one candidate."""
+    def become_worker(self, connection: int, log: int, order: dict[str, Any]) -> NoReturn:
+        """In the forked child: leave everything of the host behind and serve one candidate.
+
+        order: `scratch`, the worker's folder, and `readable`, what else of the run's folders it may read.
+        """
         status = 70  # EX_SOFTWARE: the worker itself failed
         try:
             os.setsid()
             die_with_parent(self.pid)
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
             self.control.close()
             os.dup2(log, 1)
             os.dup2(log, 2)
@@ -132,8 +143,9 @@ class Host:
             with contextlib.suppress(OSError):  # when memory runs out, it is this process that goes, and not the run
                 Path("/proc/self/oom_score_adj").write_text("1000")
             faulthandler.enable()
-            os.chdir(self.settings["scratch"])
-            Worker(socket.socket(fileno=connection), self.settings).serve()
+            os.chdir(order["scratch"])
+            isolation = self.confine(connection, order)
+            Worker(socket.socket(fileno=connection), self.settings, Path(order["scratch"]), isolation).serve()
             status = 0
         except BaseException:
             import traceback
@@ -141,6 +153,24 @@ class Host:
             traceback.print_exc()
         finally:
             os._exit(status)
+
+    def confine(self, connection: int, order: dict[str, Any]) -> sandbox.Isolation:
+        """Give up what this device's candidates need not have, and what the host left open."""
+        if not self.settings["confined"]:
+            return sandbox.Isolation()
+        os.closerange(3, connection)
+        os.closerange(connection + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        for name in ("HOME", "TMPDIR"):
+            os.environ[name] = order["scratch"]
+        tempfile.tempdir = None  # else it stays what it was when it was first asked for
+        plan = sandbox.Plan(
+            scratch=order["scratch"],
+            private=tuple(self.settings["private"]),
+            readable=tuple(order["readable"]),
+            probe=self.settings["probe"],
+            others=(self.settings["supervisor"], self.pid),
+        )
+        return sandbox.enter(plan)
 
     def kill(self, pid: int) -> None:
         if pid in self.workers:
@@ -163,9 +193,10 @@ class Host:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)  # while the zombie still holds the group's number
             _, status = os.waitpid(pid, 0)
-            if pid in self.workers:
-                self.workers.discard(pid)
-                self.kill_adopted()
+            ours = pid in self.workers
+            self.workers.discard(pid)
+            self.kill_adopted()  # also after one of these: what it had started is ours now
+            if ours:
                 self.tell(exited=pid, exit_code=os.waitstatus_to_exitcode(status))
 
     def kill_adopted(self) -> None:
@@ -191,15 +222,20 @@ class Host:
 class Worker:
     """One candidate in one process: loads it, calls it, hands over what it wrote."""
 
-    def __init__(self, connection: socket.socket, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, connection: socket.socket, settings: dict[str, Any], scratch: Path, isolation: sandbox.Isolation
+    ) -> None:
         self.connection = connection
         self.settings = settings
+        self.scratch = scratch
+        self.isolation = isolation
         self.with_torch = bool(settings["needs_torch"])
         self.candidate: Candidate | None = None
         self.function: Callable[..., Any] | None = None
 
     def serve(self) -> None:
-        """Answer requests until the supervisor hangs up."""
+        """Say how far this process is confined, while no candidate is in it; then answer requests."""
+        self.say(asdict(self.isolation))
         commands: dict[str, Callable[..., Any]] = {"load": self.load, "run": self.run, "measure": self.measure}
         if self.with_torch and self.settings["threads"]:
             import torch
@@ -218,7 +254,10 @@ class Worker:
                     answer = {"error": {"type": type(error).__name__, "message": _first_lines(str(error))}}
                 sys.stdout.flush()
                 sys.stderr.flush()
-                self.connection.sendall(json.dumps({"token": token, **answer}).encode() + b"\n")
+                self.say({"token": token, **answer})
+
+    def say(self, message: dict[str, Any]) -> None:
+        self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def load(self, candidate: dict[str, Any]) -> dict[str, Any]:
         """Load the candidate: `abi`, `device`, `passing`, `entry`, `library`, `root` (see loading.Candidate)."""
@@ -237,7 +276,7 @@ class Worker:
         repeats: int = 1,
         following: Sequence[dict[str, Any]] = (),
     ) -> dict[str, Any]:
-        """Call the candidate `repeats` times on the same inputs and write every image back, to `<image>.out`.
+        """Call the candidate `repeats` times on the same inputs and hand every image over (loading.handed_over).
 
         Each call finds its outputs freshly poisoned. What is handed over is the first call's outputs and the inputs as
         the last call left them. The other calls should give the same bits: `differing` counts those that do not,
@@ -277,19 +316,26 @@ class Worker:
                 differing += 1
             if place is not None and first_difference is None:
                 first_difference = [repeat, place]
-                _hand_over(arguments, {name: image.raw for name, image in images.items()}, DIFFERING_SUFFIX)
-        _hand_over(arguments, {name: first.get(name, image.raw) for name, image in images.items()})
+                self.hand_over(arguments, {name: image.raw for name, image in images.items()}, DIFFERING_SUFFIX)
+        self.hand_over(arguments, {name: first.get(name, image.raw) for name, image in images.items()})
         for others in following:
             for name, image in images.items():
                 image.raw[...] = _bytes_like(image.raw, others[name]["image"])
             self.call(others, images, outputs)
-            _hand_over(others, {name: image.raw for name, image in images.items()})
+            self.hand_over(others, {name: image.raw for name, image in images.items()})
         return {
             "repeats": repeats,
             "differing": differing,
             "first_difference": first_difference,
             "duration_s": duration_s,
         }
+
+    def hand_over(self, arguments: dict[str, Any], raw: dict[str, Any], suffix: str = OUT_SUFFIX) -> None:
+        from kernelproof.loading import handed_over, to_bytes, unlimited_files
+
+        with unlimited_files():
+            for name, data in raw.items():
+                handed_over(self.scratch, arguments[name]["image"], suffix).write_bytes(to_bytes(data))
 
     def call(self, arguments: dict[str, Any], images: dict[str, Image], outputs: list[str]) -> None:
         """One call, until its work is done: with all arguments, or without the outputs when the candidate returns them.
@@ -344,15 +390,6 @@ def _bytes_like(raw: Any, path: str) -> Any:
     import torch
 
     return torch.from_numpy(data)
-
-
-def _hand_over(arguments: dict[str, Any], raw: dict[str, Any], suffix: str = OUT_SUFFIX) -> None:
-    """Write images where the supervisor looks for them."""
-    from kernelproof.loading import to_bytes, unlimited_files
-
-    with unlimited_files():
-        for name, data in raw.items():
-            Path(arguments[name]["image"] + suffix).write_bytes(to_bytes(data))
 
 
 def _bits(view: Any) -> Any:

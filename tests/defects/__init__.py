@@ -18,7 +18,7 @@ import numpy as np
 
 from kernelproof import config, records
 from kernelproof.config import Config
-from kernelproof.loading import Candidate
+from kernelproof.loading import Candidate, handed_over
 from kernelproof.records import BuildRecord, FileHash
 
 HERE = Path(__file__).resolve().parent
@@ -73,12 +73,13 @@ def candidate(name: str) -> dict[str, Any]:
 class CallFiles:
     """A call as images, without torch, and the result that it should give."""
 
+    folder: Path  # of its images, and the worker's own
     arguments: dict[str, Any]
     expected: np.ndarray[Any, Any]
 
     def output(self, name: str = "y") -> np.ndarray[Any, Any]:
         """What the worker handed over."""
-        data = Path(self.arguments[name]["image"] + ".out").read_bytes()[BAND_BYTES:-BAND_BYTES]
+        data = handed_over(self.folder, self.arguments[name]["image"]).read_bytes()[BAND_BYTES:-BAND_BYTES]
         return np.frombuffer(data, np.float32).reshape(self.arguments[name]["shape"])
 
     def error(self, name: str = "y") -> float:
@@ -98,7 +99,7 @@ def rmsnorm_call(folder: Path, rows: int = 6, cols: int = 10) -> CallFiles:
         "y": image(folder, "y", poison),
         "eps": 1e-5,
     }
-    return CallFiles(arguments, expected)
+    return CallFiles(folder, arguments, expected)
 
 
 def image(folder: Path, name: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:

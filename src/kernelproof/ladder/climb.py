@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelproof import records, suite
-from kernelproof.cases import DEFAULT_FAMILY, case_of, select_cases
+from kernelproof.cases import DEFAULT_FAMILY, case_of, select_cases, unsupported
 from kernelproof.errors import (
     KernelproofError,
     RecordError,
@@ -50,6 +50,7 @@ from kernelproof.records import (
 
 if TYPE_CHECKING:
     from kernelproof.config import Config, OperatorConfig, Precision, Tolerance, VariantConfig
+    from kernelproof.sandbox import Isolation
     from kernelproof.supervisor import Worker, WorkerHost
 
 RUNGS = ("build", "load", "launch", "sanity", "correctness", "properties", "determinism")
@@ -100,8 +101,9 @@ class Resources:
         if (with_torch, threads) not in self._hosts:
             scratch = self.scratch / f"host-{len(self._hosts)}"
             scratch.mkdir(parents=True, exist_ok=True)
-            host = WorkerHost(device=variant.device, needs_torch=with_torch, scratch=scratch, threads=threads)
-            self._hosts[with_torch, threads] = host
+            self._hosts[with_torch, threads] = WorkerHost(
+                device=variant.device, needs_torch=with_torch, scratch=scratch, threads=threads, private=[self.scratch]
+            )
         return self._hosts[with_torch, threads]
 
     def judge(self, root: Path) -> Judge:
@@ -199,6 +201,7 @@ class Climb:
         self.barred: str | None = None  # why nothing more is run
         self.not_run = False  # barred through no fault of the variant
         self.crashes = 0
+        self.isolation: Isolation | None = None  # of its workers, the least of what they achieved
         self.selected: dict[str, list[str]] | None = None  # ids of the cases that are asked for, by rung; None: all
         self.searched = 0  # cases that the deep level drew
         self._collected = False
@@ -355,7 +358,9 @@ class Climb:
     def _sanity(self) -> str | None:
         ran = []
         for case in _distinct(self.cases):
-            for name in self.session.judge.sanity_names(self.settings.module, case):
+            for name, exact in self.session.judge.exact_cases(self.settings.module, case).items():
+                if unsupported(self.variant, exact):
+                    continue
                 with contextlib.suppress(WorkerRefused):
                     self._run([Job(case, "sanity", name)], self.limits.sanity)
                     ran.append(Job(case, "sanity", name))
@@ -461,7 +466,11 @@ class Climb:
     def _ready_worker(self) -> Worker:
         """A live worker that has loaded the variant."""
         if self._worker is None or not self._worker.alive:
-            self._worker = self.session.host(self.variant).spawn(self.log)
+            self._images.mkdir(exist_ok=True)
+            self._worker = self.session.host(self.variant).spawn(self.log, readable=[self._images])
+            achieved = self._worker.isolation
+            if self.isolation is None or len(achieved.refused) < len(self.isolation.refused):
+                self.isolation = achieved
             library = self.built.library if self.built else None
             candidate = {
                 "abi": self.variant.abi,
@@ -487,6 +496,7 @@ class Climb:
                 reply: dict[str, Any] = worker.request(
                     "run",
                     timeout_s=limit_s,
+                    room_bytes=2 * sum(other.bytes for other in laid),
                     arguments=laid[0].arguments,
                     outputs=laid[0].outputs,
                     repeats=repeats,
@@ -498,9 +508,11 @@ class Climb:
                     self.leave()  # an error can leave the whole CUDA context unusable
                 raise
             for job in jobs:
-                judge.take(job, differing=job.part == "repeat" and reply["differing"] > 0)
+                judge.take(job, worker.scratch, differing=job.part == "repeat" and reply["differing"] > 0)
         finally:
-            shutil.rmtree(self._images, ignore_errors=True)
+            worker.clear()
+            for laid_out in self._images.iterdir():  # the folder itself stays: the worker may read that one
+                shutil.rmtree(laid_out, ignore_errors=True)
         return Handed(laid[0], reply, time.monotonic() - started)
 
     def _collect(self) -> None:
@@ -680,6 +692,8 @@ class Climb:
             fresh_seed=self.session.resources.fresh_seed,
             build_signature=self.built.signature if self.built else None,
         )
+        if self.isolation is not None:
+            record.isolation, record.refused = self.isolation.level, self.isolation.refused
         if self.histogram is not None:
             record.error_histogram = self.histogram
             tolerance = self.session.config.test.tolerance

@@ -66,11 +66,21 @@ class TestView:
 
 
 @dataclass(frozen=True)
+class Confinement:
+    """How far workers were confined, in words, and whose."""
+
+    words: str
+    refused: tuple[str, ...]
+    variants: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class TestGroup:
     """All tests of one operator."""
 
     operator: str
     columns: tuple[TestView, ...]
+    confinements: tuple[Confinement, ...]
     with_cases: tuple[TestView, ...]
     parts: tuple[MatrixPart, ...]
     fresh_seeds: tuple[int, ...]
@@ -104,12 +114,25 @@ def _test_group(operator: str, found: Sequence[TestRecord], limits: Limits) -> T
     return TestGroup(
         operator,
         columns,
+        _confinements(found),
         tuple(c for c in columns if c.record.cases),
         tuple(p for p in parts if p.rows),
         tuple(seeds),
         tuple(dict.fromkeys(r.level for r in with_cases)),
         on,
         on.at(1.0),
+    )
+
+
+def _confinements(found: Sequence[TestRecord]) -> tuple[Confinement, ...]:
+    """By what the records state; a record from before they stated it, or of a variant that never ran, says nothing."""
+    variants: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
+    for record in found:
+        if record.isolation:
+            variants[record.isolation, tuple(record.refused)].append(record.variant)
+    return tuple(
+        Confinement("a process of its own" if level == "process" else level, refused, tuple(names))
+        for (level, refused), names in variants.items()
     )
 
 

@@ -1,0 +1,63 @@
+"""What a worker takes of the machine while it runs: room on the disk, processes. The supervisor looks now and then."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+ENTRY_BYTES = 4096  # what a file or folder costs besides its content
+DEPTH = 64  # folders in folders; a path that the system takes ends at about two thousand
+
+
+def disk_bytes(folder: Path) -> float:
+    """Bytes on the disk beneath a folder; infinite where folders are nested deeper than `DEPTH`."""
+    total, waiting = 0.0, [(str(folder), 0)]
+    while waiting:
+        path, depth = waiting.pop()
+        if depth > DEPTH:
+            return float("inf")
+        with contextlib.suppress(FileNotFoundError, PermissionError, NotADirectoryError), os.scandir(path) as entries:
+            for entry in entries:
+                total += ENTRY_BYTES + _own_bytes(entry.path)
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append((entry.path, depth + 1))
+    return total
+
+
+def deleted_bytes(pids: list[int], folder: Path) -> int:
+    """Bytes of deleted files that processes hold open, on the file system of a folder: they fill it unseen."""
+    device, found = folder.stat().st_dev, {}
+    for pid in pids:
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    file = os.stat(entry.path)
+                    if file.st_dev == device and file.st_nlink == 0 and stat.S_ISREG(file.st_mode):
+                        found[file.st_ino] = 512 * file.st_blocks
+    return sum(found.values())
+
+
+def members(host: int, group: int) -> list[int]:
+    """Processes that descend from `host` and belong to a process group."""
+    found = [host]
+    for pid in found:
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{pid}/task"):
+                with contextlib.suppress(OSError):
+                    found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return [pid for pid in found if _group(pid) == group]
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _own_bytes(path: str) -> int:
+    with contextlib.suppress(OSError):
+        return 512 * os.lstat(path).st_blocks
+    return 0

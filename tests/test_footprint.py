@@ -1,0 +1,66 @@
+"""What a worker takes of the disk and of the process table."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from kernelproof import footprint, processes
+
+
+def test_files_and_folders_count_and_links_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "file").write_bytes(os.urandom(1 << 20))
+    os.sync()
+    (tmp_path / "link").symlink_to("/usr")
+    used = footprint.disk_bytes(tmp_path)
+    assert 1 << 20 <= used <= (1 << 20) + 8 * footprint.ENTRY_BYTES
+
+
+def test_empty_files_cost_something_too(tmp_path: Path) -> None:
+    for number in range(100):
+        (tmp_path / str(number)).touch()
+    assert footprint.disk_bytes(tmp_path) == 100 * footprint.ENTRY_BYTES
+
+
+def test_what_is_gone_costs_nothing(tmp_path: Path) -> None:
+    assert footprint.disk_bytes(tmp_path / "gone") == 0
+
+
+def test_folders_nested_too_deep_are_more_than_any_limit_and_can_be_removed(tmp_path: Path) -> None:
+    script = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')"
+    (tmp_path / "deep").mkdir()
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path / "deep", check=True)
+    assert math.isinf(footprint.disk_bytes(tmp_path / "deep"))
+    processes.remove_tree(tmp_path / "deep")
+    assert not (tmp_path / "deep").exists()
+
+
+def test_deleted_files_that_are_open_count(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as stream:
+        stream.write(os.urandom(1 << 20))
+        stream.flush()
+        os.fsync(stream.fileno())
+        assert footprint.deleted_bytes([os.getpid()], tmp_path) == 0
+        (tmp_path / "file").unlink()
+        assert footprint.deleted_bytes([os.getpid()], tmp_path) >= 1 << 20
+        assert footprint.disk_bytes(tmp_path) == 0
+
+
+def test_members_are_those_of_the_group(tmp_path: Path) -> None:
+    script = "import subprocess, sys; subprocess.run(['sleep', '60'])"
+    leader = subprocess.Popen([sys.executable, "-c", script], process_group=0)
+    other = subprocess.Popen(["sleep", "60"], process_group=0)
+    try:
+        while len(found := footprint.members(os.getpid(), leader.pid)) < 2:
+            assert leader.poll() is None
+        assert leader.pid in found
+        assert other.pid not in found
+    finally:
+        for process in (leader, other):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
