@@ -228,7 +228,9 @@ def loaded(chosen: Config, variant: VariantConfig) -> Callable[..., Any]:
     """A kernel as a callable, built if it is to be built. Raises KernelproofError with the reason why it cannot be."""
     if variant.abi == "python":
         return loading.load(variant, None, ROOT)
-    record = build.run(chosen, variant.operator, variant.name, chosen.record("build", variant.operator, variant.name))
+    cuda_home = Path(home) if (home := os.environ.get("KERNELPROOF_CUDA_HOME")) else None
+    path = chosen.record("build", variant.operator, variant.name)
+    record = build.run(chosen, variant.operator, variant.name, path, cuda_home)
     if record.status != records.OK or record.library is None:
         raise KernelproofError(record.reason or "it did not build", subject=variant.key)
     return loading.load(variant, ROOT / record.library.path, ROOT)
@@ -256,6 +258,17 @@ def run(combined: Combined, function: Callable[..., Any], seed: int, chosen: Con
     together = suite.findings(results, tolerance)
     made.accusations += [f"all cases: {found.criterion}: {found.message}" for found in together]
     return made
+
+
+def _run_or_raised(combined: Combined, function: Callable[..., Any], seed: int, chosen: Config) -> CalibrationRun:
+    """A run, or the error that the kernel raised in it: the others go on."""
+    try:
+        return run(combined, function, seed, chosen)
+    except KernelproofError:
+        raise
+    except Exception as error:
+        words = f"all cases: error: it raised {type(error).__name__}: {error}"
+        return CalibrationRun(seed, 0, 0, accusations=[words])
 
 
 def _sanity(combined: Combined, seed: int) -> list[Any]:
@@ -343,7 +356,7 @@ def in_process(
                 say(f"{variant_key}: not run: {error.message}")
                 continue
             started = time.monotonic()
-            runs = [run(combined, function, seed + turn, chosen) for turn in range(seeds)]
+            runs = [_run_or_raised(combined, function, seed + turn, chosen) for turn in range(seeds)]
             seed += seeds
             p = judge.resolved(combined.variant.precision, combined.dtype).p
             found.append(

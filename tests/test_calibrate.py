@@ -103,6 +103,17 @@ def test_a_planted_fault_is_accused(
     assert "rmsnorm/planted-float16--, seed 7" in capsys.readouterr().out
 
 
+def test_a_kernel_that_raises_is_named_and_the_others_go_on(calibrate: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "planted.py"
+    file.write_text(PLANTED.replace("FACTOR", "missing"))
+    arguments = ["--kernels", str(file), "--only", "rmsnorm/planted", "--only", "cpu_rows", "--seeds", "1"]
+    code, record = kept(calibrate, tmp_path / "c.json", "--no-ladder", *arguments)
+    assert code == ExitCode.BAD_VERDICT
+    found = {one.kernel: one.runs[0] for one in record.combinations}
+    assert found["planted"].accusations == ["all cases: error: it raised NameError: name 'missing' is not defined"]
+    assert (found["cpu_rows"].accusations, found["cpu_rows"].cases > 15) == ([], True)
+
+
 def test_a_name_that_nothing_has_and_a_file_that_is_no_collection_could_not_run(
     calibrate: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
