@@ -125,6 +125,22 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("bundle", type=Path, help="kernelproof-….tar.gz")
     verify.add_argument("--identity", metavar="SHA256", help="the SHA-256 of manifest.yaml that the bundle must have")
 
+    mutants = command("mutants", "plant faults into the project's own kernels and see whether each is caught", _mutants)
+    mutants.add_argument(
+        "--operator", action="append", default=[], help="only its variants; may be given several times"
+    )
+    mutants.add_argument("--variant", action="append", default=[], help="only this one; may be given several times")
+    mutants.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="only this mutation operator, e.g. drop_barrier"
+    )
+    mutants.add_argument("--most", type=_positive, metavar="N", help="no more than N, spread over files and operators")
+    mutants.add_argument("--seed", type=int, default=0, metavar="N", help="chooses which, with --most")
+    mutants.add_argument("--headers", action="store_true", help="the project's headers that a variant includes as well")
+    mutants.add_argument("--list", action="store_true", help="build and judge nothing")
+    mutants.add_argument("--jobs", type=_positive, default=1, metavar="N", help="batches at a time")
+    mutants.add_argument("--output", type=Path, metavar="DIR", help="default: results/mutants")
+    mutants.add_argument("--arguments", type=Path, metavar="FILE", help="default: arguments.yaml in --output")
+
     gate = command("gate", "decide by the records whether the claims hold", _gate)
     gate.add_argument("records", nargs="?", type=Path, help="default: results")
 
@@ -357,6 +373,40 @@ def _verify(arguments: argparse.Namespace) -> int:
 
     identity = [f"--identity={arguments.identity}"] if arguments.identity else []
     return verify.main([*identity, *(["--json"] if arguments.json else []), "--", str(arguments.bundle)])
+
+
+def _positive(text: str) -> int:
+    """A whole number of at least 1, for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _mutants(arguments: argparse.Namespace) -> int:
+    from kernelproof import mutants
+
+    config = _config(arguments)
+    chosen = mutants.Selection(
+        operators=arguments.operator,
+        variants=arguments.variant,
+        only=arguments.only,
+        most=arguments.most,
+        seed=arguments.seed,
+        headers=arguments.headers,
+    )
+    if arguments.list:
+        record = mutants.listed(config, chosen)
+    else:
+        output = arguments.output or config.results / "mutants"
+        say = functools.partial(print, file=sys.stderr, flush=True)
+        record = mutants.run(config, chosen, output, arguments.jobs, arguments.arguments, say)
+    if arguments.json:
+        _print_json(record)
+    elif arguments.list:
+        print("\n".join(f"{m.key} {m.file}:{m.line} {m.mutation}\n{m.diff}" for m in record.mutants))
+    else:
+        print("\n".join(mutants.summary(record, output)))
+    return ExitCode.BAD_VERDICT if any(m.outcome == "survived" for m in record.mutants) else ExitCode.WELL
 
 
 def _gate(arguments: argparse.Namespace) -> int:

@@ -75,6 +75,10 @@ class JudgeError(KernelproofError):
     """Not the candidate failed but what judges it: the operator's module, a shape that it refuses, the judge itself."""
 
 
+class MutantsError(KernelproofError):
+    """The mutants could not be made, built or judged (one that survives is an outcome, not this)."""
+
+
 class BenchError(KernelproofError):
     """The bench stage could not run at all."""
 

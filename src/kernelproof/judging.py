@@ -27,6 +27,7 @@ from kernelproof import records
 from kernelproof.errors import JudgeError, KernelproofError, TestError, describe_exit
 from kernelproof.processes import collect_rarely, kill_group, spawn
 from kernelproof.records import Case, CaseResult, Failure, Histogram
+from kernelproof.sandbox import hide_memory
 
 if TYPE_CHECKING:
     from kernelproof.config import Precision, Tolerance
@@ -195,6 +196,7 @@ def _json(value: Any) -> dict[str, Any]:
 def main() -> None:
     """Answer requests until the supervisor hangs up."""
     settings = json.loads(sys.argv[1])
+    hide_memory()
     collect_rarely()
     import torch  # noqa: F401  while the supervisor starts its hosts
 

@@ -577,6 +577,74 @@ class CalibrationRecord(Record):
     left_out: dict[str, str] = field(default_factory=dict)
 
 
+# --- mutants ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class MutantControl:
+    """The honest variant, taken through every round first: without it a verdict on a mutant says nothing.
+
+    `fingerprint` is over its build, the configuration and kernelproof's sources: under the same one, outcomes hold.
+    By round: its verdict, and the time limits (s) by rung that its mutants got.
+    """
+
+    operator: str
+    variant: str
+    fingerprint: str
+    verdicts: dict[str, str] = field(default_factory=dict)
+    time_limit_s: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass
+class Mutant:
+    """One planted fault: where, what, and what became of it.
+
+    outcome: `listed`, `stillborn` (does not compile), `equivalent` (the same machine code), `killed`, `survived`,
+    `argued` (survived, and `argument` says why it is no fault) or `not_run`. `rung` and `criterion` say what killed it,
+    `round` the set of cases that it fell on or survived.
+    """
+
+    id: str
+    operator: str
+    variant: str
+    file: str
+    line: int
+    mutation: str
+    before: str
+    after: str
+    diff: str
+    outcome: str = "listed"
+    verdict: str | None = None
+    round: str | None = None
+    rung: str | None = None
+    criterion: str | None = None
+    message: str | None = None
+    argument: str | None = None
+
+    @property
+    def key(self) -> str:
+        """`operator/variant/id`."""
+        return f"{self.operator}/{self.variant}/{self.id}"
+
+
+@dataclass
+class MutantsRecord(Record):
+    """Faults planted into a project's own kernels, and what the verifier said of each.
+
+    `possible`: all that could be made of the chosen sources; `kill_rate`: killed among those that are judged and no
+    machine code of the honest variant, None where there are none.
+    """
+
+    SCHEMA: ClassVar[str] = "kernelproof.mutants/1"
+
+    project: str = ""
+    seed: int = 0
+    possible: int = 0
+    kill_rate: float | None = None
+    controls: list[MutantControl] = field(default_factory=list)
+    mutants: list[Mutant] = field(default_factory=list)
+
+
 # --- reading and writing ----------------------------------------------------------------------------------------------
 
 R = TypeVar("R", bound=Record)

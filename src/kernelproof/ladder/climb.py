@@ -720,6 +720,8 @@ class Climb:
         wrong = [r.id for r in self.results if r.status == "failed" and (r.id in known or "=" in r.shape)]
         wrong += [p.case for p in self.properties_found if p.status == "failed"]
         wrong += [case for (_, case), handed in self._handed.items() if isinstance(handed, KernelproofError)]
+        # An exact call is made for any case of its data type and options.
+        wrong += [c.id for r in self.results if r.status == "failed" for c in self.cases if _alike(c, r)]
         command = f"kernelproof test --operator {self.variant.operator} --variant {self.variant.name}"
         return f"{command} --case {wrong[0]}" if wrong else command
 
@@ -795,6 +797,10 @@ def _skipped(case: Case, reason: str) -> CaseResult:
         "skipped",
         reason=reason,
     )
+
+
+def _alike(case: Case, result: CaseResult) -> bool:
+    return (case.dtype, case.options) == (result.dtype, result.options)
 
 
 def _not_judged(case: Case, error: KernelproofError) -> CaseResult:
