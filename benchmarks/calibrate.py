@@ -1,234 +1,496 @@
-"""How far correct implementations stay from the judge's limits: torch's own backends over fresh seeds.
+"""Does the judge accuse a correct kernel? Every one there is, over fresh seeds, and how far each stays from the limits.
 
-    python benchmarks/calibrate.py --device cuda --seeds 2 --json calibration.json
+    python benchmarks/calibrate.py --device cpu --output reports/reference/cpu/calibration.json
 
-The thresholds of trust.md's criteria are to be held against every backend with seeds that are not used again, and then
-frozen. For each backend and data type this prints the number of cases, refusals and false alarms, and the largest
-|error|/bound (a), RMS ratio (b), bias ratio (c) and suite-bias ratio: above 1 the judge would accuse it. Exit code 1
-when it accuses one. Without --seed the seeds are drawn from the system and printed. With --relations every case is also
-held to the relations of its operator (e), in about six times the time.
+What runs: the variants and baselines of config.yaml for the device (SDPA's backends in every data type they can take),
+and the honest but unusual kernels of benchmarks/honest.py. Each kernel × data type × layout is run under seeds of its
+own, every input family and shapes off every tile, and judged in this process by criteria (a) to (d), one case by the
+relations (e) too; then each kernel climbs the whole ladder of the test stage, with the same configuration. Exit code:
+0 nobody is accused; 1 somebody is; 2 it could not run. A run is repeated with `--only` its name, `--seeds 1` and its
+`--seed`.
+
+This is a script of the repository and no command: it tests kernelproof's own judge with the repository's kernels,
+which an installed kernelproof does not have. `kernelproof derive` makes the tables of docs/explanation/correctness.md
+from the records that are kept.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import fnmatch
+import importlib.util
+import itertools
 import json
+import math
 import os
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
+import yaml
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
 
-from kernelproof import baselines, judge, suite
-from kernelproof.config import Precision, Tolerance
-from kernelproof.images import Returned
-from kernelproof.operators import (
-    Call,
-    Operator,
-    Reference,
-    Relation,
-    attention,
-    qkt,
-    reference_after,
-    relations_of,
-    rmsnorm,
+from kernelproof import build, capture, config, judge, loading, operators, records, repository, suite, test  # noqa: E402
+from kernelproof.cases import unsupported  # noqa: E402
+from kernelproof.config import Config, OperatorConfig, VariantConfig  # noqa: E402
+from kernelproof.errors import ExitCode, KernelproofError  # noqa: E402
+from kernelproof.images import Returned  # noqa: E402
+from kernelproof.operators import Call, Operator  # noqa: E402
+from kernelproof.processes import scratch_folder  # noqa: E402
+from kernelproof.records import (  # noqa: E402
+    CalibrationClimb,
+    CalibrationRecord,
+    CalibrationRun,
+    Case,
+    CaseResult,
+    Combination,
+    Margins,
 )
-from kernelproof.records import Case, CaseResult, Failure
 
-TOLERANCE = Tolerance(bound_factor=1.0, rms_factor=1.5, bias_case=1 / 16, bias_suite=1 / 64)
+HONEST = ROOT / "benchmarks" / "honest.py"
 
+# Lengths that no tile divides, few and many rows, grouped heads, more and fewer keys than queries.
 SHAPES: dict[str, dict[str, dict[str, int]]] = {
     "attention": {
-        "mission": {"batch": 1, "heads": 8, "seq": 512, "head_dim": 64},
+        "s127": {"batch": 1, "heads": 2, "seq": 127, "head_dim": 64},
         "s1": {"batch": 2, "heads": 3, "seq": 1, "head_dim": 64},
         "s9": {"batch": 1, "heads": 2, "seq": 9, "head_dim": 64},
         "s63": {"batch": 1, "heads": 2, "seq": 63, "head_dim": 64},
         "s65": {"batch": 2, "heads": 1, "seq": 65, "head_dim": 64},
-        "s127": {"batch": 1, "heads": 2, "seq": 127, "head_dim": 64},
-        "s500": {"batch": 1, "heads": 2, "seq": 500, "head_dim": 64},
-        "s513": {"batch": 1, "heads": 2, "seq": 513, "head_dim": 64},
+        "s500": {"batch": 1, "heads": 1, "seq": 500, "head_dim": 64},
+        "s513": {"batch": 1, "heads": 1, "seq": 513, "head_dim": 64},
         "d128": {"batch": 1, "heads": 2, "seq": 200, "head_dim": 128},
+        "d40": {"batch": 1, "heads": 3, "seq": 111, "head_dim": 40},
         "grouped": {"batch": 1, "heads": 8, "kv_heads": 2, "seq": 130, "head_dim": 64},
-        "long": {"batch": 1, "heads": 2, "seq": 2048, "head_dim": 64},
+        "more_keys": {"batch": 1, "heads": 2, "seq": 70, "seq_k": 200, "head_dim": 64},
+        "fewer_keys": {"batch": 1, "heads": 2, "seq": 150, "seq_k": 70, "head_dim": 64},
     },
     "qkt": {
-        "small": {"batch": 1, "heads": 4, "seq": 8, "head_dim": 64},
-        "mission": {"batch": 1, "heads": 8, "seq": 512, "head_dim": 64},
         "s127": {"batch": 1, "heads": 2, "seq": 127, "head_dim": 64},
+        "small": {"batch": 1, "heads": 4, "seq": 8, "head_dim": 64},
+        "s65": {"batch": 2, "heads": 3, "seq": 65, "head_dim": 64},
+        "s513": {"batch": 1, "heads": 1, "seq": 513, "head_dim": 64},
         "d128": {"batch": 1, "heads": 2, "seq": 200, "head_dim": 128},
     },
     "rmsnorm": {
-        "tiny": {"rows": 3, "cols": 8},
         "odd": {"rows": 17, "cols": 1001},
-        "medium": {"rows": 512, "cols": 1024},
-        "wide": {"rows": 32, "cols": 16384},
+        "tiny": {"rows": 3, "cols": 8},
+        "tall": {"rows": 257, "cols": 127},
+        "wide": {"rows": 33, "cols": 5000},
     },
+}
+SHAPES["quantised_attention"] = SHAPES["attention"]
+
+# On a CPU the ladder leaves out what is slow in Python and says nothing else, and repeats less.
+SLOW_ON_A_CPU = ("s500", "s513", "d128")
+CPU_TRIALS = 20
+
+# SDPA in more data types than are benchmarked, and how each is to be declared: math computes in float32.
+HALF, FLOATS = ("float16", "bfloat16"), ("float16", "bfloat16", "float32")
+MORE_TYPES: dict[str, tuple[Sequence[str], str]] = {
+    "sdpa_math_cpu": (FLOATS, "float32"),
+    "sdpa_flash_cpu": (("bfloat16", "float32"), "input"),
+    "sdpa_default_cpu": (("bfloat16", "float32"), "input"),
+    "sdpa_math": (FLOATS, "float32"),
+    "sdpa_efficient": (FLOATS, "input"),
+    "rmsnorm_torch_cpu": (FLOATS, "float32"),
+}
+# What the judge accuses, and rightly.
+LEFT_OUT = {
+    "sdpa_flash_cpu, sdpa_default_cpu in float16": "where one key dominates, torch's CPU flash kernel in float16 gives "
+    "results that are too large on average by more than criterion (c) allows, under every seed"
 }
 
 
+# --- what is run ------------------------------------------------------------------------------------------------------
+
+
+def configured(device: str, kernels: ModuleType, folder: Path) -> Config:
+    """The repository's configuration with the kernels of one device, the honest ones among them, on SHAPES."""
+    data = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    for name, operator in data["operators"].items():
+        shapes = SHAPES[name]
+        main = next(iter(shapes))
+        operator |= {"shapes": shapes, "bench": {"shapes": [main]}, "profile": {"shape": main}}
+        slow = SLOW_ON_A_CPU if device == "cpu" else ()
+        operator["test"] |= {"shapes": [shape for shape in shapes if shape not in slow], "family_shape": main}
+        for group in ("variants", "baselines"):
+            operator[group] = {key: value for key, value in operator[group].items() if value["device"] == device}
+        for key, (dtypes, p) in MORE_TYPES.items():
+            if key in operator["baselines"]:
+                operator["baselines"][key] |= {"dtypes": list(dtypes), "precision": {"output": "input", "p": p}}
+        operator["baselines"] |= {
+            made.name: _settings(made, device, kernels)
+            for made in kernels.KERNELS
+            if made.operator == name and device in made.devices
+        }
+    if device == "cpu":
+        data["test"]["trials"] = CPU_TRIALS
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+    return config.load(path, root=ROOT)
+
+
+def _settings(made: Any, device: str, kernels: ModuleType) -> dict[str, Any]:
+    """A kernel of the collection as config.yaml would have it."""
+    assert kernels.__file__
+    return {
+        "idea": made.idea,
+        "abi": "python",
+        "device": device,
+        "entry": f"{os.path.relpath(kernels.__file__, ROOT)}:{made.name}",
+        "dtypes": list(made.dtypes),
+        "precision": dict(made.precision),
+        "deterministic": made.deterministic,
+    }
+
+
+def collection(path: Path) -> ModuleType:
+    """A file with KERNELS, as benchmarks/honest.py is one. Raises KernelproofError where there is none."""
+    spec = importlib.util.spec_from_file_location(f"calibrated_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise KernelproofError("is no Python file", subject=str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up by name
+    spec.loader.exec_module(module)
+    if not hasattr(module, "KERNELS"):
+        raise KernelproofError("defines no KERNELS; see benchmarks/honest.py", subject=str(path))
+    return module
+
+
 @dataclass(frozen=True)
-class Contender:
-    """A correct implementation, and the precision it may be held to."""
+class Combined:
+    """A kernel in one data type and layout (`-` where its operator has none)."""
 
-    operator: Operator
-    name: str
-    function: Callable[..., torch.Tensor]
-    precision: Precision
-    dtypes: tuple[str, ...]
+    operator: OperatorConfig
+    variant: VariantConfig
+    dtype: str
+    layout: str
 
-
-def contenders(device: str) -> list[Contender]:
-    """Everything that torch has on a device. SDPA's math backend computes in float32 and rounds once."""
-    half = ("float16", "bfloat16")
-    rounded, single = Precision("input", "input"), Precision("input", "float32")
-    # torch's CPU flash kernel in float16 is left out: it has a bias of 0.07 to 0.12 u where one key dominates, more
-    # than the u/16 of criterion (c), which its bfloat16 and float32 forms and all else here keep.
-    flash = (*half, "float32") if device == "cuda" else ("bfloat16", "float32")
-    found = [
-        Contender(attention.OPERATOR, "sdpa_math", baselines.sdpa_math, single, (*half, "float32")),
-        Contender(attention.OPERATOR, "sdpa_flash", baselines.sdpa_flash, rounded, flash),
-        Contender(qkt.OPERATOR, "qkt_torch", baselines.qkt_torch, Precision("float32"), ("uint8",)),
-        Contender(rmsnorm.OPERATOR, "rmsnorm_torch", baselines.rmsnorm_torch, single, (*half, "float32")),
-    ]
-    if device == "cuda":
-        found += [
-            Contender(attention.OPERATOR, "sdpa_default", baselines.sdpa_default, rounded, half),
-            Contender(attention.OPERATOR, "sdpa_efficient", baselines.sdpa_efficient, rounded, (*half, "float32")),
-            Contender(attention.OPERATOR, "sdpa_cudnn", baselines.sdpa_cudnn, rounded, half),
-        ]
-    return found
+    @property
+    def name(self) -> str:
+        """`attention/split_keys-float16-bshd`."""
+        return f"{self.variant.key}-{self.dtype}-{self.layout}"
 
 
-def cases(operator: Operator, dtype: str, seeds: list[int]) -> Iterator[Case]:
-    """Every shape, family and seed; options in turn, so that each family meets each."""
-    for shape, dims in SHAPES[operator.name].items():
-        for turn, family in enumerate(operator.families):
-            for seed in seeds:
-                if operator.name == "attention":
-                    for causal, layout in ((False, "bhsd"), (True, "bshd")):
-                        yield Case(
-                            operator.name, shape, dims, {"causal": causal, "layout": layout}, dtype, family, seed
-                        )
-                else:
-                    options = {name: values[(turn + seed) % len(values)] for name, values in operator.options.items()}
-                    yield Case(operator.name, shape, dims, options, dtype, family, seed)
-
-
-def run(contender: Contender, call: Call, device: str) -> torch.Tensor:
-    """The output of one call. Raises NotImplementedError when the contender refuses it."""
-    inputs = [
-        value.to(device) if isinstance(value, torch.Tensor) else value
-        for name, value in call.arguments.items()
-        if name not in call.outputs
-    ]
-    return contender.function(*inputs)
-
-
-def measure(
-    contender: Contender, dtype: str, seeds: list[int], device: str, relations: bool
-) -> tuple[list[CaseResult], int]:
-    """Judge a contender on all cases of a data type: the results, and how many cases it refused."""
-    results, refused = [], 0
-    operator, precision = contender.operator, judge.resolved(contender.precision, dtype)
-    for case in cases(operator, dtype, seeds):
-        generator = judge.generator(case)
-        call = operator.make_call(case, generator)
-        try:
-            output = run(contender, call, device)
-        except NotImplementedError:
-            refused += 1
-            continue
-        reference = operator.reference(call, precision, device)
-        result = judge.judge(case, call, reference, Returned(output), TOLERANCE, operator=operator)
-        if relations:
-            stated = relations_of(operator, case, call, generator)
-            result.failures += broken(contender, stated, reference, output, precision, device)
-            result.status = "failed" if result.failures else "passed"
-        results.append(result)
-    return results, refused
-
-
-def broken(
-    contender: Contender,
-    stated: list[Relation],
-    reference: Reference,
-    output: torch.Tensor,
-    precision: Precision,
-    device: str,
-) -> list[Failure]:
-    """Those of the relations of a call that a contender breaks."""
+def combinations(chosen: Config, device: str, only: Sequence[str]) -> list[Combined]:
+    """Every kernel × data type × layout, or those whose name fits one of the patterns (a part of it will do)."""
     found = []
-    for relation in stated:
-        base_reference, base_output = reference, output
-        if relation.base is not None:
-            base_reference = contender.operator.reference(relation.base, precision, device)
-            base_output = run(contender, relation.base, device)
-        after = reference_after(contender.operator, relation, base_reference, precision, device)
-        got = run(contender, relation.call, device)
-        failure = judge.related(relation, base_reference, base_output, after, got, TOLERANCE)
-        found += [failure] if failure else []
+    for operator in chosen.operators.values():
+        layouts = _module(operator).options.get("layout", ("-",))
+        for variant in operator.contenders(device):
+            found += [
+                Combined(operator, variant, dtype, str(layout))
+                for dtype, layout in itertools.product(variant.dtypes, layouts)
+                if layout == "-" or layout in variant.options.get("layout", [layout])
+            ]
+    return [one for one in found if not only or any(fnmatch.fnmatch(one.name, f"*{pattern}*") for pattern in only)]
+
+
+def _module(operator: OperatorConfig) -> Operator:
+    return operators.load(operator.module, ROOT)
+
+
+def cases(combined: Combined, seed: int) -> Iterator[Case]:
+    """A run's cases: each family twice with different options, on shapes in turn; each shape on the default family."""
+    module, shapes = _module(combined.operator), combined.operator.shapes
+    fixed = {} if combined.layout == "-" else {"layout": combined.layout}
+    free = {name: values for name, values in module.options.items() if name not in fixed}
+    options = [dict(zip(free, values, strict=True)) | fixed for values in itertools.product(*free.values())]
+    names = list(shapes)
+
+    def case(shape: str, family: str, turn: int) -> Case:
+        chosen = options[turn % len(options)]
+        return Case(module.name, shape, dict(shapes[shape]), dict(chosen), combined.dtype, family, seed)
+
+    made = [
+        case(names[(seed + place + again) % len(names)], family, seed + place + again)
+        for place, family in enumerate(module.families)
+        for again in range(2)
+    ]
+    made += [case(shape, module.families[0], seed + turn) for turn, shape in enumerate(names)]
+    distinct = {one.id: one for one in made if unsupported(combined.variant, one) is None}
+    yield from distinct.values()
+
+
+# --- criteria (a) to (e), in this process -----------------------------------------------------------------------------
+
+
+def loaded(chosen: Config, variant: VariantConfig) -> Callable[..., Any]:
+    """A kernel as a callable, built if it is to be built. Raises KernelproofError with the reason why it cannot be."""
+    if variant.abi == "python":
+        return loading.load(variant, None, ROOT)
+    cuda_home = Path(home) if (home := os.environ.get("KERNELPROOF_CUDA_HOME")) else None
+    path = chosen.record("build", variant.operator, variant.name)
+    record = build.run(chosen, variant.operator, variant.name, path, cuda_home)
+    if record.status != records.OK or record.library is None:
+        raise KernelproofError(record.reason or "it did not build", subject=variant.key)
+    return loading.load(variant, ROOT / record.library.path, ROOT)
+
+
+def run(combined: Combined, function: Callable[..., Any], seed: int, chosen: Config) -> CalibrationRun:
+    """One kernel, data type and layout under one seed."""
+    tolerance, variant, module = chosen.test.tolerance, combined.variant, _module(combined.operator)
+    made, results = CalibrationRun(seed, 0, 0), []
+    for case in cases(combined, seed):
+        call = module.make_call(case, judge.generator(case))
+        try:
+            output = _called(variant, function, call)
+        except NotImplementedError:
+            made.refused += 1
+            continue
+        reference = module.reference(call, judge.resolved(variant.precision, case.dtype), variant.device)
+        results.append(judge.judge(case, call, reference, Returned(output), tolerance, operator=module))
+    exact = [_exact(combined, function, sanity, chosen) for sanity in _sanity(combined, seed)]
+    made.relations, broken = _related(combined, function, seed, chosen)
+    made.cases, made.exact = len(results), sum(result is not None for result in exact)
+    made.margins = margins(results, chosen)
+    made.accusations = [f"{r.id}: {f.criterion}: {f.message}" for r in (*results, *exact) if r for f in r.failures]
+    made.accusations += broken
+    together = suite.findings(results, tolerance)
+    made.accusations += [f"all cases: {found.criterion}: {found.message}" for found in together]
+    return made
+
+
+def _run_or_raised(combined: Combined, function: Callable[..., Any], seed: int, chosen: Config) -> CalibrationRun:
+    """A run, or the error that the kernel raised in it: the others go on."""
+    try:
+        return run(combined, function, seed, chosen)
+    except KernelproofError:
+        raise
+    except Exception as error:
+        words = f"all cases: error: it raised {type(error).__name__}: {error}"
+        return CalibrationRun(seed, 0, 0, accusations=[words])
+
+
+def _sanity(combined: Combined, seed: int) -> list[Any]:
+    first = next(cases(combined, seed), None)
+    return _module(combined.operator).sanity_calls(first, judge.generator(first)) if first else []
+
+
+def _exact(combined: Combined, function: Callable[..., Any], sanity: Any, chosen: Config) -> CaseResult | None:
+    """An exact call, judged; None where it is refused."""
+    try:
+        output = _called(combined.variant, function, sanity.call)
+    except NotImplementedError:
+        return None
+    reference = dataclasses.replace(
+        sanity.reference,
+        output=sanity.reference.output.to(output.device),
+        bound=sanity.reference.bound.to(output.device),
+    )
+    return judge.judge(sanity.case, sanity.call, reference, Returned(output), chosen.test.tolerance)
+
+
+def _related(combined: Combined, function: Callable[..., Any], seed: int, chosen: Config) -> tuple[int, list[str]]:
+    """How many relations the first case of a run was held to, and those that it broke."""
+    module, variant, case = _module(combined.operator), combined.variant, next(cases(combined, seed), None)
+    if case is None:
+        return 0, []
+    generator, precision = judge.generator(case), judge.resolved(variant.precision, case.dtype)
+    call = module.make_call(case, generator)
+    held, broken = 0, []
+    for stated in operators.relations_of(module, case, call, generator):
+        relation = stated
+        if stated.exact and not variant.deterministic:  # what repeats may differ by is the base's bound, moved
+            relation = dataclasses.replace(stated, exact=False, moves=True)
+        try:
+            before, after = (_called(variant, function, one) for one in (relation.base or call, relation.call))
+        except NotImplementedError:
+            continue
+        base = module.reference(relation.base or call, precision, variant.device)
+        reference = operators.reference_after(module, relation, base, precision, variant.device)
+        failure = judge.related(relation, base, before, reference, after, chosen.test.tolerance)
+        held += 1
+        broken += [f"{case.id}: {relation.name}: {failure.message}"] if failure else []
+    return held, broken
+
+
+def _called(variant: VariantConfig, function: Callable[..., Any], call: Call) -> torch.Tensor:
+    """The output of a call; what it does not write is NaN."""
+    values = {
+        name: value.to(variant.device) if isinstance(value, torch.Tensor) else value
+        for name, value in call.arguments.items()
+    }
+    if variant.passing == "return":
+        return function(*(value for name, value in values.items() if name not in call.outputs))
+    output = torch.empty_like(call.output, device=variant.device).fill_(math.nan)  # calls of a relation share theirs
+    values[call.outputs[0]] = output
+    function(*values.values())
+    return output
+
+
+def margins(results: Sequence[CaseResult], chosen: Config) -> Margins:
+    """The largest ratio to each limit, to four digits."""
+
+    def largest(figure: str) -> float | None:
+        known = [value for result in results if (value := getattr(result, figure)) is not None]
+        return float(f"{max(known):.4g}") if known else None
+
+    _, ratio = suite.bias(results, chosen.test.tolerance)
+    over_all = None if ratio is None else float(f"{ratio:.4g}")
+    return Margins(largest("max_bound_ratio"), largest("rms_ratio"), largest("bias_ratio"), over_all)
+
+
+def in_process(
+    chosen: Config, wanted: Sequence[Combined], first: int, seeds: int, say: Callable[[str], None]
+) -> tuple[list[Combination], dict[str, str]]:
+    """Every combination under `seeds` seeds of its own, counted from `first`; and which kernels could not be run."""
+    found, left_out, seed = [], {}, first
+    for variant_key, group in itertools.groupby(wanted, key=lambda one: one.variant.key):
+        for combined in group:
+            if variant_key in left_out:
+                continue
+            try:
+                function = loaded(chosen, combined.variant)
+            except KernelproofError as error:
+                left_out[variant_key] = error.message
+                say(f"{variant_key}: not run: {error.message}")
+                continue
+            started = time.monotonic()
+            runs = [_run_or_raised(combined, function, seed + turn, chosen) for turn in range(seeds)]
+            seed += seeds
+            p = judge.resolved(combined.variant.precision, combined.dtype).p
+            found.append(
+                Combination(combined.operator.name, combined.variant.name, combined.dtype, combined.layout, p, runs)
+            )
+            say(_line(combined.name, found[-1], time.monotonic() - started))
+    return found, left_out
+
+
+# --- the whole ladder -------------------------------------------------------------------------------------------------
+
+
+def climbs(
+    chosen: Config, wanted: Sequence[Combined], seed: int, folder: Path, say: Callable[[str], None]
+) -> list[CalibrationClimb]:
+    """Every kernel through the test stage, on two fresh seeds beside the one that the stage draws itself."""
+    fresh = dataclasses.replace(chosen.test, seeds=[seed, seed + 1])
+    owners = {
+        name: dataclasses.replace(owner, test=dataclasses.replace(owner.test, seeds=fresh.seeds))
+        for name, owner in chosen.operators.items()
+    }
+    chosen = dataclasses.replace(chosen, test=fresh, operators=owners)
+    found = []
+    for variant in {one.variant.key: one.variant for one in wanted}.values():
+        (record,) = test.run(chosen, variant.operator, [variant.name], folder / variant.operator)
+        judged = sum(case.status != "skipped" for case in record.cases)
+        passed = [rung.name for rung in record.rungs if rung.status == "passed"]
+        found.append(
+            CalibrationClimb(
+                variant.operator,
+                variant.name,
+                record.verdict,
+                judged,
+                record.trials,
+                variant.deterministic,
+                passed,
+                record.reason,
+            )
+        )
+        why = f": {record.reason}" if record.reason else ""
+        say(f"{variant.key}: {record.verdict} ({judged} cases, {record.duration_s:.1f} s){why}")
     return found
 
 
-def worst(results: list[CaseResult], figure: str) -> float:
-    """The largest of a ratio."""
-    return max((getattr(r, figure) or 0.0 for r in results), default=0.0)
+# --- what is said -----------------------------------------------------------------------------------------------------
 
 
-def main() -> int:
-    """Measure, print, and say whether the judge accused anybody."""
+def _line(name: str, combination: Combination, duration_s: float) -> str:
+    """A combination's largest ratios, and what it is accused of."""
+    largest = [
+        max((value for run in combination.runs if (value := getattr(run.margins, field)) is not None), default=None)
+        for field in ("bound", "rms", "bias", "suite")
+    ]
+    shown = " ".join("     –" if value is None else f"{value:6.3f}" for value in largest)
+    judged = sum(run.cases for run in combination.runs)
+    accused = [f"\n  seed {run.seed}: {words}" for run in combination.runs for words in run.accusations]
+    return f"{name:58} {judged:5} {shown}  {duration_s:.1f} s" + "".join(accused)
+
+
+def model(device: str) -> str:
+    """The processor's name, and nothing else of the machine."""
+    return torch.cuda.get_device_name() if device == "cuda" else str(capture.cpu(None)["model"])
+
+
+def accused(record: CalibrationRecord) -> list[str]:
+    """Everything that is said against anybody."""
+    found = [
+        f"{one.operator}/{one.kernel}-{one.dtype}-{one.layout}, seed {made.seed}: {words}"
+        for one in record.combinations
+        for made in one.runs
+        for words in made.accusations
+    ]
+    wrong = [climb for climb in record.climbs if climb.verdict not in ("correct", "not_run")]
+    return found + [
+        f"{climb.operator}/{climb.kernel} on the ladder: {climb.verdict}: {climb.reason}" for climb in wrong
+    ]
+
+
+def calibrate(options: argparse.Namespace, folder: Path) -> CalibrationRecord:
+    """Run everything; the record says what came of it. Raises KernelproofError when nothing can be run."""
+    started = time.monotonic()
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    chosen = configured(options.device, collection(options.kernels), folder)
+    wanted = combinations(chosen, options.device, options.only)
+    if not wanted:
+        raise KernelproofError("no kernel × data type × layout has such a name", subject=", ".join(options.only))
+    first = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little") >> 1
+    state = repository.provenance(ROOT)
+    record = CalibrationRecord(provenance=state, device=model(options.device), torch=torch.__version__)
+    record.tolerance = dataclasses.asdict(chosen.test.tolerance)
+    say(f"torch {record.torch} on {record.device}; {len(wanted)} combinations, seeds from {first}")
+    say(f"{'':58} cases {'bound':>6} {'rms':>6} {'bias':>6} {'suite':>6}")
+    record.combinations, record.left_out = in_process(chosen, wanted, first, options.seeds, say)
+    if options.ladder:
+        able = [one for one in wanted if one.variant.key not in record.left_out]
+        record.climbs = climbs(chosen, able, first, folder / "test", say)
+    if not options.only and options.device == "cpu":
+        record.left_out |= LEFT_OUT
+    record.duration_s = time.monotonic() - started
+    return record
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, keep, and say whether anybody was accused."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seeds", type=int, default=2, help="runs of each combination, each with a seed of its own")
     parser.add_argument("--seed", type=int, help="the first seed (default: from the system)")
-    parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
-    parser.add_argument("--operator", choices=sorted(SHAPES), help="only this operator")
-    parser.add_argument("--relations", action="store_true", help="hold every case to the operator's relations as well")
-    parser.add_argument("--json", type=Path, help="write the figures of every case here")
-    options = parser.parse_args()
-    first = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little") >> 1
-    seeds = [first + i for i in range(options.seeds)]
-    where = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
-    print(f"torch {torch.__version__} on {where}, seeds {seeds[0]}..{seeds[-1]}")
-    header = f"{'contender':15} {'dtype':9} {'cases':>5} {'refused':>7} {'accused':>7}"
-    print(f"{header}  {'bound':>6} {'rms':>6} {'bias':>6} {'suite':>6}  seconds")
-    everything: list[dict[str, Any]] = []
-    by_family: dict[tuple[str, str], list[CaseResult]] = defaultdict(list)
-    accused: list[tuple[str, CaseResult]] = []
-    suites = []
-    for contender in contenders(options.device):
-        if options.operator not in (None, contender.operator.name):
-            continue
-        for dtype in contender.dtypes:
-            started = time.monotonic()
-            results, refused = measure(contender, dtype, seeds, options.device, options.relations)
-            wrong = [r for r in results if r.status == "failed"]
-            accused += [(contender.name, r) for r in wrong]
-            _, ratio = suite.bias(results, TOLERANCE)
-            suites.append(ratio or 0.0)
-            figures = [worst(results, f) for f in ("max_bound_ratio", "rms_ratio", "bias_ratio")] + [ratio or 0.0]
-            shown = " ".join(f"{figure:6.3f}" for figure in figures)
-            counts = f"{len(results):5} {refused:7} {len(wrong):7}"
-            print(f"{contender.name:15} {dtype:9} {counts}  {shown}  {time.monotonic() - started:.1f}", flush=True)
-            for r in results:
-                by_family[contender.operator.name, r.family].append(r)
-                ratios = {"bound": r.max_bound_ratio, "rms": r.rms_ratio, "bias": r.bias_ratio}
-                everything.append({"contender": contender.name, "case": r.id, "status": r.status, **ratios})
-    print(f"\n{'operator':10} {'family':15} {'bound':>6} {'rms':>6} {'bias':>6}")
-    for (operator, family), results in by_family.items():
-        figures = [worst(results, f) for f in ("max_bound_ratio", "rms_ratio", "bias_ratio")]
-        print(f"{operator:10} {family:15} " + " ".join(f"{figure:6.3f}" for figure in figures))
-    for name, r in accused:
-        print(f"\n{name} {r.id} accused: " + "; ".join(f"{f.criterion}: {f.message}" for f in r.failures))
+    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="e.g. attention/flex or *-bshd")
+    parser.add_argument("--kernels", type=Path, default=HONEST, metavar="FILE", help="another collection")
+    parser.add_argument("--no-ladder", dest="ladder", action="store_false", help="in this process alone")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="keep the record here")
+    parser.add_argument("--json", action="store_true", help="print the record")
+    options = parser.parse_args(argv)
+    try:
+        with scratch_folder("calibrate") as folder:
+            record = calibrate(options, folder)
+    except KernelproofError as error:
+        print(f"calibrate: {error}", file=sys.stderr)
+        return ExitCode.COULD_NOT_RUN
+    found = accused(record)
+    record.status, record.reason = (records.FAILED, f"{len(found)} accusations") if found else (records.OK, None)
+    if options.output:
+        records.write(options.output, record)
     if options.json:
-        options.json.write_text(json.dumps({"device": where, "seeds": seeds, "cases": everything}, indent=1) + "\n")
-    return 1 if accused or max(suites, default=0.0) > 1 else 0
+        print(json.dumps(dataclasses.asdict(record), indent=1))
+    else:
+        runs = sum(len(one.runs) for one in record.combinations)
+        print(f"{runs} runs of {len(record.combinations)} combinations, {len(record.climbs)} climbs:", end=" ")
+        print("\n".join([f"{len(found)} accusations", *found]) if found else "nobody is accused")
+    return ExitCode.BAD_VERDICT if found else ExitCode.WELL
 
 
 if __name__ == "__main__":

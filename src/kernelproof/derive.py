@@ -1,8 +1,10 @@
 """`kernelproof derive`: what the repository says was measured, written from the records that it keeps, never by hand.
 
-    reports/reference/<gpu>/records/    the kept records of a full run on one machine
-    csrc/README.md                      tables, between `<!-- derived: OPERATOR TABLE -->` and `<!-- end -->`
-    csrc/<operator>/choices.h           for a dispatcher: which of its rungs was fastest where
+    reports/reference/<machine>/records/          the kept records of a full run on one machine
+    reports/reference/<machine>/calibration.json  how far correct kernels stay from the judge's limits
+    csrc/README.md                                tables, between `<!-- derived: OPERATOR TABLE -->` and `<!-- end -->`
+    csrc/<operator>/choices.h                     for a dispatcher: which of its rungs was fastest where
+    docs/explanation/correctness.md               the judge's margins, in `<!-- derived: calibration margins -->`
 
 TABLE is `measured` (each rung's time, rate, ratio to the best peer, resources), `cases` (for each measured case the
 fastest rung) or `takes` (what a rung accepts, from the configuration). A dispatcher is a variant with `rungs`; each is
@@ -19,15 +21,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from kernelproof import formats, records
+from kernelproof import formats, margins, records
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import KernelproofError, RecordError
 from kernelproof.formats import ABSENT
-from kernelproof.records import BenchCase, BenchRecord, CaptureRecord, ProfileRecord, R
+from kernelproof.records import BenchCase, BenchRecord, CalibrationRecord, CaptureRecord, ProfileRecord, R
 
 README = Path("csrc") / "README.md"
 CHOICES = "choices.h"
+MARGINS_PAGE = Path("docs") / "explanation" / "correctness.md"
+CALIBRATION = "calibration.json"
 KEPT = Path("reports") / "reference"
 MODE, METHODS = "hot", ("graph_slope", "cpu_clock")
 COMPUTE_BOUND = 50.0  # operations a byte of inputs and outputs; below, bytes a second say more than operations
@@ -53,7 +57,7 @@ def run(config: Config, *, check: bool = False) -> list[Derived]:
     Raises KernelproofError where the README or a record is missing or cannot be read.
     """
     kept = _kept(config.root)
-    found = [_compared(config.root, README, _readme(config, kept))]
+    found = [_compared(config.root, README, _readme(config, kept)), *_margins(config.root)]
     for operator in config.operators.values():
         for variant in operator.variants.values():
             if variant.rungs:
@@ -96,6 +100,28 @@ class Kept:
 def _kept(root: Path) -> list[Kept]:
     folders = sorted(path.parent for path in (root / KEPT).glob("*/records"))
     return [Kept(folder.name, folder) for folder in folders]
+
+
+# --- the margins ------------------------------------------------------------------------------------------------------
+
+
+def _margins(root: Path) -> Iterator[Derived]:
+    """The page with the judge's margins, where a project has one that asks for them."""
+    page = root / MARGINS_PAGE
+    text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    paths = sorted((root / KEPT).glob(f"*/{CALIBRATION}"))
+
+    def replaced(match: re.Match[str]) -> str:
+        opening, subject, table, _, closing = match.groups()
+        if (subject, table) != ("calibration", "margins"):
+            raise KernelproofError(
+                f"no table {subject} {table}; allowed: calibration margins", subject=str(MARGINS_PAGE)
+            )
+        lines = margins.lines(records.read(path, CalibrationRecord) for path in paths)
+        return opening + "\n".join(["", *lines, "", closing])
+
+    if _MARKED.search(text):
+        yield _compared(root, MARGINS_PAGE, _MARKED.sub(replaced, text))
 
 
 # --- the README -------------------------------------------------------------------------------------------------------

@@ -511,6 +511,72 @@ class ManifestRecord(Record):
     members: list[Member] = field(default_factory=list)
 
 
+# --- calibration ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Margins:
+    """The largest ratio to each limit over some cases; above 1 is an accusation. None: nothing was relative to it."""
+
+    bound: float | None = None
+    rms: float | None = None
+    bias: float | None = None
+    suite: float | None = None
+
+
+@dataclass
+class CalibrationRun:
+    """One kernel × data type × layout under one fresh seed: how many cases, and what the judge said against it."""
+
+    seed: int
+    cases: int
+    exact: int  # exact calls, criterion (d)
+    refused: int = 0
+    relations: int = 0  # criterion (e)
+    margins: Margins = field(default_factory=Margins)
+    accusations: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Combination:
+    """A correct kernel in one data type and layout (`-` where the operator has none), and its runs."""
+
+    operator: str
+    kernel: str
+    dtype: str
+    layout: str
+    p: str  # the declared type of the intermediate, `input` resolved
+    runs: list[CalibrationRun] = field(default_factory=list)
+
+
+@dataclass
+class CalibrationClimb:
+    """A correct kernel on the whole ladder of the test stage."""
+
+    operator: str
+    kernel: str
+    verdict: str
+    cases: int
+    trials: int
+    deterministic: bool = True
+    rungs: list[str] = field(default_factory=list)  # those that passed
+    reason: str | None = None
+
+
+@dataclass
+class CalibrationRecord(Record):
+    """How far correct kernels stay from the judge's limits. `device` is a model, `left_out` kernel → why."""
+
+    SCHEMA: ClassVar[str] = "kernelproof.calibration/1"
+
+    device: str = ""
+    torch: str = ""
+    tolerance: dict[str, float] = field(default_factory=dict)
+    combinations: list[Combination] = field(default_factory=list)
+    climbs: list[CalibrationClimb] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
 # --- mutants ----------------------------------------------------------------------------------------------------------
 
 
