@@ -111,8 +111,7 @@ class Reference:
 
     output: float64, shape of the output. bound: criterion (a), per element; infinite where nothing is demanded.
     unit_roundoff: u of criteria (b) and (c). rms_floor and bias_floor: what float32 accumulation alone may cause in (b)
-    (absolute) and (c) (relative), see `accumulation_floors`. rms_intermediate: the RMS error that rounding the declared
-    intermediate causes in a correct result, see `intermediate_rms`. exact: only `bound` is judged.
+    (absolute) and (c) (relative), see `accumulation_floors`. exact: only `bound` is judged.
     """
 
     output: torch.Tensor
@@ -121,7 +120,6 @@ class Reference:
     rms_floor: float = 0.0
     bias_floor: float = 0.0
     exact: bool = False
-    rms_intermediate: float = 0.0
 
 
 @dataclass
@@ -433,21 +431,6 @@ def forward_bound(
 # families, 8 shapes; benchmarks/calibrate.py repeats it).
 RMS_SHARE = 1 / 64
 BIAS_SHARE = 1 / 256
-
-
-# RMS of the relative error of rounding to nearest, in units of the roundoff, over significands spread as 1/x: √(1/3 of
-# the mean of 1/x² on [1, 2)).
-ROUNDING_RMS = 0.425
-
-
-def intermediate_rms(squares: torch.Tensor, unit: Units) -> float:
-    """RMS error of a result whose terms are rounded to the declared intermediate, each by itself.
-
-    squares: for each element of the output the sum of the squares of its terms (attention: Σ(P∘V)²).
-    """
-    if unit.intermediate <= unit.accumulate:
-        return 0.0
-    return ROUNDING_RMS * unit.intermediate * math.sqrt(float(squares.double().mean()))
 
 
 def accumulation_floors(output: torch.Tensor, accumulation: torch.Tensor, unit: Units) -> tuple[float, float]:

@@ -29,7 +29,6 @@ from kernelproof.operators import (
     dtype,
     dtype_name,
     forward_bound,
-    intermediate_rms,
     option,
     units,
 )
@@ -42,6 +41,10 @@ if TYPE_CHECKING:
 CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**26}
 # Elements of the references kept, since layouts and variants share them: at 16 bytes each 256 MiB.
 MEMOISED_ELEMENTS = 2**24
+
+# RMS of the relative error of rounding to nearest, in units of the roundoff, over significands spread as 1/x: √(1/3 of
+# the mean of 1/x² on [1, 2)).
+ROUNDING_RMS = 0.425
 
 Inputs = dict[str, torch.Tensor]
 Family = Callable[["Draw"], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
@@ -96,7 +99,8 @@ class Attention:
         D = (P∘T)·|V| + rowsum(P∘T)·|O| (trust.md, criterion a). To it comes what calibration showed to be missing: a
         weight below the smallest normal number of P's type is rounded absolutely, which counts where the values of the
         heavy keys are 0: half a subnormal (relative to the row's largest weight) for each key, times |V|. Bounds are
-        computed in float32. Where P is rounded, each weight by itself, criterion (b) expects √Σ(P∘V)² of that.
+        computed in float32. Criterion (b) is stated for P of the output's type; where P is coarser (float8 weights, a
+        float16 output), what rounding each weight by itself gives, √Σ(P∘V)², is its floor.
 
         References are kept by content, as many as MEMOISED_ELEMENTS hold, the latest used: two layouts of one case cost
         one, and so do the relations of a case that several variants are held to.
@@ -117,16 +121,16 @@ class Attention:
         output = torch.empty(q.shape, dtype=torch.float64, device=device)
         condition = torch.empty(q.shape, dtype=torch.float32, device=device)
         sensitivity, underflow = torch.empty_like(condition), torch.empty_like(condition)
-        squares, rounded = torch.empty_like(condition), unit.intermediate > unit.accumulate
+        noise, coarse_weights = torch.empty_like(condition), unit.intermediate > unit.output
         for place, rows, keys, values, mask in _chunks(q, k, v, bool(call.scalar("causal"))):
-            found = _attend(rows, keys, values, call.scalar("scale"), mask, rounded)
-            output[place], condition[place], sensitivity[place], underflow[place], squares[place] = found
+            found = _attend(rows, keys, values, call.scalar("scale"), mask, coarse_weights)
+            output[place], condition[place], sensitivity[place], underflow[place], noise[place] = found
         accumulation = unit.accumulate * (8 * condition.double() + math.sqrt(q.shape[-1]) * sensitivity.double())
         bound = forward_bound(output, condition.double(), accumulation, unit)
         bound += unit.intermediate_smallest / 2 * underflow
         rms_floor, bias_floor = accumulation_floors(output, accumulation, unit)
-        rms_intermediate = intermediate_rms(squares, unit)
-        return Reference(output, bound, unit.coarse, rms_floor, bias_floor, rms_intermediate=rms_intermediate)
+        rms_floor = math.hypot(rms_floor, ROUNDING_RMS * unit.intermediate * math.sqrt(float(noise.double().mean())))
+        return Reference(output, bound, unit.coarse, rms_floor, bias_floor)
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
         """Exact cases (trust.md, d): softmax that selects one key, the mean of 2ᵏ keys, one key, values of zero.
@@ -226,11 +230,11 @@ def _chunks(
 
 
 def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, mask: torch.Tensor | None, rounded: bool
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, mask: torch.Tensor | None, coarse_weights: bool
 ) -> tuple[torch.Tensor, ...]:
     """O (float64) of a chunk; in float32 A, D, max(P)·Σ|V| over the visible keys and Σ(P∘V)²; [1, heads, rows, d] each.
 
-    The last is 0 unless the weights are `rounded`.
+    The last is 0 unless the weights are `coarse_weights`.
     """
     p = weights(q.double() @ k.double().mT * scale, mask)
     output = p @ v.double()
@@ -244,8 +248,8 @@ def _attend(
         seen = (~mask).sum(-1)  # the visible keys are the first ones
         total = v_abs.cumsum(-2)[:, :, (seen - 1).clamp_min(0)]
     underflow = p32.amax(-1, keepdim=True) * total
-    squares = p32.square() @ v_abs.square() if rounded else torch.zeros_like(condition)
-    return tuple(t.reshape(1, -1, *t.shape[-2:]) for t in (output, condition, sensitivity, underflow, squares))
+    noise = p32.square() @ v_abs.square() if coarse_weights else torch.zeros_like(condition)
+    return tuple(t.reshape(1, -1, *t.shape[-2:]) for t in (output, condition, sensitivity, underflow, noise))
 
 
 def weights(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:

@@ -26,7 +26,6 @@ from kernelproof.operators import (
     dtype,
     exactly,
     forward_bound,
-    intermediate_rms,
     placed,
     shuffled,
     units,
@@ -69,17 +68,14 @@ class RmsNorm:
     def reference(self, call: Call, precision: Precision, device: str | torch.device = "cpu") -> Reference:
         """y in float64, with B = u_o|y| + u_p(1+u_p)|y| + 8u_a|y|: every operation is well conditioned, so A = |y|.
 
-        The declared `p` is the type that x / √(mean(x²) + eps) is rounded to before the weight is applied: absolutely,
-        by half a subnormal, where it is that small.
+        The declared `p` is the type that x / √(mean(x²) + eps) is rounded to before the weight is applied.
         """
         x, weight = (call.tensor(name).to(device).double() for name in ("x", "weight"))
         unit = units(precision, call.tensor("x").dtype)
         output = x * (x.square().mean(-1, keepdim=True) + call.scalar("eps")).rsqrt() * weight
         accumulation = ACCUMULATION * unit.accumulate * output.abs()
-        bound = forward_bound(output, output.abs(), accumulation, unit) + unit.intermediate_smallest / 2 * weight.abs()
-        floors = accumulation_floors(output, accumulation, unit)
-        rms_intermediate = intermediate_rms(output.square(), unit)
-        return Reference(output, bound, unit.coarse, *floors, rms_intermediate=rms_intermediate)
+        bound = forward_bound(output, output.abs(), accumulation, unit)
+        return Reference(output, bound, unit.coarse, *accumulation_floors(output, accumulation, unit))
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
         """Rows of ±c and of c, which give ±weight and weight; and rows with a single entry, which give ±√cols·weight
