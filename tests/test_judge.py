@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from collections.abc import Callable
@@ -454,10 +455,10 @@ def test_a_case_gives_figures_and_fills_the_histogram() -> None:
 def test_the_room_for_chance_is_that_of_the_rows_with_the_largest_values() -> None:
     def room(rows: int, dominant: bool = False) -> float:
         call, output = correct_output(case_of({"heads": 1, "seq": rows, "head_dim": 64}))
-        reference = OPERATOR.reference(call, INPUT)
-        reference.output = torch.ones_like(reference.output)
+        ones = torch.ones_like(output, dtype=torch.float64)
         if dominant:
-            reference.output[0, 0, 0] = 1e6
+            ones[0, 0, 0] = 1e6
+        reference = dataclasses.replace(OPERATOR.reference(call, INPUT), output=ones)
         return judge._few_rows(judge._Findings(call, reference, Returned(output)))
 
     alone = (1 + judge.STANDARD_ERRORS * judge.ROUNDING_SPREAD**0.5) ** 0.5
