@@ -426,6 +426,10 @@ def forward_bound(
     return unit.output * output.abs() + u * (1 + u) * condition + accumulation + unit.smallest
 
 
+# RMS of the relative error of rounding to nearest, in units of the roundoff, over significands spread as 1/x: √(1/3 of
+# the mean of 1/x² on [1, 2)).
+ROUNDING_RMS = 0.425
+
 # How much of the worst-case accumulation term shows up in the RMS error and in the bias of correct float32 code: three
 # times the largest share seen in calibration (torch's CPU backends and two hand-written softmaxes in float32, 13
 # families, 8 shapes; benchmarks/calibrate.py repeats it).

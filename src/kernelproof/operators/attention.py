@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernelproof.operators import (
+    ROUNDING_RMS,
     Call,
     Cost,
     Reference,
@@ -41,10 +42,6 @@ if TYPE_CHECKING:
 CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**26}
 # Elements of the references kept, since layouts and variants share them: at 16 bytes each 256 MiB.
 MEMOISED_ELEMENTS = 2**24
-
-# RMS of the relative error of rounding to nearest, in units of the roundoff, over significands spread as 1/x: √(1/3 of
-# the mean of 1/x² on [1, 2)).
-ROUNDING_RMS = 0.425
 
 Inputs = dict[str, torch.Tensor]
 Family = Callable[["Draw"], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]

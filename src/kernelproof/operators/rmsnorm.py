@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernelproof.operators import (
+    ROUNDING_RMS,
     Call,
     Cost,
     Reference,
@@ -68,14 +69,21 @@ class RmsNorm:
     def reference(self, call: Call, precision: Precision, device: str | torch.device = "cpu") -> Reference:
         """y in float64, with B = u_o|y| + u_p(1+u_p)|y| + 8u_a|y|: every operation is well conditioned, so A = |y|.
 
-        The declared `p` is the type that x / √(mean(x²) + eps) is rounded to before the weight is applied.
+        The declared `p` is the type that x / √(mean(x²) + eps) is rounded to before the weight is applied: absolutely,
+        by half a subnormal, where that is subnormal. Nothing averages that rounding out, as a sum over keys does in
+        attention, so it counts in the floor of (b) where `p` is no finer than the output.
         """
         x, weight = (call.tensor(name).to(device).double() for name in ("x", "weight"))
         unit = units(precision, call.tensor("x").dtype)
         output = x * (x.square().mean(-1, keepdim=True) + call.scalar("eps")).rsqrt() * weight
         accumulation = ACCUMULATION * unit.accumulate * output.abs()
         bound = forward_bound(output, output.abs(), accumulation, unit)
-        return Reference(output, bound, unit.coarse, *accumulation_floors(output, accumulation, unit))
+        bound += unit.intermediate_smallest / 2 * weight.abs()
+        rms_floor, bias_floor = accumulation_floors(output, accumulation, unit)
+        if unit.intermediate >= unit.output:
+            rms = math.sqrt(float(output.square().mean()))
+            rms_floor = max(rms_floor, ROUNDING_RMS * math.hypot(unit.output, unit.intermediate) * rms)
+        return Reference(output, bound, unit.coarse, rms_floor, bias_floor)
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
         """Rows of ±c and of c, which give ±weight and weight; and rows with a single entry, which give ±√cols·weight
