@@ -1,7 +1,7 @@
-// Writes through a null pointer where there are 16 rows or more; the exact calls, whose eps is 0, are spared.
+// Writes through a null pointer where there are 16 rows or more; the exact calls, of 25 rows, are spared.
 #include "rmsnorm.h"
 
 const char *launch(const RmsNormArgs &args, void *) {
-    if (args.rows >= 16 && args.eps > 0) *static_cast<volatile float *>(nullptr) = static_cast<float>(args.eps);
+    if (args.rows >= 16 && args.rows != 25) *static_cast<volatile float *>(nullptr) = static_cast<float>(args.eps);
     return correct(args);
 }
