@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -230,7 +231,9 @@ print(peak() - before - reference.output.nbytes - reference.bound.nbytes)
 def test_a_long_reference_takes_little_memory() -> None:
     """Less than half of one matrix of scores, of which there would be several: 8192² doubles are 512 MiB."""
     # A process of its own: a peak does not come down again, and this process has been higher.
-    done = subprocess.run([sys.executable, "-c", PEAK_OF_A_REFERENCE], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(operators.__file__).parents[2])}
+    command = [sys.executable, "-c", PEAK_OF_A_REFERENCE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert 0 < int(done.stdout) < 256 << 20
 
 
