@@ -171,8 +171,9 @@ def test_random_order_is_not_the_same_twice_and_the_others_are(calibrate: Module
         inputs = [value for name, value in call.arguments.items() if name not in call.outputs]
         for made in honest.KERNELS:
             if made.operator == operator.name and "cpu" in made.devices:
-                first, second = (getattr(honest, made.name)(*inputs) for _ in range(2))
-                assert torch.equal(first, second) == made.deterministic, made.name
+                # Two sums in other orders are the same now and then; eight are not.
+                first, *others = (getattr(honest, made.name)(*inputs) for _ in range(8))
+                assert all(torch.equal(first, other) for other in others) == made.deterministic, made.name
 
 
 # --- what is written of it --------------------------------------------------------------------------------------------
