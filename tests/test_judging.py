@@ -17,14 +17,14 @@ from defects import REPOSITORY, project
 from kernelproof import test
 from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import JudgeError, TestError
-from kernelproof.judging import Job, Judge
+from kernelproof.judging import Job, Judge, Terms
 from kernelproof.ladder.climb import Climb
 from kernelproof.loading import handed_over
 from kernelproof.records import Case
 
 MODULE = "kernelproof.operators.rmsnorm"
 CASE = Case("rmsnorm", "odd", {"rows": 17, "cols": 101}, seed=3)
-HOW = (Precision("float32"), "cpu", Tolerance(1.0, 1.5, 1 / 16, 1 / 64))
+TERMS = Terms(Precision("float32"), "cpu", Tolerance(1.0, 1.5, 1 / 16, 1 / 64), same_bits=True)
 BAND_BYTES = 4096
 
 
@@ -66,11 +66,11 @@ def test_a_right_result_passes_and_a_wrong_one_does_not(judge: Judge, tmp_path: 
         laid = judge.lay_out(MODULE, job, tmp_path / str(spoil))
         assert laid.bytes == sum(path.stat().st_size for path in (tmp_path / str(spoil)).iterdir())
         run_right(laid.arguments, spoil)
-        judge.take(job, tmp_path / str(spoil))
-        found, histogram = judge.judge(job, *HOW)
+        judge.take(MODULE, job, tmp_path / str(spoil))
+        found, histogram = judge.judge(MODULE, job, TERMS)
         assert found.status == status, found.failures
         assert sum(histogram.counts) == (0 if part == "sanity" else 17 * 101)
-    judge.forget()
+    judge.forget(MODULE)
 
 
 def test_a_tail_has_other_last_values_only(judge: Judge, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_tail_has_other_last_values_only(judge: Judge, tmp_path: Path) -> None
 def test_a_missing_result_is_the_candidates_fault(judge: Judge, tmp_path: Path) -> None:
     judge.lay_out(MODULE, Job(CASE), tmp_path)
     with pytest.raises(TestError, match="handed over no image"):
-        judge.take(Job(CASE), tmp_path)
+        judge.take(MODULE, Job(CASE), tmp_path)
 
 
 def test_a_result_that_is_no_plain_file_is_not_waited_for(judge: Judge, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_result_that_is_no_plain_file_is_not_waited_for(judge: Judge, tmp_path
     out.unlink()
     os.mkfifo(out)
     with pytest.raises(TestError, match="is no plain file"):
-        judge.take(Job(CASE), tmp_path)
+        judge.take(MODULE, Job(CASE), tmp_path)
 
 
 def test_a_module_that_is_not_there_condemns_nobody(judge: Judge) -> None:

@@ -226,8 +226,7 @@ def isolation() -> Check:
 
 
 def _own_environment() -> dict[str, str]:
-    path = [str(Path(__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    return {**os.environ, "PYTHONPATH": processes.python_path()}
 
 
 def disk() -> Check:

@@ -10,7 +10,6 @@ Messages are JSON, one line each.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -18,19 +17,19 @@ import os
 import socket
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelproof import records
+from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import JudgeError, KernelproofError, TestError, describe_exit
-from kernelproof.processes import collect_rarely, kill_group, spawn
+from kernelproof.processes import collect_rarely, end, kill_group, python_path, spawn
 from kernelproof.records import Case, CaseResult, Failure, Histogram
 from kernelproof.sandbox import hide_memory
 
 if TYPE_CHECKING:
-    from kernelproof.config import Precision, Tolerance
     from kernelproof.images import Layout, Returned
     from kernelproof.operators import Call, Operator, Reference, Relation, SanityCall
 
@@ -76,6 +75,16 @@ class LaidOut:
         return ", ".join(f"{axis} {index}" for axis, index in zip(self.axes, indices, strict=True))
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What a variant's results are held to. same_bits: exact relations hold bit for bit."""
+
+    precision: Precision
+    device: str
+    tolerance: Tolerance
+    same_bits: bool
+
+
 # --- the supervisor's end ---------------------------------------------------------------------------------------------
 
 
@@ -93,7 +102,7 @@ class Judge:
         with theirs, self._log.open("ab") as log:
             self._process = spawn(
                 [sys.executable, "-P", "-m", "kernelproof.judging", json.dumps(settings)],
-                env={**os.environ, "PYTHONPATH": _python_path()},
+                env={**os.environ, "PYTHONPATH": python_path()},
                 pass_fds=[theirs.fileno()],
                 stdout=log,
                 stderr=log,
@@ -102,72 +111,53 @@ class Judge:
 
     def families(self, module: str) -> list[str]:
         """The input families of an operator, the default first."""
-        return list(self._ask("families", module))
+        return list(self._ask(module, "families"))
 
     def exact_cases(self, module: str, case: Case) -> dict[str, Case]:
         """The exact calls in the data type and options of a case, by name."""
-        return {name: _case(value) for name, value in self._ask("exact_cases", module, case=_json(case)).items()}
+        found = self._ask(module, "exact_cases", case=_json(case))
+        return {name: records.from_json(Case, value) for name, value in found.items()}
 
     def relations(self, module: str, case: Case) -> list[dict[str, Any]]:
         """The relations of a case: `name`, `claim`, and whether it starts from a base call of its own (`own_base`)."""
-        return list(self._ask("relations", module, case=_json(case)))
+        return list(self._ask(module, "relations", case=_json(case)))
 
     def lay_out(self, module: str, job: Job, folder: Path) -> LaidOut:
         """Write the images of a call into a folder, which is made; outputs hold fresh random bits."""
-        return LaidOut(**self._ask("lay_out", module, job=_json(job), folder=str(folder)))
+        return LaidOut(**self._ask(module, "lay_out", job=_json(job), folder=str(folder)))
 
-    def take(self, job: Job, folder: Path, *, differing: bool = False) -> None:
+    def take(self, module: str, job: Job, folder: Path, *, differing: bool = False) -> None:
         """Read what the worker handed over in its folder; of a repeat that gave other bits, if it says there was one.
 
         Raises TestError when that is no result at all.
         """
-        fault = self._ask("take", job=_json(job), folder=str(folder), differing=differing)
+        fault = self._ask(module, "take", job=_json(job), folder=str(folder), differing=differing)
         if fault:
             raise TestError(**fault)
 
-    def judge(
-        self, job: Job, precision: Precision, device: str, tolerance: Tolerance, *, explain: bool = True
-    ) -> tuple[CaseResult, Histogram]:
+    def judge(self, module: str, job: Job, terms: Terms) -> tuple[CaseResult, Histogram]:
         """Hold a call's result against its reference, which is computed now. Exact calls have an empty histogram."""
-        answer = self._ask(
-            "judge",
-            job=_json(job),
-            precision=_json(precision),
-            device=device,
-            tolerance=_json(tolerance),
-            explain=explain,
-        )
-        return records.from_json(CaseResult, answer[0]), records.from_json(Histogram, answer[1])
+        result, histogram = self._ask(module, "judge", job=_json(job), terms=_json(terms))
+        return records.from_json(CaseResult, result), records.from_json(Histogram, histogram)
 
-    def related(
-        self, job: Job, precision: Precision, device: str, tolerance: Tolerance, *, same_bits: bool
-    ) -> Failure | None:
-        """Hold the results of a relation's two calls against one another, bit for bit only if `same_bits`."""
-        answer = self._ask(
-            "related",
-            job=_json(job),
-            precision=_json(precision),
-            device=device,
-            tolerance=_json(tolerance),
-            same_bits=same_bits,
-        )
+    def related(self, module: str, job: Job, terms: Terms) -> Failure | None:
+        """Hold the results of a relation's two calls against one another."""
+        answer = self._ask(module, "related", job=_json(job), terms=_json(terms))
         return answer and Failure(**answer)
 
-    def forget(self) -> None:
+    def forget(self, module: str) -> None:
         """Drop the calls and results of a variant; references are kept for the next."""
-        self._ask("forget")
+        self._ask(module, "forget")
 
     def close(self) -> None:
         """End the process."""
         self._lines.close()
         self._connection.close()
-        with contextlib.suppress(Exception):
-            self._process.wait(timeout=END_LIMIT_S)
-        kill_group(self._process)
+        end(self._process, END_LIMIT_S)
 
-    def _ask(self, command: str, module: str | None = None, **payload: Any) -> Any:
+    def _ask(self, module: str, command: str, **payload: Any) -> Any:
         try:
-            self._connection.sendall(json.dumps([command, module, payload]).encode() + b"\n")
+            self._connection.sendall(json.dumps([module, command, payload]).encode() + b"\n")
             line = self._lines.readline()
         except ConnectionError:
             line = b""
@@ -179,11 +169,6 @@ class Judge:
         if "error" in answer:
             raise JudgeError(**answer["error"])
         return answer["result"]
-
-
-def _python_path() -> str:
-    ours = str(Path(__file__).resolve().parents[1])
-    return os.pathsep.join(dict.fromkeys([ours, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
 
 
 def _json(value: Any) -> dict[str, Any]:
@@ -201,21 +186,22 @@ def main() -> None:
     import torch  # noqa: F401  while the supervisor starts its hosts
 
     connection = socket.socket(fileno=settings["fd"])
-    chamber = Chamber(Path(settings["root"]))
+    chamber_of = functools.cache(functools.partial(Chamber, Path(settings["root"])))
     with connection.makefile("rb") as lines:
         for line in lines:
-            connection.sendall(json.dumps(chamber.answer(*json.loads(line))).encode() + b"\n")
+            module, command, payload = json.loads(line)
+            connection.sendall(json.dumps(chamber_of(module).answer(command, payload)).encode() + b"\n")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
 class Chamber:
-    """Where the references are: the calls of one variant, what was handed over, and references that variants share."""
+    """Where an operator's references are: a variant's calls, what it handed over, and what variants share."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, module: str) -> None:
         self.root = root
-        self.module = ""
+        self.module = module
         # By a job's key:
         self.calls: dict[str, Call] = {}
         self.layouts: dict[str, Layout] = {}
@@ -225,11 +211,15 @@ class Chamber:
         self.related: dict[str, dict[str, Relation]] = {}
         self.references: OrderedDict[str, tuple[Reference, int]] = OrderedDict()
 
-    def answer(self, command: str, module: str | None, payload: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, command: str, payload: dict[str, Any]) -> dict[str, Any]:
         """Carry out one request; whatever goes wrong is told, and ends nothing."""
-        self.module = module or self.module
+        kinds = {"case": Case, "job": Job, "terms": Terms}
         try:
-            return {"result": getattr(self, f"do_{command}")(**payload)}
+            given = {
+                name: records.from_json(kinds[name], value) if name in kinds else value
+                for name, value in payload.items()
+            }
+            return {"result": getattr(self, f"do_{command}")(**given)}
         except Exception as error:
             import traceback
 
@@ -244,83 +234,74 @@ class Chamber:
         return {"message": f"nothing was judged, for {self.module} failed: {what}", "hint": hint}
 
     @functools.cached_property
-    def operators(self) -> Callable[[str], Operator]:
-        """Operators by module, each loaded once."""
+    def operator(self) -> Operator:
         from kernelproof import operators
 
-        return functools.cache(lambda module: operators.load(module, self.root))
-
-    @property
-    def operator(self) -> Operator:
-        return self.operators(self.module)
+        return operators.load(self.module, self.root)
 
     # --- requests
 
     def do_families(self) -> list[str]:
         return list(self.operator.families)
 
-    def do_exact_cases(self, case: dict[str, Any]) -> dict[str, Any]:
-        return {name: _json(exact.case) for name, exact in self._sanity(_case(case)).items()}
+    def do_exact_cases(self, case: Case) -> dict[str, Any]:
+        return {name: _json(exact.case) for name, exact in self._sanity(case).items()}
 
-    def do_relations(self, case: dict[str, Any]) -> list[dict[str, Any]]:
+    def do_relations(self, case: Case) -> list[dict[str, Any]]:
         return [
             {"name": relation.name, "claim": relation.claim, "own_base": relation.base is not None}
-            for relation in self._relations(_case(case)).values()
+            for relation in self._relations(case).values()
         ]
 
-    def do_lay_out(self, job: dict[str, Any], folder: str) -> dict[str, Any]:
+    def do_lay_out(self, job: Job, folder: str) -> dict[str, Any]:
         from kernelproof import images
 
-        made = _job(job)
-        layout = self.layouts[made.key] = images.layout_images(self._call(made), Path(folder))
+        call = self._call(job)
+        layout = self.layouts[job.key] = images.layout_images(call, Path(folder))
         size = sum(len(image.raw) for image in layout.images.values())
-        call = layout.call
         return {"arguments": layout.spec, "outputs": list(call.outputs), "axes": list(call.axes), "bytes": size}
 
-    def do_take(self, job: dict[str, Any], folder: str, differing: bool) -> dict[str, Any] | None:
+    def do_take(self, job: Job, folder: str, differing: bool) -> dict[str, Any] | None:
         from kernelproof import images
 
         suffix = images.DIFFERING_SUFFIX if differing else images.OUT_SUFFIX
         try:
-            self.returned[_job(job).key] = images.read_back(self.layouts.pop(_job(job).key), Path(folder), suffix)
+            self.returned[job.key] = images.read_back(self.layouts.pop(job.key), Path(folder), suffix)
         except TestError as error:
             return {"message": error.message, "subject": error.subject}
         return None
 
-    def do_judge(
-        self, job: dict[str, Any], precision: dict[str, Any], device: str, tolerance: dict[str, Any], explain: bool
-    ) -> list[Any]:
+    def do_judge(self, job: Job, terms: Terms) -> list[Any]:
         from kernelproof import judge
 
-        made, histogram = _job(job), judge.ErrorHistogram()
+        histogram = judge.ErrorHistogram()
         result = judge.judge(
-            self._sanity(made.case)[made.name].case if made.part == "sanity" else made.case,
-            self._call(made),
-            self._reference(made, precision, device),
-            self.returned[made.key],
-            _tolerance(tolerance),
-            operator=self.operator if explain else None,
+            self._sanity(job.case)[job.name].case if job.part == "sanity" else job.case,
+            self._call(job),
+            self._reference(job, terms),
+            self.returned[job.key],
+            terms.tolerance,
+            operator=self.operator,
             histogram=histogram,
         )
         return [_json(result), _json(histogram.record())]
 
-    def do_related(
-        self, job: dict[str, Any], precision: dict[str, Any], device: str, tolerance: dict[str, Any], same_bits: bool
-    ) -> dict[str, Any] | None:
+    def do_related(self, job: Job, terms: Terms) -> dict[str, Any] | None:
         from kernelproof import judge
 
-        made = _job(job)
-        relation, base = self._relations(made.case)[made.name], self._base(made)
-        if relation.exact and not same_bits:
+        relation, base = self._relations(job.case)[job.name], self._base(job)
+        reference = self._reference(job, terms)
+        if relation.exact and not terms.same_bits:
             # The bound of an exact relation's reference is none: what repeats may differ by is the base's, moved.
             relation = dataclasses.replace(relation, exact=False, moves=True)
+            reference = self._reference_after(relation, base, terms)
         failure = judge.related(
             relation,
-            self._reference(base, precision, device),
+            self._reference(base, terms),
             self.returned[base.key].output,
-            self._reference_after(relation, base, precision, device),
-            self.returned[made.key].output,
-            _tolerance(tolerance),
+            reference,
+            self.returned[job.key].output,
+            terms.tolerance,
         )
         return None if failure is None else _json(failure)
 
@@ -378,34 +359,33 @@ class Chamber:
         own = self._relations(job.case)[job.name].base is not None
         return dataclasses.replace(job, part="base") if own else Job(job.case)
 
-    def _reference_after(self, relation: Relation, base: Job, precision: dict[str, Any], device: str) -> Reference:
-        from kernelproof import config, judge, operators
-
-        resolved = judge.resolved(config.Precision(**precision), base.case.dtype)
-        return operators.reference_after(
-            self.operator, relation, self._reference(base, precision, device), resolved, device
-        )
-
-    def _reference(self, job: Job, precision: dict[str, Any], device: str) -> Reference:
-        """The reference of a job; kept, since the baselines of an operator share them."""
-        from kernelproof import config, judge
-
-        if job.part == "repeat":
-            job = Job(job.case)
-        if job.part == "relation":
-            return self._reference_after(self._relations(job.case)[job.name], self._base(job), precision, device)
-        call = self._call(job)
+    def _reference(self, job: Job, terms: Terms) -> Reference:
+        """The reference of a job; kept, since it is asked for twice and the baselines of an operator share them."""
         if job.part == "sanity":
             return self._sanity(job.case)[job.name].reference
-        resolved = judge.resolved(config.Precision(**precision), job.case.dtype)
-        key = repr((self.module, job, resolved, device))
+        if job.part == "repeat":
+            job = Job(job.case)
+        key = repr((job, terms.precision, terms.device))
         if key not in self.references:
-            made = self.operator.reference(call, resolved, device)
+            made = self._computed(job, terms)
             size = made.output.nbytes + made.bound.nbytes
             while self.references and size + sum(kept for _, kept in self.references.values()) > REFERENCES_KEPT_BYTES:
                 self.references.popitem(last=False)
             self.references[key] = (made, size)
         return self.references[key][0]
+
+    def _computed(self, job: Job, terms: Terms) -> Reference:
+        from kernelproof import judge
+
+        if job.part == "relation":
+            return self._reference_after(self._relations(job.case)[job.name], self._base(job), terms)
+        return self.operator.reference(self._call(job), judge.resolved(terms.precision, job.case.dtype), terms.device)
+
+    def _reference_after(self, relation: Relation, base: Job, terms: Terms) -> Reference:
+        from kernelproof import judge, operators
+
+        precision = judge.resolved(terms.precision, base.case.dtype)
+        return operators.reference_after(self.operator, relation, self._reference(base, terms), precision, terms.device)
 
 
 def _replace_tails(call: Call, other: Call) -> None:
@@ -415,20 +395,6 @@ def _replace_tails(call: Call, other: Call) -> None:
         kept = len(values) - -(-len(values) // TAIL_SHARE)
         values[kept:] = other.tensor(name).contiguous().flatten()[kept:]
         tensor.copy_(values.reshape(tensor.shape))
-
-
-def _case(value: dict[str, Any]) -> Case:
-    return Case(**value)
-
-
-def _job(value: dict[str, Any]) -> Job:
-    return Job(**{**value, "case": _case(value["case"])})
-
-
-def _tolerance(value: dict[str, Any]) -> Tolerance:
-    from kernelproof.config import Tolerance
-
-    return Tolerance(**value)
 
 
 if __name__ == "__main__":

@@ -293,10 +293,10 @@ class Workshop:
             self._record(stage, operator, name).unlink(missing_ok=True)
         command = [sys.executable, "-P", "-m", "kernelproof", stage, "--config", self._path(round_name).name]
         command += ["--operator", operator, *(part for name in names for part in ("--variant", name))]
-        package = str(Path(__file__).resolve().parents[1])
-        path = os.pathsep.join(dict.fromkeys([package, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
         hidden = ("KERNELPROOF_EVENTS", "KERNELPROOF_RUN_PID")
-        environment = {key: value for key, value in os.environ.items() if key not in hidden} | {"PYTHONPATH": path}
+        environment = {key: value for key, value in os.environ.items() if key not in hidden} | {
+            "PYTHONPATH": processes.python_path()
+        }
         done = processes.run(command, cwd=self.root, env=environment, check=False, timeout_s=BATCH_LIMIT_S)
         if done.returncode != 0:
             raise MutantsError(

@@ -143,6 +143,19 @@ def spawn(
     )
 
 
+def python_path() -> str:
+    """PYTHONPATH for a child that must import this very package: where it lies, then what we were given."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys([str(Path(__file__).resolve().parents[1]), *filter(None, given)]))
+
+
+def end(process: subprocess.Popen[str], limit_s: float) -> None:
+    """Let a process that was told to end do so, then kill it and what is left of its group."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=limit_s)
+    kill_group(process)
+
+
 def kill_group(process: subprocess.Popen[str]) -> None:
     """Kill a process and every other one in its group, and reap it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

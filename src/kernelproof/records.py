@@ -234,6 +234,14 @@ class CaseResult:
     first_bad_index: list[int] | None = None
     duration_s: float = 0.0
 
+    @classmethod
+    def of(cls, case: Case, status: str, reason: str | None = None) -> CaseResult:
+        """The result of a case of which nothing more is known yet."""
+        options = dict(case.options)
+        return cls(
+            case.id, case.shape, dict(case.dims), options, case.dtype, case.family, case.seed, status, reason=reason
+        )
+
 
 @dataclass
 class PropertyResult:

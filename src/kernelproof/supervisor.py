@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -31,7 +31,7 @@ from kernelproof.errors import (
     WorkerTimeout,
     describe_exit,
 )
-from kernelproof.processes import kill_group, remove_tree, spawn
+from kernelproof.processes import end, kill_group, python_path, remove_tree, spawn
 
 START_LIMIT_S = 120.0  # importing torch from a cold network disk takes a minute
 END_LIMIT_S = 10.0  # a killed process is gone at once, unless its GPU work must be torn down first
@@ -159,9 +159,7 @@ class WorkerHost:
     def close(self) -> None:
         """End the host and with it every worker."""
         self._control.close()
-        with contextlib.suppress(Exception):
-            self._process.wait(timeout=END_LIMIT_S)
-        kill_group(self._process)
+        end(self._process, END_LIMIT_S)
 
     def _receive(self, key: str, limit_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + limit_s
@@ -377,11 +375,9 @@ class Worker:
 
 def _environment(scratch: Path, threads: int) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
-    package_parent = str(Path(__file__).resolve().parents[1])
-    path = os.pathsep.join(_unique([package_parent, *kept.get("PYTHONPATH", "").split(os.pathsep)]))
     return {
         **kept,
-        "PYTHONPATH": path,
+        "PYTHONPATH": python_path(),
         "HOME": str(scratch),
         "TMPDIR": str(scratch),
         "OMP_NUM_THREADS": str(threads),
@@ -392,7 +388,3 @@ def _environment(scratch: Path, threads: int) -> dict[str, str]:
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # "is there a GPU?" must not create a CUDA context before the fork
         "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1",  # it would compile an extension into the home folder
     }
-
-
-def _unique(values: list[str]) -> Iterator[str]:
-    return (value for value in dict.fromkeys(values) if value)

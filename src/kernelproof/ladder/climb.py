@@ -35,7 +35,7 @@ from kernelproof.errors import (
     WorkerTimeout,
     describe_exit,
 )
-from kernelproof.judging import Job, Judge, LaidOut
+from kernelproof.judging import Job, Judge, LaidOut, Terms
 from kernelproof.records import (
     BuildRecord,
     Case,
@@ -49,7 +49,7 @@ from kernelproof.records import (
 )
 
 if TYPE_CHECKING:
-    from kernelproof.config import Config, OperatorConfig, Precision, Tolerance, VariantConfig
+    from kernelproof.config import Config, OperatorConfig, VariantConfig
     from kernelproof.sandbox import Isolation
     from kernelproof.supervisor import Worker, WorkerHost
 
@@ -233,7 +233,7 @@ class Climb:
         families = session.families(self.variant)
         quick = session.config.test.level == "quick"
         selection = select_cases(self.settings, self.variant, seeds=seeds, families=families, quick=quick)
-        self.results += [_skipped(left_out.case, left_out.reason) for left_out in selection.skipped]
+        self.results += [CaseResult.of(left_out.case, "skipped", left_out.reason) for left_out in selection.skipped]
         return _with_fresh_seed(selection.cases, self.settings.profile.shape, session.resources.fresh_seed)
 
     @functools.cached_property
@@ -290,7 +290,7 @@ class Climb:
             return self._step("correctness", lambda: "there is no case that it takes")
         outcome = self._step("correctness", lambda: self._correctness(case), case.id)
         if outcome.status == "skipped":
-            self.results.append(_skipped(case, outcome.message))
+            self.results.append(CaseResult.of(case, "skipped", outcome.message))
         return outcome
 
     def suite(self) -> Outcome:
@@ -408,7 +408,7 @@ class Climb:
         finally:
             self.leave()
         result = self._judged(Job(case))
-        self.session.judge.forget()
+        self.session.judge.forget(self.settings.module)
         return result
 
     def _properties(self, case: Case) -> str | None:
@@ -419,7 +419,7 @@ class Climb:
             if job.part == "relation":
                 # Noise and bias were calibrated on the input families, and a relation's inputs are none of them.
                 failures = [f for f in failures if f.criterion not in ("rms", "bias")]
-                related = self.session.judge.related(job, *self._how_to_judge(), same_bits=self.variant.deterministic)
+                related = self.session.judge.related(self.settings.module, job, self._terms)
                 failures += [related] if related else []
             message = _failures(failures)
             status = "failed" if message else "passed"
@@ -508,7 +508,9 @@ class Climb:
                     self.leave()  # an error can leave the whole CUDA context unusable
                 raise
             for job in jobs:
-                judge.take(job, worker.scratch, differing=job.part == "repeat" and reply["differing"] > 0)
+                judge.take(
+                    self.settings.module, job, worker.scratch, differing=job.part == "repeat" and reply["differing"] > 0
+                )
         finally:
             worker.clear()
             for laid_out in self._images.iterdir():  # the folder itself stays: the worker may read that one
@@ -556,15 +558,17 @@ class Climb:
 
     def _judged(self, job: Job, *, count: bool = False) -> CaseResult:
         """The judge's findings; `count` adds the errors to the histogram."""
-        result, histogram = self.session.judge.judge(job, *self._how_to_judge())
+        result, histogram = self.session.judge.judge(self.settings.module, job, self._terms)
         if count:
             before = self.histogram.counts if self.histogram else [0] * len(histogram.counts)
             counts = [a + b for a, b in zip(before, histogram.counts, strict=True)]
             self.histogram = Histogram(histogram.edges, counts)
         return result
 
-    def _how_to_judge(self) -> tuple[Precision, str, Tolerance]:
-        return self.variant.precision, self.variant.device, self.session.config.test.tolerance
+    @property
+    def _terms(self) -> Terms:
+        variant = self.variant
+        return Terms(variant.precision, variant.device, self.session.config.test.tolerance, variant.deterministic)
 
     def leave(self) -> None:
         """End the worker."""
@@ -576,7 +580,7 @@ class Climb:
         """End the worker and have the judge forget the variant's calls."""
         self.leave()
         if self._handed:
-            self.session.judge.forget()
+            self.session.judge.forget(self.settings.module)
 
     def _step(self, rung: str, action: Callable[[], str | None], what: str = "") -> Outcome:
         """Do one step of a rung, unless something below bars the way; note how it ended."""
@@ -785,28 +789,13 @@ def _distinct(cases: list[Case]) -> list[Case]:
     return list({(c.dtype, json.dumps(c.options)): c for c in reversed(cases)}.values())[::-1]
 
 
-def _skipped(case: Case, reason: str) -> CaseResult:
-    return CaseResult(
-        case.id,
-        case.shape,
-        dict(case.dims),
-        dict(case.options),
-        case.dtype,
-        case.family,
-        case.seed,
-        "skipped",
-        reason=reason,
-    )
-
-
 def _alike(case: Case, result: CaseResult) -> bool:
     return (case.dtype, case.options) == (result.dtype, result.options)
 
 
 def _not_judged(case: Case, error: KernelproofError) -> CaseResult:
     """The result of a case in which nothing was handed over."""
-    result = _skipped(case, "")
-    result.status, result.reason = "failed", None
+    result = CaseResult.of(case, "failed")
     result.failures = [Failure(_kind(error), _words(error))]
     return result
 
