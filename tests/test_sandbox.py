@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import dataclasses
 import json
 import os
 import platform
+import socket
 import subprocess
 import sys
 import threading
@@ -95,11 +97,12 @@ def refusals(*actions: Callable[[], object]) -> list[str]:
 
 
 @needs_filter
+@pytest.mark.parametrize("cuda", [False, True])
 @pytest.mark.parametrize("abi", range(1, sandbox.LATEST_ABI + 1))
-def test_every_landlock_with_the_filter_refuses_everything(plan: Plan, abi: int) -> None:
+def test_every_landlock_with_the_filter_refuses_everything(plan: Plan, abi: int, cuda: bool) -> None:
     if sandbox.kernel_abi() < abi:
         pytest.skip(f"this kernel has Landlock's ABI {sandbox.kernel_abi()}")
-    found, _ = confined(plan, landlock_abi=abi)
+    found, _ = confined(dataclasses.replace(plan, cuda=cuda), landlock_abi=abi)
     assert found == {"level": f"landlock-{abi}+seccomp", "refused": found["refused"], "permitted": []}
     assert set(found["refused"]) == EVERYTHING
 
@@ -198,6 +201,41 @@ def test_what_a_program_would_do_after_copying_a_file_succeeds_and_changes_nothi
 
 
 @needs_filter
+def test_a_driver_may_listen_and_nobody_may_connect(plan: Plan) -> None:
+    """What CUDA's driver does at its start; a name of its own among the abstract ones, as it takes."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(f"\0kernelproof-test-{os.getpid()}")
+    listening.listen()
+    address = listening.getsockname()
+
+    def named_thread() -> None:
+        descriptor = os.open(f"/proc/self/task/{os.getpid()}/comm", os.O_RDWR)  # as pthread_setname_np does
+        os.write(descriptor, b"driver")
+        os.close(descriptor)
+
+    def listen() -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as own:
+            own.bind(f"\0kernelproof-test-{os.getpid()}")
+            own.listen()
+
+    def connect() -> None:
+        with socket.socket(socket.AF_UNIX) as out:
+            out.connect(address)
+
+    def datagram() -> None:
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).close()
+
+    def inside() -> list[str]:
+        return refusals(named_thread, listen, connect, datagram)
+
+    driver = dataclasses.replace(plan, cuda=True)
+    assert confined(driver, inside)[1] == ["done", "done", "PermissionError", "PermissionError"]
+    no_driver = ["PermissionError"] if sandbox.kernel_abi() else ["done"]
+    assert confined(plan, inside)[1] == no_driver + 3 * ["PermissionError"]
+    listening.close()
+
+
+@needs_filter
 def test_no_namespace_of_its_own_and_no_ring_past_the_filter(plan: Plan) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     calls = {"unshare": 0x10000000, "setns": -1, "io_uring_setup": 1, "userfaultfd": 0, "keyctl": 0, "bpf": 0}
@@ -254,9 +292,10 @@ def test_numbers_are_those_of_the_kernel(machine: str, column: int) -> None:
 
 @pytest.mark.parametrize("machine", sandbox.AUDIT_ARCH)
 @pytest.mark.parametrize("abi", [0, 3, 7])
-def test_a_filter_is_one_that_the_kernel_takes(machine: str, abi: int) -> None:
+@pytest.mark.parametrize("cuda", [False, True])
+def test_a_filter_is_one_that_the_kernel_takes(machine: str, abi: int, cuda: bool) -> None:
     """Every jump lands in the program, and it ends in an answer."""
-    program = sandbox.filter_program(machine, abi, 1234)
+    program = sandbox.filter_program(machine, abi, 1234, cuda)
     assert len(program) <= 4096
     for place, (code, when_true, when_false, _) in enumerate(program):
         if code in (sandbox.JUMP_EQUAL, sandbox.JUMP_FROM):

@@ -211,15 +211,15 @@ def gpu_counters() -> Check:
 
 
 def isolation() -> Check:
-    """What a candidate on the CPU is kept from: tried in a process that is confined as its worker is."""
+    """What a candidate is kept from: tried in a process that is confined as its worker is."""
     done = processes.run([sys.executable, "-P", "-m", "kernelproof.sandbox"], env=_own_environment(), timeout_s=30)
     found = json.loads(done.stdout)
     if not found["permitted"]:
-        return Check("isolation", OK, f"{found['level']} for candidates on the CPU; on a GPU a process of its own")
+        return Check("isolation", OK, found["level"])
     return Check(
         "isolation",
         LIMITED,
-        f"{found['level']}; a candidate on the CPU is not kept from: {', '.join(found['permitted'])}",
+        f"{found['level']}; a candidate is not kept from: {', '.join(found['permitted'])}",
         "a kernel with Landlock (5.13 or newer, and `landlock` among its security modules), and a container that "
         "allows its system calls",
     )

@@ -7,10 +7,11 @@ very process that will load the candidate, and what was refused is what the reco
 - Landlock (Linux 5.13, with more of it up to 6.15): writing only beneath the worker's scratch folder; reading all but
   other processes' /proc, devices, and the folders that the run keeps to itself; no TCP; no signals, abstract sockets,
   ptrace or /proc/PID/mem across the border. /dev/shm stays shut: it outlives the worker, and others keep data there;
-- seccomp, for what Landlock leaves: sockets of every kind, memory and limits of other processes, leaving the process
-  group (so that killing the group leaves nobody), namespaces, io_uring (which would pass by this filter), kernel keys,
-  System V memory. Changing modes and times of files does nothing and claims success, since copying a file ends with
-  it; Landlock does not see it, and a record with a time in the future would never be made anew.
+- seccomp, for what Landlock leaves: sockets of every kind (CUDA's driver may make one to listen on, but none connects),
+  memory and limits of other processes, leaving the process group (so that killing the group leaves nobody), namespaces,
+  io_uring (which would pass by this filter), kernel keys, System V memory. Changing modes and times of files does
+  nothing and claims success, since copying a file ends with it; Landlock does not see it, and a record with a time in
+  the future would never be made anew.
 
 Both are called with ctypes: on PyPI `landlock` exists as a development release only, and `pyseccomp` needs a system
 library, starts processes to find it, knows no call that is newer than that library and cannot say
@@ -27,6 +28,7 @@ import contextlib
 import ctypes
 import errno
 import functools
+import glob
 import json
 import os
 import platform
@@ -40,10 +42,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-# Devices whose candidates are confined. What a CUDA driver needs of /dev and /proc is in CUDA_PATHS, but has not been
-# tried on a GPU yet: until it has, a CUDA candidate has its own process and that is all (level `process`).
-DEVICES = frozenset({"cpu"})
-CUDA_PATHS = ("/proc/driver/nvidia", "/proc/devices", "/proc/modules")  # to read; the devices: /dev/nvidia*, to write
+DEVICES = frozenset({"cpu", "cuda"})  # whose candidates are confined
 PROCESS = "process"  # the level of a worker that gave up nothing
 
 LATEST_ABI = 7  # of Landlock; of a later one we know nothing that it could forbid
@@ -53,6 +52,16 @@ PROC_PATHS = """
     cpuinfo meminfo stat vmstat version uptime loadavg filesystems devices cgroups diskstats interrupts modules sys
 """.split()
 DEVICE_FILES = ("null", "zero", "full", "random", "urandom")
+# What CUDA's driver needs beside that (found by trying, driver 580): its devices, and to name its threads.
+CUDA_DEVICE_FILES = (
+    "/dev/nvidia[0-9]*",
+    "/dev/nvidiactl",
+    "/dev/nvidia-uvm*",
+    "/dev/nvidia-modeset",
+    "/dev/nvidia-caps/*",
+)
+CUDA_PROC_FOLDERS = ("/proc/driver",)
+THREADS_OF_ITSELF = "/proc/self/task/"
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
@@ -68,7 +77,7 @@ class Plan:
 
     scratch: the one folder in which it writes. private: folders that it may not even read. readable: what it may read
     beneath those all the same. probe: a file in a private folder, on which `measure` tries its hands. others: processes
-    that it must not reach.
+    that it must not reach. cuda: it runs kernels on a GPU, whose driver needs its devices and a socket to listen on.
     """
 
     scratch: str
@@ -76,6 +85,7 @@ class Plan:
     readable: tuple[str, ...]
     probe: str
     others: tuple[int, ...]
+    cuda: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,15 +112,15 @@ def enter(plan: Plan, *, landlock_abi: int = LATEST_ABI, seccomp: bool = True) -
     if abi > 0 and _restrict_paths(plan, abi):
         parts.append(f"landlock-{abi}")
     _drop_capabilities()
-    if seccomp and _install_filter(abi):
+    if seccomp and _install_filter(abi, plan.cuda):
         parts.append("seccomp")
     return measure(plan, "+".join(parts) or PROCESS)
 
 
-def prepare() -> None:
+def prepare(*, cuda: bool) -> None:
     """Do beforehand, in the process that workers are forked from, what is the same for all of them."""
     with contextlib.suppress(KeyError):
-        _assembled(platform.machine(), min(LATEST_ABI, kernel_abi()), 0)
+        _assembled(platform.machine(), min(LATEST_ABI, kernel_abi()), 0, cuda)
 
 
 def hide_memory() -> None:
@@ -210,8 +220,13 @@ def _rules(plan: Plan) -> Iterator[tuple[str, int]]:
     for name in PROC_PATHS:
         yield f"/proc/{name}", READ if name == "sys" else READ_FILE
     yield "/proc/self/", READ
-    for name in DEVICE_FILES:
-        yield f"/dev/{name}", READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
+    devices = [f"/dev/{name}" for name in DEVICE_FILES]
+    if plan.cuda:
+        devices += [path for pattern in CUDA_DEVICE_FILES for path in glob.glob(pattern)]
+        yield from ((path, READ) for path in CUDA_PROC_FOLDERS)
+        yield THREADS_OF_ITSELF, WRITE_FILE
+    for path in devices:
+        yield path, READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
     yield plan.scratch, (ALL_OF_ABI_1 | REFER | TRUNCATE) & ~(MAKE_CHAR | MAKE_BLOCK)
 
 
@@ -257,12 +272,14 @@ RET_ALLOW, RET_ERRNO = 0x7FFF0000, 0x00050000
 NR, ARCH, ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 LOAD, JUMP_EQUAL, JUMP_FROM, AND, RETURN = 0x20, 0x15, 0x35, 0x54, 0x06  # <linux/bpf_common.h>
 X32_BIT = 0x40000000  # the other numbering of x86-64
+SOCKET_KINDS = 0xB  # SOCK_STREAM (1) and SOCK_SEQPACKET (5) look alike under it, and no other kind does
 CLONE_NEW_ANY = 0x7E020080  # every CLONE_NEW* namespace flag of <linux/sched.h>
 
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # <linux/audit.h>
 # Numbers of <asm/unistd.h> on x86-64 and AArch64; -1 where an architecture has no such call.
 CALLS = {
     "socket": (41, 198),
+    "connect": (42, 203),
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
@@ -340,10 +357,11 @@ SIGNALS = "tkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal".split()
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
 
 
-def filter_program(machine: str, landlock_abi: int, pid: int) -> list[Instruction]:
+def filter_program(machine: str, landlock_abi: int, pid: int, cuda: bool = False) -> list[Instruction]:
     """The filter for one architecture (`x86_64`, `aarch64`); without Landlock's later parts it refuses more.
 
-    `pid` is the process that may signal itself. Raises KeyError for another architecture.
+    `pid` is the process that may signal itself. With `cuda`, a local socket may be made, on which the driver listens;
+    but nothing connects to another. Raises KeyError for another architecture.
     """
     column = list(AUDIT_ARCH).index(machine)
 
@@ -355,7 +373,13 @@ def filter_program(machine: str, landlock_abi: int, pid: int) -> list[Instructio
     if machine == "x86_64":
         program += [(JUMP_FROM, 0, 1, X32_BIT), _answer(errno.ENOSYS)]
     absent = ["clone3"] + (["openat2"] if landlock_abi < 3 else [])  # their flags are out of sight; the C library copes
-    for names, answer in [(REFUSED, refuse), (IGNORED, _answer(0)), (absent, _answer(errno.ENOSYS))]:
+    refused = REFUSED
+    if cuda:
+        refused = [name for name in REFUSED if name != "socket"] + ["connect"]
+        # Neither kind sends anything before it is connected.
+        program += _if_argument(numbers(["socket"]), 0, 0xFFFFFFFF, socket.AF_UNIX, refuse)
+        program += _if_argument(numbers(["socket"]), 1, SOCKET_KINDS, socket.SOCK_STREAM, refuse)
+    for names, answer in [(refused, refuse), (IGNORED, _answer(0)), (absent, _answer(errno.ENOSYS))]:
         for number in numbers(names):
             program += [(JUMP_EQUAL, 0, 1, number), answer]
     program += _if_argument(numbers(["clone"]), 0, CLONE_NEW_ANY, 0, refuse)
@@ -397,18 +421,18 @@ def _if_argument(
 
 
 @functools.cache
-def _assembled(machine: str, landlock_abi: int, pid: int) -> tuple[int, ctypes.Array[ctypes.c_char]]:
+def _assembled(machine: str, landlock_abi: int, pid: int, cuda: bool) -> tuple[int, ctypes.Array[ctypes.c_char]]:
     """A filter as the kernel takes it: how many instructions, and their bytes."""
-    program = filter_program(machine, landlock_abi, pid)
+    program = filter_program(machine, landlock_abi, pid, cuda)
     return len(program), ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in program))
 
 
-def _install_filter(landlock_abi: int) -> bool:
+def _install_filter(landlock_abi: int, cuda: bool) -> bool:
     """False on an architecture without a table of numbers, or where the kernel has no filters."""
     machine = platform.machine()
     if machine not in AUDIT_ARCH or struct.calcsize("P") != 8:
         return False
-    count, program = _assembled(machine, landlock_abi, os.getpid() if landlock_abi < 6 else 0)
+    count, program = _assembled(machine, landlock_abi, os.getpid() if landlock_abi < 6 else 0, cuda)
     header = struct.pack("@HP", count, ctypes.addressof(program))
     number = CALLS["seccomp"][list(AUDIT_ARCH).index(machine)]
     result = _syscall(number, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, header)
@@ -449,12 +473,13 @@ def _attempts(plan: Plan) -> dict[str, list[Callable[[], object]]]:
         "tracing processes": [lambda: _answered("ptrace", -1, 0, 0, 0, expected=errno.EPERM)],
         "signals to other processes": [*(lambda pid=pid: os.kill(pid, 0) for pid in others)],
         "limits of other processes": [*(lambda pid=pid: resource.prlimit(pid, resource.RLIMIT_CORE) for pid in others)],
-        "TCP connections": [_connects],
+        "TCP connections": [lambda: _connects(socket.AF_INET, ("127.0.0.1", 9))],
         "sockets": [
             lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).close(),
             lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM).close(),
-            lambda: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM).close(),
             lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW).close(),
+            lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).close(),
+            lambda: _connects(socket.AF_UNIX, f"{beside}.socket"),
         ],
         "leaving its process group": [lambda: _answered("setpgid", 0, -1, expected=errno.EPERM)],
         "memory that outlives it": [
@@ -512,12 +537,12 @@ def _answered(name: str, *arguments: int, expected: int) -> None:
             raise PermissionError(expected, os.strerror(expected))
 
 
-def _connects() -> None:
-    with socket.socket() as connection:
+def _connects(family: int, address: str | tuple[str, int]) -> None:
+    with socket.socket(family) as connection:
         connection.settimeout(1)
         try:
-            connection.connect(("127.0.0.1", 9))
-        except ConnectionRefusedError:
+            connection.connect(address)
+        except (ConnectionRefusedError, FileNotFoundError):
             return  # by nobody listening there: it went out
 
 

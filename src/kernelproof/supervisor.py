@@ -79,6 +79,7 @@ class WorkerHost:
             "control_fd": theirs.fileno(),
             "supervisor": os.getpid(),
             "confined": self.confined,
+            "cuda": self.device == "cuda",
             "needs_torch": self._needs_torch,
             "private": self._private,
             "probe": str(self._probe),

@@ -45,11 +45,11 @@ def main() -> None:
     """Serve as a host until the supervisor's end of the control socket closes."""
     settings = json.loads(sys.argv[1])
     control = socket.socket(fileno=settings["control_fd"])
-    preload(settings["needs_torch"])
+    preload(settings["needs_torch"], settings["cuda"])
     Host(control, settings).serve()
 
 
-def preload(needs_torch: bool) -> None:
+def preload(needs_torch: bool, cuda: bool) -> None:
     """Import what candidates need. No CUDA call may happen here: a CUDA context does not survive a fork."""
     usual = gc.get_threshold()
     collect_rarely()
@@ -63,7 +63,7 @@ def preload(needs_torch: bool) -> None:
 
     import kernelproof.loading  # noqa: F401
 
-    sandbox.prepare()
+    sandbox.prepare(cuda=cuda)
     gc.freeze()  # a worker's collections need not look at what was imported
     gc.set_threshold(*usual)
 
@@ -169,6 +169,7 @@ class Host:
             readable=tuple(order["readable"]),
             probe=self.settings["probe"],
             others=(self.settings["supervisor"], self.pid),
+            cuda=self.settings["cuda"],
         )
         return sandbox.enter(plan)
 
