@@ -23,10 +23,12 @@ import importlib.util
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -342,63 +344,98 @@ def margins(results: Sequence[CaseResult], chosen: Config) -> Margins:
 
 def in_process(
     chosen: Config, wanted: Sequence[Combined], first: int, seeds: int, say: Callable[[str], None]
-) -> tuple[list[Combination], dict[str, str]]:
-    """Every combination under `seeds` seeds of its own, counted from `first`; and which kernels could not be run."""
-    found, left_out, seed = [], {}, first
-    for variant_key, group in itertools.groupby(wanted, key=lambda one: one.variant.key):
-        for combined in group:
-            if variant_key in left_out:
-                continue
-            try:
-                function = loaded(chosen, combined.variant)
-            except KernelproofError as error:
-                left_out[variant_key] = error.message
-                say(f"{variant_key}: not run: {error.message}")
-                continue
-            started = time.monotonic()
-            runs = [_run_or_raised(combined, function, seed + turn, chosen) for turn in range(seeds)]
-            seed += seeds
-            p = judge.resolved(combined.variant.precision, combined.dtype).p
-            found.append(
-                Combination(combined.operator.name, combined.variant.name, combined.dtype, combined.layout, p, runs)
-            )
-            say(_line(combined.name, found[-1], time.monotonic() - started))
-    return found, left_out
+) -> tuple[list[Combination], str | None]:
+    """One kernel's combinations, each under `seeds` seeds of its own, counted from `first`; or why it cannot be run."""
+    found = []
+    for place, combined in enumerate(wanted):
+        try:
+            function = loaded(chosen, combined.variant)
+        except KernelproofError as error:
+            say(f"{combined.variant.key}: not run: {error.message}")
+            return [], error.message
+        started = time.monotonic()
+        runs = [_run_or_raised(combined, function, first + place * seeds + turn, chosen) for turn in range(seeds)]
+        p = judge.resolved(combined.variant.precision, combined.dtype).p
+        found.append(
+            Combination(combined.operator.name, combined.variant.name, combined.dtype, combined.layout, p, runs)
+        )
+        say(_line(combined.name, found[-1], time.monotonic() - started))
+    return found, None
 
 
 # --- the whole ladder -------------------------------------------------------------------------------------------------
 
 
-def climbs(
-    chosen: Config, wanted: Sequence[Combined], seed: int, folder: Path, say: Callable[[str], None]
-) -> list[CalibrationClimb]:
-    """Every kernel through the test stage, on two fresh seeds beside the one that the stage draws itself."""
+def climb(
+    chosen: Config, variant: VariantConfig, seed: int, folder: Path, say: Callable[[str], None]
+) -> CalibrationClimb:
+    """A kernel through the test stage, on two fresh seeds beside the one that the stage draws itself."""
     fresh = dataclasses.replace(chosen.test, seeds=[seed, seed + 1])
     owners = {
         name: dataclasses.replace(owner, test=dataclasses.replace(owner.test, seeds=fresh.seeds))
         for name, owner in chosen.operators.items()
     }
     chosen = dataclasses.replace(chosen, test=fresh, operators=owners)
-    found = []
-    for variant in {one.variant.key: one.variant for one in wanted}.values():
-        (record,) = test.run(chosen, variant.operator, [variant.name], folder / variant.operator)
-        judged = sum(case.status != "skipped" for case in record.cases)
-        passed = [rung.name for rung in record.rungs if rung.status == "passed"]
-        found.append(
-            CalibrationClimb(
-                variant.operator,
-                variant.name,
-                record.verdict,
-                judged,
-                record.trials,
-                variant.deterministic,
-                passed,
-                record.reason,
-            )
-        )
-        why = f": {record.reason}" if record.reason else ""
-        say(f"{variant.key}: {record.verdict} ({judged} cases, {record.duration_s:.1f} s){why}")
-    return found
+    (record,) = test.run(chosen, variant.operator, [variant.name], folder / variant.operator)
+    judged = sum(case.status != "skipped" for case in record.cases)
+    passed = [rung.name for rung in record.rungs if rung.status == "passed"]
+    why = f": {record.reason}" if record.reason else ""
+    say(f"{variant.key}: {record.verdict} ({judged} cases, {record.duration_s:.1f} s){why}")
+    return CalibrationClimb(
+        variant.operator,
+        variant.name,
+        record.verdict,
+        judged,
+        record.trials,
+        variant.deterministic,
+        passed,
+        record.reason,
+    )
+
+
+# --- one kernel after another, or beside another ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that is to be done with one kernel, as a process of its own is told it. first: its first seed."""
+
+    key: str
+    first: int
+    device: str
+    kernels: Path
+    only: Sequence[str]
+    seeds: int
+    ladder: bool
+    folder: Path
+    threads: int
+    aside: bool  # what is said goes to stderr
+
+
+@dataclass
+class Done:
+    """What became of a task."""
+
+    combinations: list[Combination]
+    left_out: str | None
+    climb: CalibrationClimb | None = None
+
+
+def do(task: Task) -> Done:
+    """Carry out a task. Raises KernelproofError where nobody can be judged."""
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr if task.aside else sys.stdout, flush=True)
+
+    torch.set_num_threads(task.threads)
+    folder = task.folder / task.key.replace("/", "-")
+    folder.mkdir()
+    chosen = configured(task.device, collection(task.kernels), folder)
+    wanted = [one for one in combinations(chosen, task.device, task.only) if one.variant.key == task.key]
+    done = Done(*in_process(chosen, wanted, task.first, task.seeds, say))
+    if task.ladder and done.left_out is None:
+        done.climb = climb(chosen, wanted[0].variant, task.first, folder / "test", say)
+    return done
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------
@@ -438,24 +475,43 @@ def accused(record: CalibrationRecord) -> list[str]:
 def calibrate(options: argparse.Namespace, folder: Path) -> CalibrationRecord:
     """Run everything; the record says what came of it. Raises KernelproofError when nothing can be run."""
     started = time.monotonic()
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
-
-    chosen = configured(options.device, collection(options.kernels), folder)
-    wanted = combinations(chosen, options.device, options.only)
+    out = sys.stderr if options.json else sys.stdout
+    wanted = combinations(configured(options.device, collection(options.kernels), folder), options.device, options.only)
     if not wanted:
         raise KernelproofError("no kernel × data type × layout has such a name", subject=", ".join(options.only))
     first = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little") >> 1
+    tasks, seed = [], first
+    for key, group in itertools.groupby(wanted, key=lambda one: one.variant.key):
+        tasks.append(
+            Task(
+                key,
+                seed,
+                options.device,
+                options.kernels.resolve(),
+                options.only,
+                options.seeds,
+                options.ladder,
+                folder,
+                max(1, len(os.sched_getaffinity(0)) // options.jobs),
+                options.json,
+            )
+        )
+        seed += len(list(group)) * options.seeds
     state = repository.provenance(ROOT)
     record = CalibrationRecord(provenance=state, device=model(options.device), torch=torch.__version__)
-    record.tolerance = dataclasses.asdict(chosen.test.tolerance)
-    say(f"torch {record.torch} on {record.device}; {len(wanted)} combinations, seeds from {first}")
-    say(f"{'':58} cases {'bound':>6} {'rms':>6} {'bias':>6} {'suite':>6}")
-    record.combinations, record.left_out = in_process(chosen, wanted, first, options.seeds, say)
-    if options.ladder:
-        able = [one for one in wanted if one.variant.key not in record.left_out]
-        record.climbs = climbs(chosen, able, first, folder / "test", say)
+    record.tolerance = dataclasses.asdict(config.load(ROOT / "config.yaml").test.tolerance)
+    print(f"torch {record.torch} on {record.device}; {len(wanted)} combinations, seeds from {first}", file=out)
+    print(f"{'':58} cases {'bound':>6} {'rms':>6} {'bias':>6} {'suite':>6}", file=out, flush=True)
+    if options.jobs == 1:
+        made = [do(task) for task in tasks]
+    else:
+        with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
+            made = list(pool.map(do, tasks))
+    for task, done in zip(tasks, made, strict=True):
+        record.combinations += done.combinations
+        record.climbs += [done.climb] if done.climb else []
+        if done.left_out is not None:
+            record.left_out[task.key] = done.left_out
     if not options.only and options.device == "cpu":
         record.left_out |= LEFT_OUT
     record.duration_s = time.monotonic() - started
@@ -468,6 +524,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seeds", type=int, default=2, help="runs of each combination, each with a seed of its own")
     parser.add_argument("--seed", type=int, help="the first seed (default: from the system)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="kernels at a time, in processes of their own")
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="e.g. attention/flex or *-bshd")
     parser.add_argument("--kernels", type=Path, default=HONEST, metavar="FILE", help="another collection")
     parser.add_argument("--no-ladder", dest="ladder", action="store_false", help="in this process alone")
