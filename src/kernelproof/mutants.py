@@ -41,7 +41,7 @@ from kernelproof.errors import MutantsError, RecordError
 from kernelproof.records import BuildRecord, Mutant, MutantControl, MutantsRecord, TestRecord
 from kernelproof.repository import provenance
 
-BATCH = 12  # mutants of one variant that one process builds and judges
+BATCH = 12  # mutants of one variant that one process builds and judges, at most
 TRIALS = 20  # repeats that must be bitwise equal, at most
 SMALL_ELEMENTS = 26_000  # product of the dimensions of a shape that the first rounds use
 FLOOR_S, SLACK = 5.0, 10.0  # a mutant may take this many times as long as the honest variant, and at least so long
@@ -90,7 +90,12 @@ def run(
     workshop = Workshop(config, output.resolve() / "project")
     with _bounded_memory(targets):
         workshop.prepare({})
-        honest = {target.key: workshop.build(target.operator, [target.name])[0] for target in targets}
+        honest: dict[str, BuildRecord] = {}
+
+        def build(target: VariantConfig) -> None:
+            honest[target.key] = workshop.build(target.operator, [target.name])[0]
+
+        _in_parallel(jobs, build, targets)
         _insist_on_builds(honest)
         possible = [m for target in targets for m in _mutants(config, target, _files(honest[target.key], True))]
         _insist_on_known(reasons, possible, targets)
@@ -469,7 +474,7 @@ class Trial:
         self.workshop.prepare(planted)
         wanted = {_key(mutant) for mutant in left}
         _in_parallel(jobs, self._control, [target for target in targets if target.key in wanted])
-        _in_parallel(jobs, self._judge, _batches(left))
+        _in_parallel(jobs, self._judge, _batches(left, jobs))
         self.write()
 
     def _control(self, variant: VariantConfig) -> None:
@@ -565,12 +570,19 @@ def _in_parallel(jobs: int, do: Callable[[T], None], subjects: Sequence[T]) -> N
         pool.shutdown(cancel_futures=True)
 
 
-def _batches(mutants: Sequence[Mutant]) -> list[list[Mutant]]:
-    """Groups of one variant's mutants; variants take turns, so that none comes last as a whole."""
+def _batches(mutants: Sequence[Mutant], jobs: int) -> list[list[Mutant]]:
+    """Groups of one variant's mutants, two for each job where there are so many; variants take turns.
+
+    A process costs some seconds and a large batch leaves the other jobs without work at the end.
+    """
     by_variant: dict[tuple[str, str], list[Mutant]] = {}
     for mutant in mutants:
         by_variant.setdefault((mutant.operator, mutant.variant), []).append(mutant)
-    cut = [[group[i : i + BATCH] for i in range(0, len(group), BATCH)] for group in by_variant.values()]
+    most = min(BATCH, max(1, math.ceil(len(mutants) / (2 * jobs))))
+    cut = []
+    for group in by_variant.values():
+        count = math.ceil(len(group) / most)
+        cut.append([group[place::count] for place in range(count)])
     longest = max((len(batches) for batches in cut), default=0)
     return [batches[turn] for turn in range(longest) for batches in cut if turn < len(batches)]
 
