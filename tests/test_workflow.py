@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelproof import config as configuration
 from kernelproof import workflow
 from kernelproof.errors import KernelproofError
 
@@ -269,3 +270,14 @@ def test_a_killed_run_is_continued_by_the_same_command(clone: Clone, how: signal
     assert not left, "processes of the killed run are still there"
     clone.run()
     assert {v["correctness"] for v in clone.facts()["verdicts"]} == {"correct"}
+
+
+def test_baselines_share_a_job_unless_a_gpu_would_keep_them_waiting() -> None:
+    config = configuration.load(ROOT / "config.yaml")
+    names = {job.name: len(job.variants) for job in workflow.test_jobs(config, driver=False)}
+    assert names["attention_baselines_cuda"] > 1
+    apart = {job.name: len(job.variants) for job in workflow.test_jobs(config, driver=True)}
+    assert apart["attention_sdpa_cudnn"] == 1
+    assert "attention_baselines_cuda" not in apart
+    assert apart["attention_baselines_cpu"] == names["attention_baselines_cpu"]
+    assert sum(names.values()) == sum(apart.values())

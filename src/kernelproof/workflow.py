@@ -186,20 +186,28 @@ def build_jobs(config: Config) -> list[Job]:
     return jobs
 
 
-def test_jobs(config: Config) -> list[Job]:
-    """One job for each variant, and one for the baselines of an operator on a device."""
+def test_jobs(config: Config, driver: bool | None = None) -> list[Job]:
+    """One job for each variant, and one for the baselines of an operator on a device.
+
+    With an NVIDIA driver each baseline on the GPU is a job of its own: libraries that compile or search while they are
+    called (cuDNN, Triton) would keep the others waiting for most of a minute.
+    """
+    apart = Path("/proc/driver/nvidia/version").exists() if driver is None else driver
     jobs: list[Job] = []
     for operator in config.operators.values():
         jobs += [Job(f"{operator.name}_{v.name}", operator, [v]) for v in operator.variants.values()]
         for device in ("cpu", "cuda"):
-            if baselines := [v for v in operator.baselines.values() if v.device == device]:
+            baselines = [v for v in operator.baselines.values() if v.device == device]
+            if device == "cuda" and apart:
+                jobs += [Job(f"{operator.name}_{v.name}", operator, [v]) for v in baselines]
+            elif baselines:
                 jobs.append(Job(f"{operator.name}_baselines_{device}", operator, baselines))
     return jobs
 
 
 def test_threads(cores: int | None) -> int:
-    """Cores that one test job claims: at most four tests run beside each other."""
-    return max(1, (cores or 1) // 4)
+    """Cores that one test job claims: at most eight tests run beside each other."""
+    return max(1, (cores or 1) // 8)
 
 
 def drop_orphaned_receipt(folder: Path) -> None:
