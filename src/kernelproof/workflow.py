@@ -21,6 +21,8 @@ from typing import IO
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import KernelproofError
 
+DRIVER = Path("/proc/driver/nvidia/version")
+
 PACKAGE = Path(__file__).resolve().parent
 # Packages whose release changes what is built or measured.
 MEASURED_PACKAGES = ("torch", "triton", "apache-tvm-ffi", "numpy", "nvidia-cuda-nvcc", "nvidia-cudnn-cu13")
@@ -60,10 +62,15 @@ def will_run(arguments: Sequence[str]) -> bool:
     return not looks & set(arguments)
 
 
+def has_driver() -> bool:
+    """Whether this machine has NVIDIA's driver."""
+    return DRIVER.exists()
+
+
 def machine_fingerprint() -> str:
     """A hash that changes when a measurement would have to be repeated: CPU, GPU, driver, Python, packages."""
     facts: list[str] = [platform.machine(), platform.python_version(), os.environ.get("KERNELPROOF_CUDA_HOME", "")]
-    for path in (Path("/proc/driver/nvidia/version"), *sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))):
+    for path in (DRIVER, *sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))):
         facts.append(_text(path))
     facts += re.findall(r"^model name.*$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
     for name in MEASURED_PACKAGES:
@@ -186,19 +193,18 @@ def build_jobs(config: Config) -> list[Job]:
     return jobs
 
 
-def test_jobs(config: Config, driver: bool | None = None) -> list[Job]:
+def test_jobs(config: Config, *, driver: bool) -> list[Job]:
     """One job for each variant, and one for the baselines of an operator on a device.
 
     With an NVIDIA driver each baseline on the GPU is a job of its own: libraries that compile or search while they are
     called (cuDNN, Triton) would keep the others waiting for most of a minute.
     """
-    apart = Path("/proc/driver/nvidia/version").exists() if driver is None else driver
     jobs: list[Job] = []
     for operator in config.operators.values():
         jobs += [Job(f"{operator.name}_{v.name}", operator, [v]) for v in operator.variants.values()]
         for device in ("cpu", "cuda"):
             baselines = [v for v in operator.baselines.values() if v.device == device]
-            if device == "cuda" and apart:
+            if device == "cuda" and driver:
                 jobs += [Job(f"{operator.name}_{v.name}", operator, [v]) for v in baselines]
             elif baselines:
                 jobs.append(Job(f"{operator.name}_baselines_{device}", operator, baselines))

@@ -1,6 +1,6 @@
-# Variants are tested one by one, so that a changed kernel costs only its own test; without a GPU the baselines of an operator
-# change together with the environment and share one interpreter.
-for job in support.test_jobs(CONFIG):
+# Variants are tested one by one, so that a changed kernel costs only its own test; the baselines of an operator change
+# together with the environment, and without a GPU they share one interpreter.
+for job in support.test_jobs(CONFIG, driver=support.has_driver()):
 
     rule:
         name:
