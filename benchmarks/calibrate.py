@@ -28,7 +28,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -502,20 +502,32 @@ def calibrate(options: argparse.Namespace, folder: Path) -> CalibrationRecord:
     record.tolerance = dataclasses.asdict(config.load(ROOT / "config.yaml").test.tolerance)
     print(f"torch {record.torch} on {record.device}; {len(wanted)} combinations, seeds from {first}", file=out)
     print(f"{'':58} cases {'bound':>6} {'rms':>6} {'bias':>6} {'suite':>6}", file=out, flush=True)
-    if options.jobs == 1:
-        made = [do(task) for task in tasks]
-    else:
-        with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
-            made = list(pool.map(do, tasks))
-    for task, done in zip(tasks, made, strict=True):
-        record.combinations += done.combinations
-        record.climbs += [done.climb] if done.climb else []
-        if done.left_out is not None:
-            record.left_out[task.key] = done.left_out
-    if not options.only and options.device == "cpu":
-        record.left_out |= LEFT_OUT
-    record.duration_s = time.monotonic() - started
+    known: dict[str, Done] = {}
+    for key, done in _in_turn(tasks, options.jobs):
+        known[key] = done
+        found = [known[task.key] for task in tasks if task.key in known]
+        record.combinations = [combination for one in found for combination in one.combinations]
+        record.climbs = [one.climb for one in found if one.climb]
+        record.left_out = {key: one.left_out for key, one in known.items() if one.left_out is not None}
+        if not options.only and options.device == "cpu":
+            record.left_out |= LEFT_OUT
+        record.duration_s = time.monotonic() - started
+        if len(known) < len(tasks) and options.output:
+            record.status, record.reason = records.FAILED, f"cut short after {len(known)} of {len(tasks)} kernels"
+            records.write(options.output, record)
     return record
+
+
+def _in_turn(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[str, Done]]:
+    """Each task's key and what came of it, as they end."""
+    if jobs == 1:
+        yield from ((task.key, do(task)) for task in tasks)
+        return
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        # What is compiled while it runs takes longest: it begins first.
+        first = sorted(tasks, key=lambda task: not task.key.endswith("/flex"))
+        keys = {pool.submit(do, task): task.key for task in first}
+        yield from ((keys[future], future.result()) for future in as_completed(keys))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

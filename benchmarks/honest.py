@@ -7,6 +7,7 @@ declares what a configuration would.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import warnings
@@ -337,12 +338,19 @@ def graph_captured(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) 
     return out.clone()
 
 
+@functools.cache
+def _compiled(function: Kernel) -> Kernel:
+    """Compiled once for the first shape, and once for all others."""
+    compiled: Kernel = torch.compile(function)
+    return compiled
+
+
 @honest("attention", p="input")
 def flex(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
     """torch's FlexAttention: compiled on a GPU, its composition of matrix products on a CPU."""
     from torch.nn.attention import flex_attention as module
 
-    attend = torch.compile(module.flex_attention, dynamic=False) if q.is_cuda else module.flex_attention
+    attend = _compiled(module.flex_attention) if q.is_cuda else module.flex_attention
     distance = k.shape[2] - q.shape[2]
 
     def hide(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
