@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -222,6 +224,22 @@ def test_host_code_is_told_apart_by_code_and_not_by_names() -> None:
     assert sass.host_code_sha256(plain, constants=False) == sass.host_code_sha256(renamed, constants=False)
     assert sass.host_code_sha256(plain, constants=True) != sass.host_code_sha256(renamed, constants=True)
     assert sass.host_code_sha256(plain, constants=False) != sass.host_code_sha256(other, constants=False)
+
+
+def test_host_code_that_calls_another_function_is_other_code(tmp_path: Path) -> None:
+    """By a compiler: the call's bytes are the same, the linker fills in whom it means."""
+
+    def compiled(name: str, called: str, space: str = "a") -> str:
+        source, made = tmp_path / f"{name}.cc", tmp_path / f"{name}.o"
+        source.write_text(
+            f"#include <math.h>\nnamespace {space} {{ static float once(float x) {{ return {called}(x); }} }}\n"
+            f"float run(float x) {{ return {space}::once(x) + 1; }}\n"
+        )
+        subprocess.run(["g++", "-O1", "-fPIC", "-c", source, "-o", made], check=True)
+        return sass.host_code_sha256(made.read_bytes(), constants=True)
+
+    assert compiled("first", "expf") != compiled("second", "sinf")
+    assert compiled("first", "expf") == compiled("third", "expf", "b")
 
 
 def test_demangle() -> None:

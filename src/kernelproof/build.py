@@ -44,7 +44,7 @@ from kernelproof.processes import scrubbed
 from kernelproof.records import BudgetRow, BuildRecord, Cubin, FileHash, sha256_file
 from kernelproof.repository import provenance
 
-FORMAT = 1  # of what is kept; a change makes all earlier builds unused
+FORMAT = 2  # of what is kept; a change makes all earlier builds unused
 TIME_LIMIT_S = 900.0
 EXTENSION_NAME = "kernelproof_extension"  # what TORCH_EXTENSION_NAME is for every `abi: torch` library
 HERE = "/proc/self/cwd/"  # the repository as a compiler sees it: the same text wherever it lies

@@ -13,7 +13,7 @@ import hashlib
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -68,12 +68,16 @@ def parse_ptxas(text: str) -> list[Resources]:
 
 # --- ELF --------------------------------------------------------------------------------------------------------------
 
-SHT_NOBITS, SHF_ALLOC, SHF_EXECINSTR = 8, 2, 4
+SHT_SYMTAB, SHT_RELA, SHT_NOBITS, SHF_ALLOC, SHF_EXECINSTR = 2, 4, 8, 2, 4
+RELOCATION, SYMBOL = struct.Struct("<QIIq"), struct.Struct("<IBBHQQ")  # Elf64_Rela, Elf64_Sym
 
 
 @dataclass(frozen=True)
 class Section:
-    """One section of an ELF file; `info` is sh_info, whose top byte holds a kernel's register count in a cubin."""
+    """One section of an ELF file; `info` is sh_info, whose top byte holds a kernel's register count in a cubin.
+
+    `link` is the section that belongs to it: a symbol table's names, a relocation table's symbols.
+    """
 
     name: str
     kind: int
@@ -81,6 +85,7 @@ class Section:
     size: int
     info: int
     data: bytes
+    link: int = 0
 
 
 def read_elf(data: bytes) -> list[Section]:
@@ -101,25 +106,42 @@ def read_elf(data: bytes) -> list[Section]:
 
 
 def _section(data: bytes, header: tuple[int, ...], names: int) -> Section:
-    name, kind, flags, _, offset, size, _, info, _, _ = header
+    name, kind, flags, _, offset, size, link, info, _, _ = header
     end = data.index(b"\0", names + name)
     content = b"" if kind == SHT_NOBITS else data[offset : offset + size]
-    return Section(data[names + name : end].decode(), kind, flags, size, info, content)
+    return Section(data[names + name : end].decode(), kind, flags, size, info, content, link)
 
 
 def host_code_sha256(data: bytes, *, constants: bool) -> str:
-    """A hash over an object's executable sections, and its constants if asked for; names and paths do not count.
+    """A hash over an object's executable sections, and its constants if asked for, with what they refer to.
 
-    A CUDA object's constants hold the mangled kernel names, which contain the source's name: leave them out there.
+    Names and paths do not count, but the names of what other objects define do: nothing else says which function is
+    called. A CUDA object's constants hold mangled kernel names, in which the source's name is: leave them out there.
     """
-    digest = hashlib.sha256()
-    for section in read_elf(data):
+    digest, sections = hashlib.sha256(), read_elf(data)
+    for index, section in enumerate(sections):
         code = section.flags & SHF_EXECINSTR
         constant = constants and section.flags & SHF_ALLOC and section.name.startswith((".rodata", ".data"))
         if (code or constant) and section.size:
             digest.update(f"{section.name.split('.')[1]} {section.size}\n".encode())
             digest.update(section.data)
+            for reference in _references(sections, index):
+                digest.update(reference)
     return digest.hexdigest()
+
+
+def _references(sections: Sequence[Section], index: int) -> Iterator[bytes]:
+    """What a section leaves to the linker: where, how, and what is meant (a place in this object, or a name)."""
+    for table in sections:
+        if table.kind != SHT_RELA or table.info != index:
+            continue
+        symbols = sections[table.link]
+        names = sections[symbols.link].data
+        for offset, kind, symbol, addend in RELOCATION.iter_unpack(table.data):
+            name, _, _, home, value, _ = SYMBOL.unpack_from(symbols.data, SYMBOL.size * symbol)
+            end = names.index(b"\0", name)
+            meant = names[name:end] if home == 0 else f"{home} {value}".encode()
+            yield f"{offset} {kind} {addend} ".encode() + meant + b"\n"
 
 
 # --- disassembly ------------------------------------------------------------------------------------------------------
