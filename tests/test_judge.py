@@ -139,6 +139,24 @@ def test_a_wrong_scale_of_the_output_is_named() -> None:
     assert any("1.01" in f.message and "a wrong scale" in f.message for f in result.failures)
 
 
+LOPSIDED = {"batch": 1, "heads": 8, "kv_heads": 2, "seq": 130, "head_dim": 64}
+
+
+@pytest.mark.parametrize(("factor", "accused"), [(1.0, []), (1 - 2**-11, ["bias"]), (1 + 2**-10, ["bias"])])
+def test_a_bias_that_rounding_makes_is_no_kernels_and_one_beyond_it_is(factor: float, accused: list[str]) -> None:
+    """FlexAttention's case: the normalised weights are rounded, and one key has nearly all of the weight."""
+    case = case_of(LOPSIDED, causal=True, dtype="bfloat16", family="sink_first", seed=613839701)
+
+    def rounded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
+        keys, values = (t.double().repeat_interleave(4, 1) for t in (k, v))
+        scores = (q.double() @ keys.mT * scale).masked_fill(~torch.ones(130, 130).tril().bool(), -math.inf)
+        return (scores.softmax(-1).to(q.dtype).double() @ values * factor).to(q.dtype)
+
+    result = run(rounded, case)
+    assert criteria(result) == accused
+    assert abs(result.bias or 0) > 2**-8 / 16
+
+
 def test_a_bias_too_small_for_one_case_is_found_over_the_suite() -> None:
     def off(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
         exact = Flash(p=torch.float32)(q.float(), k.float(), v.float(), scale, causal)
