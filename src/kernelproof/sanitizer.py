@@ -83,22 +83,28 @@ class Program:
         return [str(self.path), "--tool", tool, "--xml", "--save", str(report), "--log-file", str(log), *chosen, "--"]
 
 
-def find(cuda_home: Path | None = None) -> Program:
+def find() -> Program:
     """The program: $KERNELPROOF_COMPUTE_SANITIZER, the toolkit in use, the wheel, $CUDA_HOME, /usr/local/cuda, PATH.
 
     Raises ToolError with the remedy when there is none, or when it does not run.
     """
-    chosen = os.environ.get(PROGRAM_VARIABLE)
-    places = [Path(chosen)] if chosen else list(_places(cuda_home))
-    path = next((place for place in places if os.access(place, os.X_OK) and place.is_file()), None)
+    path = locate()
     if path is None:
-        looked = ", ".join(dict.fromkeys(map(str, places)))
+        looked = ", ".join(dict.fromkeys(map(str, _places())))
         raise ToolError(f"it is missing: looked for {looked}", subject="compute-sanitizer", hint=REMEDY)
     return _identified(path)
 
 
-def _places(cuda_home: Path | None) -> Iterator[Path]:
-    homes = [cuda_home, *map(_home, (toolchain.CUDA_HOME_VARIABLE,)), *toolchain.wheel_homes(), _home("CUDA_HOME")]
+def locate() -> Path | None:
+    """Where the program is, without starting it."""
+    return next((place for place in _places() if os.access(place, os.X_OK) and place.is_file()), None)
+
+
+def _places() -> Iterator[Path]:
+    if chosen := os.environ.get(PROGRAM_VARIABLE):
+        yield Path(chosen)
+        return
+    homes = [_home(toolchain.CUDA_HOME_VARIABLE), *toolchain.wheel_homes(), _home("CUDA_HOME")]
     for home in (*homes, Path("/usr/local/cuda")):
         if home is not None:
             yield home / "bin" / "compute-sanitizer"
