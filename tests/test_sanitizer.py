@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import shutil
 import sys
 import textwrap
 import time
 import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,9 @@ import pytest
 from defects import REPOSITORY, CallFiles, candidate, project, rmsnorm_call
 
 from kernelproof import build, config, gpu, records, sanitizer, sanitizing, test, toolchain
-from kernelproof.config import Config
+from kernelproof.config import Config, VariantConfig
 from kernelproof.errors import ToolError
-from kernelproof.ladder.climb import Climb
+from kernelproof.ladder.climb import Climb, Resources, Session
 from kernelproof.records import BuildRecord, Cubin, FileHash, KernelResources, SanitizerRun, TestRecord
 from kernelproof.sanitizer import TOOLS, Ended, Examination, Owner, Unreadable, judge, parse
 
@@ -506,6 +508,7 @@ def test_a_variant_under_tools_that_find_nothing_is_correct(
     assert {f"test_sanitizer[rmsnorm/good-{tool}]" for tool in TOOLS} <= names
     log = (tmp_path / "project" / (record.log or "")).read_text()
     assert "compute-sanitizer --tool racecheck" in log
+    assert "ERROR SUMMARY: 0 errors" in log
 
 
 def test_a_finding_condemns_a_variant_whose_results_are_right(
@@ -688,3 +691,48 @@ class TestOnGpu:
         assert {run.tool: run.status for run in record.sanitizer.runs} == dict.fromkeys(TOOLS, "passed"), [
             run.reason for run in record.sanitizer.runs
         ]
+
+    def test_no_variant_of_this_project_has_an_error(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """The rung alone, of every CUDA variant of config.yaml that this GPU can run; four at a time."""
+        shutil.copytree(REPOSITORY / "csrc", tmp_path / "csrc")
+        shutil.copy(REPOSITORY / "config.yaml", tmp_path)
+        native = list(toolchain.native_archs())
+        loaded = config.load(tmp_path / "config.yaml", {"archs": native}, tmp_path)
+        variants = [
+            variant
+            for variant in loaded.variants()
+            if (variant.device, variant.role) == ("cuda", "variant") and set(variant.archs or native) & set(native)
+        ]
+        with ProcessPoolExecutor(8, multiprocessing.get_context("spawn")) as pool:
+            list(pool.map(built, [loaded] * len(variants), variants))
+        runs: dict[str, list[SanitizerRun]] = {}
+        resources = Resources(tmp_path)
+        session = Session(loaded, variants, resources)
+        started = time.monotonic()
+        try:
+            session.start()
+            for first in range(0, len(variants), 4):
+                climbs = session.climbs[first : first + 4]
+                for climb in climbs:
+                    assert climb.load().status == "passed", climb.rungs
+                    climb.leave()
+                    climb._examine()
+                for climb in climbs:
+                    runs[climb.variant.key] = climb._sanitized().runs
+        finally:
+            session.close()
+            resources.close()
+        with capsys.disabled():
+            print(f"\n{len(variants)} variants in {time.monotonic() - started:.1f} s")
+            for key, found in runs.items():
+                print(
+                    key,
+                    *(f"{run.tool} {run.status} {run.duration_s:.1f} s {run.calls} calls" for run in found),
+                    sep="; ",
+                )
+        assert not [(key, run) for key, found in runs.items() for run in found if run.status != "passed"]
+
+
+def built(loaded: Config, variant: VariantConfig) -> None:
+    """Build a variant, in a process of its own."""
+    build.run(loaded, variant.operator, variant.name, loaded.record("build", variant.operator, variant.name), cores=2)

@@ -46,6 +46,7 @@ REMEDY = (
 COMPILED_IN = "/proc/self/cwd/"  # the repository as the build's compiler saw it
 PRINT_LIMIT = 500  # findings that a tool writes down
 POLL_S = 0.02
+LOGGED_CHARACTERS = 6000  # of each of a tool's texts
 # Option: its value, where the program knows the option: releases differ in them. The time limit is ours alone.
 OPTIONS = {
     "target-processes": "application-only",
@@ -147,6 +148,12 @@ class Ended:
     def state(self) -> str:
         """The last step that the candidate's process reported; empty when it did not come to one."""
         return str(self.steps[-1].get("state", "")) if self.steps else ""
+
+    @property
+    def excerpt(self) -> str:
+        """What a log keeps of it: the beginning of each text, and of the report where it holds anything."""
+        report = self.report.decode(errors="replace") if b"<record" in self.report or not self.said else ""
+        return "\n".join(text[:LOGGED_CHARACTERS] for text in (self.said, self.printed, report) if text) + "\n"
 
     def count(self, state: str) -> int:
         """How many steps are of a kind."""

@@ -626,7 +626,7 @@ class Climb:
                 ended = self._examination.result(tool)
                 self._examined.runs.append(sanitizer.judge(tool, ended, owner, limit_s))
                 with self.log.open("a", encoding="utf-8") as log:
-                    log.write(f"\n--- compute-sanitizer --tool {tool} ---\n{ended.said}{ended.printed}")
+                    log.write(f"\n--- compute-sanitizer --tool {tool} ---\n{ended.excerpt}")
             sanitizer.settle_crashes(self._examined.runs)
             self.stop_examination()
         return self._examined

@@ -186,11 +186,11 @@ def _sanitizer(found: Sequence[TestRecord], limits: Limits) -> SanitizerView | N
     if not with_runs:
         return None
     rows, listed = [], []
-    reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
+    reasons: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)  # whose, in order
     for variant, sanitizer in with_runs:
         runs = {run.tool: run for run in sanitizer.runs}
         cells = tuple(_sanitizer_cell(runs.get(tool)) for tool in SANITIZER_TOOLS)
-        calls = min((run.calls for run in sanitizer.runs), default=0)
+        calls = max((run.calls for run in sanitizer.runs), default=0)
         rows.append(
             SanitizerRow(
                 variant, cells, len(sanitizer.cases), calls, max((r.duration_s for r in runs.values()), default=0)
@@ -199,20 +199,19 @@ def _sanitizer(found: Sequence[TestRecord], limits: Limits) -> SanitizerView | N
         for run in sanitizer.runs:
             listed += [_found(variant, run, finding) for finding in run.findings]
             if run.reason:
-                reasons[run.reason, run.remedy or ""].append(f"{variant} ({run.tool})")
+                tools = [other.tool for other in sanitizer.runs if other.reason == run.reason]
+                every = len(tools) == len(sanitizer.runs)
+                reasons[run.reason, run.remedy or ""][f"{variant}" if every else f"{variant} ({', '.join(tools)})"] = (
+                    None
+                )
     listed.sort(key=lambda each: each.kind != "bad")
-    everybody = sum(len(sanitizer.runs) for _, sanitizer in with_runs)
     return SanitizerView(
         tuple(dict.fromkeys(s.version for _, s in with_runs if s.version)),
         tuple(rows),
         tuple(listed[: limits.failing_cases]),
         max(0, len(listed) - limits.failing_cases),
         tuple(
-            (
-                "every variant" if len(whose) == everybody else ", ".join(whose),
-                f"{why}{f'; {remedy}' if remedy else ''}",
-            )
-            for (why, remedy), whose in reasons.items()
+            (", ".join(whose), f"{why}{f'; {remedy}' if remedy else ''}") for (why, remedy), whose in reasons.items()
         ),
     )
 
