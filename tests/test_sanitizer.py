@@ -241,6 +241,8 @@ def test_an_error_condemns_and_a_warning_does_not(owner: Owner) -> None:
         ("========= Internal Sanitizer Error: The Sanitizer met an error while launching k and didn't track it\n"
          "========= ERROR SUMMARY: 0 errors", 0, FINISHED, "didn't track it"),
         ("", -11, [], "it was killed by SIGSEGV"),
+        ("========= COMPUTE-SANITIZER\n========= Unable to find injection library libsanitizer-collection.so\n", 13, [],
+         "it ended with exit code 13: Unable to find injection library libsanitizer-collection.so"),
         ("", None, [{"state": "loaded"}], "killed after 60 s, before a call was made"),
         ("", None, [{"state": "loaded"}, {"state": "calling", "call": 0}], "did not end within 60 s"),
         ("========= ERROR SUMMARY: 3 errors", 0, FINISHED, "it counts 3 errors, and its report names none"),

@@ -49,7 +49,7 @@ POLL_S = 0.02
 LOGGED_CHARACTERS = 6000  # of each of a tool's texts
 # Option: its value, where the program knows the option: releases differ in them. The time limit is ours alone.
 OPTIONS = {
-    "target-processes": "application-only",
+    "target-processes": "all",  # an interpreter may be a script that starts the true one
     "launch-timeout": "0",
     "max-connections": "64",  # ports: other tools run beside this one
     "print-limit": str(PRINT_LIMIT),
@@ -583,6 +583,7 @@ SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
 OWN_FAULT = re.compile(
     r"^=+\s*((?:Internal Sanitizer )?Error: .*|.*[Nn]ot supported.*|.*[Pp]ermission.*)$", re.MULTILINE
 )
+SAID = re.compile(r"^=+[ \t]+((?!COMPUTE-SANITIZER)\S.*)$", re.MULTILINE)
 # What compute-sanitizer says in such a line of a program that it watches, and not of itself.
 NO_OWN_FAULT = ("process didn't terminate", "Target application", "Race reported", "hazard", "Barrier error")
 
@@ -657,8 +658,12 @@ def _incomplete(
         what = "it cannot be loaded" if ended.state == "unloadable" else "a call failed"
         return f"{what} under the tool: {ended.steps[-1].get('message', '')}", "see the test's log"
     if ended.state != "finished":
-        how = words or (f"it {describe_exit(ended.returncode)}" if ended.returncode else "it ended early")
-        return f"{how}", "see the test's log; kernelproof doctor says whether compute-sanitizer can run here"
+        how = f"it {describe_exit(ended.returncode)}" if ended.returncode else "it ended early"
+        said = words or _one_line(processes.scrubbed(" ".join(SAID.findall(ended.said))))[:300]
+        return (
+            f"{how}: {said}" if said else how,
+            "see the test's log; kernelproof doctor says whether compute-sanitizer can run here",
+        )
     if words:
         return words, "see the test's log; kernelproof doctor says whether compute-sanitizer can run here"
     counted = [int(number) for number in SUMMARY.findall(ended.said)]
