@@ -579,6 +579,27 @@ def test_a_call_that_fails_is_looked_at_too(tmp_path: Path, tool: Path, monkeypa
     assert all("a call failed under the tool" in (run.reason or "") for run in record.sanitizer.runs)
 
 
+def test_a_variant_that_hangs_is_looked_at_by_synccheck_alone(
+    tmp_path: Path, tool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = climbed(project(tmp_path / "project", "hang"), "hang", monkeypatch)
+    assert (record.verdict, record.rungs[-1].status) == ("hung", "skipped")
+    assert record.sanitizer is not None
+    reasons = {run.tool: run.reason for run in record.sanitizer.runs}
+    assert reasons.pop("synccheck") == "it did not end within 4 s"
+    assert set(reasons.values()) == {"the variant hung in launch"}
+
+
+def test_the_last_rung_can_be_climbed_alone(tmp_path: Path, tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the tests on a GPU do."""
+    monkeypatch.setattr(Climb, "sanitizer_tools", property(lambda _: list(TOOLS)))
+    loaded = project(tmp_path / "project", "good", "raises")
+    chosen = {"good": TOOLS, "raises": ["memcheck"]}
+    found, _ = last_rung(loaded, [loaded.operator("rmsnorm").variant(name) for name in chosen], tmp_path, chosen)
+    assert [(run.tool, run.status) for run in found["rmsnorm/good"]] == [(tool, "passed") for tool in TOOLS]
+    assert [(run.tool, run.status) for run in found["rmsnorm/raises"]] == [("memcheck", "skipped")]
+
+
 def test_no_tool_in_the_configuration_is_no_rung(tmp_path: Path, tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = project(tmp_path / "project", "good")
     off = dataclasses.replace(config.test.sanitizer, tools=[])
@@ -662,37 +683,73 @@ def on_device(tmp_path_factory: pytest.TempPathFactory) -> Config:
     return planted(tmp_path_factory.mktemp("planted"), list(toolchain.native_archs()))
 
 
+FINDERS = {"good": TOOLS, **dict(zip(list(DEFECTS)[1:], ([tool] for tool in TOOLS), strict=True))}
+
+
+@pytest.fixture(scope="module")
+def found_on_device(on_device: Config, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, SanitizerRun]]:
+    """The rung alone: the right kernel under every tool, each defect under the one that must find it, all at once.
+
+    `pytest -s` shows the tools' reports.
+    """
+    variants = [on_device.operator("rmsnorm").variant(name) for name in FINDERS]
+    found, _ = last_rung(on_device, variants, tmp_path_factory.mktemp("runs"), dict(FINDERS))
+    return {name: {run.tool: run for run in found[f"rmsnorm/{name}"]} for name in FINDERS}
+
+
+def last_rung(
+    loaded: Config, variants: list[VariantConfig], scratch: Path, tools: dict[str, Any] | None = None
+) -> tuple[dict[str, list[SanitizerRun]], float]:
+    """The last rung of variants that are built, without those between load and it; and the seconds that it took."""
+    resources = Resources(scratch)
+    session = Session(loaded, variants, resources)
+    try:
+        started = time.monotonic()
+        for climb in session.climbs:
+            if tools is not None:
+                climb.selected = {"sanitizer": list(tools[climb.variant.name])}
+            assert climb.build().status == "passed", climb.rungs
+            climb._examine()
+        found = {climb.variant.key: climb._sanitized().runs for climb in session.climbs}
+        for climb in session.climbs:
+            print(f"--- {climb.variant.key}\n{climb.log.read_text()}")
+        return found, time.monotonic() - started
+    finally:
+        session.close()
+        resources.close()
+
+
 class TestOnGpu:
     pytestmark = on_gpu
 
     @pytest.mark.parametrize(
-        ("name", "tool", "line", "words"),
+        ("name", "line", "words"),
         [
-            ("past_the_end", "memcheck", "one past the end", "a write of 4 bytes outside every buffer"),
-            ("no_barrier", "racecheck", "parts[threadIdx.x] = squares", "touch the same shared memory"),
-            ("reads_unwritten", "initcheck", "nobody wrote it", "global memory that nobody has written"),
-            ("divergent_barrier", "synccheck", "the last thread does not come", "a barrier that not every thread"),
+            ("past_the_end", "one past the end", "a write of 4 bytes outside every buffer"),
+            ("no_barrier", "parts[threadIdx.x] = squares", "touch the same shared memory"),
+            ("reads_unwritten", "nobody wrote it", "global memory that nobody has written"),
+            ("divergent_barrier", "the last thread does not come", "a barrier that not every thread"),
         ],
     )
     def test_a_planted_defect_is_found_by_its_tool(
-        self, on_device: Config, name: str, tool: str, line: str, words: str
+        self, found_on_device: dict[str, dict[str, SanitizerRun]], name: str, line: str, words: str
     ) -> None:
-        (record,) = test.run(on_device, "rmsnorm", [name], on_device.results / "test" / "rmsnorm")
-        assert record.verdict in ("wrong", "crashed"), record.reason
-        assert record.sanitizer is not None
-        run = next(run for run in record.sanitizer.runs if run.tool == tool)
+        (run,) = found_on_device[name].values()
         assert run.status == "failed", (run.reason, run.findings)
         assert any(words in failure.message and line in failure.message for failure in run.failures), run.failures
         files = [{place.file for place in found.places} for found in run.findings if found.own]
         assert all("tests/sanitizer/rows.cu" in named for named in files)
 
-    def test_a_right_kernel_is_correct_under_every_tool(self, on_device: Config) -> None:
-        (record,) = test.run(on_device, "rmsnorm", ["good"], on_device.results / "test" / "rmsnorm")
-        assert record.verdict == "correct", record.reason
-        assert record.sanitizer is not None
-        assert {run.tool: run.status for run in record.sanitizer.runs} == dict.fromkeys(TOOLS, "passed"), [
-            run.reason for run in record.sanitizer.runs
-        ]
+    def test_nothing_is_found_in_a_right_kernel(self, found_on_device: dict[str, dict[str, SanitizerRun]]) -> None:
+        runs = found_on_device["good"]
+        assert {tool: run.status for tool, run in runs.items()} == dict.fromkeys(TOOLS, "passed"), runs
+
+    @pytest.mark.parametrize(("name", "verdict"), [("good", "correct"), ("no_barrier", "wrong")])
+    def test_the_whole_ladder_with_its_last_rung(self, on_device: Config, name: str, verdict: str) -> None:
+        (record,) = test.run(on_device, "rmsnorm", [name], on_device.results / "test" / "rmsnorm")
+        assert record.verdict == verdict, record.reason
+        assert record.rungs[-1].name == "sanitizer"
+        assert record.rungs[-1].status == ("passed" if name == "good" else "failed"), record.rungs[-1].message
 
     def test_no_variant_of_this_project_has_an_error(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """The rung alone, of every CUDA variant of config.yaml that this GPU can run; four at a time."""
@@ -707,25 +764,12 @@ class TestOnGpu:
         ]
         with ProcessPoolExecutor(8, multiprocessing.get_context("spawn")) as pool:
             list(pool.map(built, [loaded] * len(variants), variants))
-        runs: dict[str, list[SanitizerRun]] = {}
-        resources = Resources(tmp_path)
-        session = Session(loaded, variants, resources)
-        started = time.monotonic()
-        try:
-            session.start()
-            for first in range(0, len(variants), 4):
-                climbs = session.climbs[first : first + 4]
-                for climb in climbs:
-                    assert climb.load().status == "passed", climb.rungs
-                    climb.leave()
-                    climb._examine()
-                for climb in climbs:
-                    runs[climb.variant.key] = climb._sanitized().runs
-        finally:
-            session.close()
-            resources.close()
+        runs, seconds = {}, 0.0
+        for first in range(0, len(variants), 4):
+            found, took = last_rung(loaded, variants[first : first + 4], tmp_path)
+            runs, seconds = runs | found, seconds + took
         with capsys.disabled():
-            print(f"\n{len(variants)} variants in {time.monotonic() - started:.1f} s")
+            print(f"\n{len(variants)} variants in {seconds:.1f} s")
             for key, found in runs.items():
                 print(
                     key,

@@ -343,7 +343,7 @@ class Climb:
     def sanitizer(self, tool: str) -> Outcome:
         """One of compute-sanitizer's tools finds nothing in the variant's own kernels."""
         self._make_up_for_lower_rungs("sanitizer")
-        if reason := self._bar("sanitizer"):
+        if reason := self._bar_of_tool(tool):
             return self._note("sanitizer", Outcome("skipped", reason), 0.0, tool)
         started = time.monotonic()
         run = next(run for run in self._sanitized().runs if run.tool == tool)
@@ -586,15 +586,17 @@ class Climb:
 
     def _examine(self) -> None:
         """Start compute-sanitizer's tools; they are at work while the judge is."""
-        tools = self.sanitizer_tools if self.selected is None else self.selected["sanitizer"]
-        if self._examined is not None or not tools or self._bar("sanitizer"):
+        asked = self.sanitizer_tools if self.selected is None else self.selected["sanitizer"]
+        tools = [tool for tool in asked if not self._bar_of_tool(tool)]
+        if self._examined is not None or not tools:
             return
-        self._examined = Sanitizer(cases=[case.id for case in self.sanitizer_cases])
+        barred = [SanitizerRun(tool, "skipped", reason=self._bar_of_tool(tool)) for tool in asked if tool not in tools]
+        self._examined = Sanitizer(cases=[case.id for case in self.sanitizer_cases], runs=barred)
         try:
             program = sanitizer.find()
         except ToolError as error:
             why = f"compute-sanitizer: {error.message}"
-            self._examined.runs = [SanitizerRun(tool, "skipped", reason=why, remedy=error.hint) for tool in tools]
+            self._examined.runs += [SanitizerRun(tool, "skipped", reason=why, remedy=error.hint) for tool in tools]
             return
         self._examined.version = program.version
         self._sanitizer.mkdir(exist_ok=True)
@@ -603,8 +605,24 @@ class Climb:
             tools,
             {"candidate": self._candidate(), "calls": [self._calls(n, c) for n, c in enumerate(self.sanitizer_cases)]},
             self._sanitizer,
-            limit_s=self.session.config.test.sanitizer.time_limit_s,
+            limit_s=self._sanitizer_limit_s,
         )
+
+    @property
+    def _sanitizer_limit_s(self) -> float:
+        """Seconds for a tool; of a variant that hangs it is known that it may take them all."""
+        limit_s = self.session.config.test.sanitizer.time_limit_s
+        return min(limit_s, self.limits.launch) if self.ended == "hung" else limit_s
+
+    def _bar_of_tool(self, tool: str) -> str | None:
+        """Why a tool is not to be run; of a variant that hangs synccheck may say where, since it ends the kernel."""
+        if self.ended == "hung" and tool == "synccheck" and self._passed("load"):
+            return None
+        return self._bar("sanitizer")
+
+    def _passed(self, rung: str) -> bool:
+        """Whether a rung was passed."""
+        return rung in self.rungs and self.rungs[rung].status == "passed"
 
     def _calls(self, number: int, case: Case) -> dict[str, Any]:
         """A case and other values of it, laid out for kernelproof.sanitizing."""
@@ -621,7 +639,7 @@ class Climb:
         assert self._examined is not None
         if self._examination is not None:
             owner = sanitizer.Owner.of(self.built, self.session.root)
-            limit_s = self.session.config.test.sanitizer.time_limit_s
+            limit_s = self._sanitizer_limit_s
             for tool in self._examination.tools:
                 ended = self._examination.result(tool)
                 self._examined.runs.append(sanitizer.judge(tool, ended, owner, limit_s))
