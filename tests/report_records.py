@@ -39,6 +39,10 @@ from kernelproof.records import (
     Record,
     RuleAdvice,
     Rung,
+    Sanitizer,
+    SanitizerFinding,
+    SanitizerRun,
+    SourcePlace,
     TestRecord,
     TimeRow,
     Verdict,
@@ -363,6 +367,74 @@ def correct_test(
     )
 
 
+SANITIZER_CASES = ["s1-bhsd-float16-normal-s2", "s500-causal-bshd-float16-normal-s1"]
+RACE = SanitizerFinding(
+    kind="Analysis",
+    level="error",
+    own=True,
+    message="a write at csrc/attention/fp16_wmma.cu:88 (K_smem[row][column] = K[row];) and a read at "
+    "csrc/attention/fp16_wmma.cu:102 (sum += Q_rmem[d] * K_smem[key][d];) touch the same shared memory in "
+    "fp16_wmma::attention<__half, 64>(AttentionArgs): no barrier orders them; put __syncthreads() (within a warp "
+    "__syncwarp()) between",
+    text="Race reported between Write access at _ZN9fp16_wmma+0x90 and Read access at _ZN9fp16_wmma+0x100",
+    kernel="fp16_wmma::attention<__half, 64>(AttentionArgs)",
+    places=[
+        SourcePlace("attention", "csrc/attention/fp16_wmma.cu", 88, "K_smem[row][column] = K[row];", "write"),
+        SourcePlace("attention", "csrc/attention/fp16_wmma.cu", 102, "sum += Q_rmem[d] * K_smem[key][d];", "read"),
+    ],
+    count=508,
+)
+LIBRARYS = SanitizerFinding(
+    kind="Precise",
+    level="error",
+    own=False,
+    message="a read of 4 bytes outside every buffer in cutlass::Kernel: a tail that no bound check guards, or an index "
+    "that was computed for a padded shape",
+    text="Invalid __global__ read of size 4 bytes",
+    kernel="cutlass::Kernel",
+    places=[SourcePlace("cutlass::Kernel")],
+    thread=[31, 0, 0],
+    block=[2, 0, 0],
+    address="0x7f93600001e8",
+    bytes=4,
+)
+
+
+def sanitized(*, raced: bool) -> Sanitizer:
+    """Four tools that found nothing; or racecheck a race, memcheck something in a library, and one that broke off."""
+    runs = [SanitizerRun(tool, "passed", 2.5, len(SANITIZER_CASES)) for tool in ("memcheck", "racecheck")]
+    runs += [SanitizerRun(tool, "passed", 1.5, len(SANITIZER_CASES)) for tool in ("initcheck", "synccheck")]
+    if raced:
+        runs[0].findings = [LIBRARYS]
+        runs[1].findings, runs[1].failures = [RACE], [Failure("racecheck", f"{RACE.message} [508 times]")]
+        runs[1].status = "failed"
+        runs[3] = SanitizerRun(
+            "synccheck",
+            "skipped",
+            60.0,
+            reason="it did not end within 60 s",
+            remedy="raise test.sanitizer.time_limit_s",
+        )
+    return Sanitizer("2025.3.1.0", SANITIZER_CASES, runs)
+
+
+def sanitizer_missing() -> Sanitizer:
+    """No tool on the machine."""
+    why, remedy = "compute-sanitizer: it is missing: looked for /usr/local/cuda/bin/compute-sanitizer", "install it"
+    tools = ("memcheck", "racecheck", "initcheck", "synccheck")
+    return Sanitizer(None, SANITIZER_CASES, [SanitizerRun(t, "skipped", reason=why, remedy=remedy) for t in tools])
+
+
+def on_gpu(record: TestRecord, sanitizer: Sanitizer) -> TestRecord:
+    """The record with its last rung."""
+    record.sanitizer = sanitizer
+    failed = [failure for run in sanitizer.runs for failure in run.failures]
+    message = f"{failed[0].criterion}: {failed[0].message}" if failed else sanitizer.runs[0].reason
+    status = "failed" if failed else sanitizer.runs[0].status
+    record.rungs.append(Rung("sanitizer", status, sanitizer.runs[0].duration_s, message))
+    return record
+
+
 def not_tested(operator: str, variant: str, device: str, role: str, reason: str, remedy: str | None) -> TestRecord:
     return TestRecord("not_run", reason, remedy, MEASURED, 0.0, operator, variant, role, device)
 
@@ -666,7 +738,10 @@ def gpu_run() -> tuple[ManifestRecord, dict[str, Record]]:
         found[f"results/build/attention/{variant}.json"] = build("attention", variant, "cuda", mix, registers)
     found["results/build/attention/fp16_tiled.json"] = failed_build("fp16_tiled")
     for variant, level in (("fp16_scalar", 0.27), ("fp16_fused", 0.41), ("fp16_swizzled", 0.42)):
-        found[f"results/test/attention/{variant}.json"] = correct_test("attention", variant, "cuda", "float16", level)
+        found[f"results/test/attention/{variant}.json"] = on_gpu(
+            correct_test("attention", variant, "cuda", "float16", level),
+            sanitizer_missing() if variant == "fp16_swizzled" else sanitized(raced=False),
+        )
     wrong = correct_test("attention", "fp16_wmma", "cuda", "float16", 0.38)
     wrong.verdict, wrong.rungs = (
         "wrong",
@@ -684,6 +759,7 @@ def gpu_run() -> tuple[ManifestRecord, dict[str, Record]]:
         ),
     )
     wrong.error_histogram = histogram(0.38, 18_000)
+    wrong = on_gpu(wrong, sanitized(raced=True))
     found["results/test/attention/fp16_wmma.json"] = wrong
     crashed = not_tested(
         "attention", "fp16_async", "cuda", "variant", "the candidate's process was killed by SIGSEGV", None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernelproof.cases import enumerate_cases, select_cases, unsupported
+from kernelproof.cases import covering_cases, enumerate_cases, select_cases, unsupported
 from kernelproof.config import Budget, CaseSelection, OperatorConfig, Precision, ProfileSelection, VariantConfig
 from kernelproof.records import Case
 
@@ -162,3 +162,36 @@ def test_any_number_of_options_and_values_is_covered(options: dict[str, list[Any
     for shape in shapes:
         for name, values in options.items():
             assert {c.options[name] for c in cases if c.shape == shape} == set(values)
+
+
+def few(*, pairs: bool = False, most: int = 100, limited: tuple[str, ...] = ("head_dim",)) -> list[Case]:
+    cases = [case for case in enumerate_cases(operator(), variant()) if case.family == "normal"]
+    return covering_cases(cases, limited, most, pairs=pairs)
+
+
+def test_a_few_cases_hold_every_branch_once() -> None:
+    chosen = few()
+    assert len(chosen) <= 6
+    assert {case.dtype for case in chosen} == {"float16", "bfloat16"}
+    assert {case.dims["head_dim"] for case in chosen} == {64, 128}
+    for name, values in OPTIONS.items():
+        assert {case.options[name] for case in chosen} == set(values)
+    lengths = {case.dims["seq"] for case in chosen}
+    assert {length for length in lengths if length % 16} >= {1, 500}
+    assert any(16 < length <= 256 and length % 16 for length in lengths)
+    assert 512 not in lengths
+
+
+def test_a_larger_case_is_not_taken_where_a_smaller_shows_the_same() -> None:
+    assert 513 not in {case.dims["seq"] for case in few()}
+
+
+def test_with_pairs_every_two_branches_meet() -> None:
+    met = {(case.dtype, case.options["causal"]) for case in few(pairs=True)}
+    assert len(met) == 4
+    met = {(case.options["causal"], case.options["layout"]) for case in few(pairs=True)}
+    assert len(met) == 4
+
+
+def test_no_more_than_asked_for() -> None:
+    assert len(few(most=2)) == 2

@@ -32,6 +32,15 @@ def test_what_is_missing_stands_in_the_way() -> None:
     assert abilities["profile CUDA variants"].lacking == ["GPU"]
 
 
+def test_without_compute_sanitizer_less_is_tested(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KERNELPROOF_COMPUTE_SANITIZER", str(tmp_path / "nowhere"))
+    found = doctor.compute_sanitizer()
+    assert found.status == LIMITED
+    assert "CUDA variants are tested without its four tools" in found.detail
+    assert found.remedy is not None
+    assert "nvidia-cuda-sanitizer-api" in found.remedy
+
+
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("CXX", "/nowhere/g++")
     assert doctor.main(as_json=False) == 2

@@ -207,7 +207,7 @@ def test_without_a_gpu_a_cuda_variant_is_not_run_and_says_why(tmp_path: Path, mo
     assert record.reason == "no usable GPU here (NVML sees no GPU)"
     assert record.remedy
     assert status(record) == {"build": "passed"} | dict.fromkeys(
-        ("load", "launch", "sanity", "correctness", "properties", "determinism"), "skipped"
+        ("load", "launch", "sanity", "correctness", "properties", "determinism", "sanitizer"), "skipped"
     )
 
 

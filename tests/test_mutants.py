@@ -16,7 +16,7 @@ from kernelproof import cli, config, mutants, records
 from kernelproof.config import Config
 from kernelproof.errors import ExitCode, MutantsError
 from kernelproof.mutants import Selection
-from kernelproof.records import CaseResult, Failure, Mutant, MutantsRecord, Rung, TestRecord
+from kernelproof.records import CaseResult, Failure, Mutant, MutantsRecord, Rung, Sanitizer, SanitizerRun, TestRecord
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURE = ROOT / "tests" / "fixtures" / "mutants" / "blocked.cc"
@@ -218,6 +218,11 @@ def condemned(verdict: str, rung: str, *criteria: str) -> TestRecord:
     return TestRecord(verdict=verdict, rungs=[Rung("load", "passed"), Rung(rung, "failed")], cases=[case])
 
 
+def under_a_tool(record: TestRecord, tool: str) -> TestRecord:
+    record.sanitizer = Sanitizer(runs=[SanitizerRun(tool, "failed", failures=[Failure(tool, "two lines")])])
+    return record
+
+
 @pytest.mark.parametrize(
     ("record", "rung", "criterion"),
     [
@@ -226,6 +231,7 @@ def condemned(verdict: str, rung: str, *criteria: str) -> TestRecord:
         (condemned("wrong", "determinism"), "determinism", "determinism"),
         (condemned("hung", "launch"), "launch", "hang"),
         (condemned("crashed", "correctness", "crash"), "correctness", "crash"),
+        (under_a_tool(condemned("wrong", "sanitizer"), "racecheck"), "sanitizer", "racecheck"),
     ],
 )
 def test_rung_and_criterion(record: TestRecord, rung: str, criterion: str) -> None:

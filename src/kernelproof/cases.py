@@ -14,17 +14,20 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernelproof.config import CaseSelection, OperatorConfig, VariantConfig
 from kernelproof.errors import ConfigError
 from kernelproof.records import Case
+from kernelproof.suite import LENGTHS
 
 DEFAULT_FAMILY = "normal"
 FAMILY_REPEATS = 2
 FALLBACK_SEEDS = (0,)
+ROUND, LONG = 16, 256  # no tile divides a length that the first does not divide; above the second there are many
 
 Options = dict[str, Any]
 Which = Literal["test", "bench"]
@@ -121,6 +124,37 @@ def _dims(text: str) -> dict[str, int]:
         return {name: int(value) for name, value in (part.split("=") for part in text.split(","))}
     except ValueError:
         raise ConfigError("is no list of dimensions like heads=2,seq=77", subject=text) from None
+
+
+def covering_cases(cases: Sequence[Case], limited: Collection[str], most: int, *, pairs: bool = False) -> list[Case]:
+    """A few small cases that between them hold what kernels have a branch for.
+
+    That is: every data type, every value of every option and of every dimension in `limited`, every set of dimensions,
+    and of each length (suite.LENGTHS) one that no tile divides, of one, a few and many tiles. With `pairs` each two of
+    the first three together. Small cases come first; those whose every feature others have are left out.
+    """
+
+    def features(case: Case) -> set[Any]:
+        branches = [("dtype", case.dtype), *((name, str(value)) for name, value in case.options.items())]
+        branches += [(name, str(case.dims[name])) for name in limited if name in case.dims]
+        found: set[Any] = {*branches, frozenset(case.dims)}
+        if pairs:
+            found |= set(itertools.combinations(branches, 2))
+        for name in LENGTHS:
+            if (length := case.dims.get(name, 0)) % ROUND:
+                found.add((name, "off every tile", length > ROUND, length > LONG))
+        return found
+
+    chosen: dict[str, set[Any]] = {}
+    by_id = {case.id: case for case in cases}
+    for case in sorted(cases, key=lambda case: math.prod(case.dims.values())):
+        if features(case) - set().union(*chosen.values()):
+            chosen[case.id] = features(case)
+    for id in list(chosen):  # the smallest first: what they show, a larger one often shows too
+        others = set().union(*(held for other, held in chosen.items() if other != id))
+        if chosen[id] <= others:
+            del chosen[id]
+    return [by_id[id] for id in chosen][:most]
 
 
 def unsupported(variant: VariantConfig, case: Case) -> str | None:

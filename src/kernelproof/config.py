@@ -155,6 +155,15 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
+class SanitizerConfig:
+    """compute-sanitizer's tools in the test stage: which, on how many cases at most, and seconds for each tool."""
+
+    tools: list[str] = field(default_factory=list)  # empty: none is run
+    cases: int = 8
+    time_limit_s: float = 60.0
+
+
+@dataclass(frozen=True)
 class TestConfig:
     """Settings of the test stage."""
 
@@ -165,6 +174,7 @@ class TestConfig:
     trials: int
     time_limit_s: TimeLimits
     tolerance: Tolerance
+    sanitizer: SanitizerConfig = field(default_factory=SanitizerConfig)
 
 
 @dataclass(frozen=True)

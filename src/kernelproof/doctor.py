@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kernelproof import gpu, nsight, processes, toolchain
+from kernelproof import gpu, nsight, processes, sanitizer, toolchain
 from kernelproof.errors import ExitCode, KernelproofError
 
 OK, LIMITED, MISSING = "ok", "limited", "missing"
@@ -210,6 +210,16 @@ def gpu_counters() -> Check:
     return Check("GPU counters", OK, "permitted by the driver")
 
 
+def compute_sanitizer() -> Check:
+    """The last rung of the ladder of a CUDA variant; without it the others are climbed, and the record says so."""
+    name = "compute-sanitizer"
+    try:
+        found = sanitizer.find()
+    except KernelproofError as error:
+        return Check(name, LIMITED, f"{error.message}: CUDA variants are tested without its four tools", error.hint)
+    return Check(name, OK, f"{found.version} ({found.path})")
+
+
 def isolation() -> Check:
     """What a candidate is kept from: tried in a process that is confined as its worker is."""
     done = processes.run([sys.executable, "-P", "-m", "kernelproof.sandbox"], env=_own_environment(), timeout_s=30)
@@ -263,6 +273,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "torch for CUDA": torch_for_cuda,
     "Nsight Compute": nsight_compute,
     "GPU counters": gpu_counters,
+    "compute-sanitizer": compute_sanitizer,
     "isolation": isolation,
     "disk": disk,
 }

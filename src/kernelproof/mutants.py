@@ -617,6 +617,8 @@ def killed_by(found: TestRecord) -> tuple[str, str, str]:
     elif name in ("sanity", "correctness"):
         failures = [failure.criterion for case in found.cases for failure in case.failures]
         criterion = failures[0] if failures else "suite"
+    elif name == "sanitizer" and found.sanitizer is not None:
+        criterion = next(failure.criterion for run in found.sanitizer.runs for failure in run.failures)
     else:
         criterion = name
     return name, criterion, (found.reason or "").strip()

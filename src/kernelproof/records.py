@@ -265,6 +265,67 @@ class Rung:
 
 
 @dataclass
+class SourcePlace:
+    """A place in a kernel that takes part in a finding; `access`: read, write or atomic, where the tool says it."""
+
+    function: str
+    file: str | None = None  # relative to the repository where it lies in it
+    line: int | None = None
+    source: str | None = None  # the line's text
+    access: str | None = None
+
+
+@dataclass
+class SanitizerFinding:
+    """What one of compute-sanitizer's tools found, the same finding of other threads and calls counted with it.
+
+    `level`: error, warning or info. `own`: in a kernel of the variant's; what is in another's, such as a library's,
+    condemns nobody. `message` says what it means, `text` is the tool's own words. Thread, block, address and size
+    (bytes) are those of the first.
+    """
+
+    kind: str
+    level: str
+    own: bool
+    message: str
+    text: str
+    kernel: str | None = None
+    places: list[SourcePlace] = field(default_factory=list)
+    thread: list[int] | None = None
+    block: list[int] | None = None
+    address: str | None = None
+    bytes: int | None = None
+    count: int = 1
+
+
+@dataclass
+class SanitizerRun:
+    """One tool over all its cases: `passed`, `failed`, or `skipped` with the reason and what to do about it.
+
+    `failures` are what condemns, their criterion the tool's name; `findings` are everything that it said.
+    """
+
+    tool: str
+    status: str
+    duration_s: float = 0.0
+    calls: int = 0  # that came back
+    refused: int = 0  # cases that the candidate declined
+    reason: str | None = None
+    remedy: str | None = None
+    failures: list[Failure] = field(default_factory=list)
+    findings: list[SanitizerFinding] = field(default_factory=list)
+
+
+@dataclass
+class Sanitizer:
+    """The variant under compute-sanitizer: the tool's version, the ids of the cases, and what each tool found."""
+
+    version: str | None = None
+    cases: list[str] = field(default_factory=list)
+    runs: list[SanitizerRun] = field(default_factory=list)
+
+
+@dataclass
 class Histogram:
     """Counts between edges; counts has one element fewer than edges."""
 
@@ -293,6 +354,7 @@ class TestRecord(Record):
     bias_suite: float | None = None
     bias_suite_ratio: float | None = None
     error_histogram: Histogram | None = None
+    sanitizer: Sanitizer | None = None  # None where the level, the device or the configuration leaves it out
     trials: int = 0
     level: str = "default"
     searched: int = 0  # cases that the deep level drew

@@ -185,6 +185,7 @@ def _context(found: Records, settings: Settings, limits: Limits) -> dict[str, An
         "builds": build.builds(found, limits),
         "tests": test.tests(found, limits),
         "rungs": test.RUNGS,
+        "sanitizer_tools": test.SANITIZER_TOOLS,
         "benches": bench.benches(found, settings, limits),
         "methods": bench.METHODS,
         "profiles": profile.profiles(found, limits),

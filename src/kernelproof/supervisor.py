@@ -88,7 +88,7 @@ class WorkerHost:
         with theirs, self._log.open("ab") as log:
             self._process = spawn(
                 [sys.executable, "-P", "-m", "kernelproof.worker", json.dumps(settings)],
-                env=_environment(self.scratch, self._threads),
+                env=environment(self.scratch, self._threads),
                 cwd=self.scratch,
                 pass_fds=[theirs.fileno()],
                 stdout=log,
@@ -374,7 +374,8 @@ class Worker:
             )
 
 
-def _environment(scratch: Path, threads: int) -> dict[str, str]:
+def environment(scratch: Path, threads: int) -> dict[str, str]:
+    """The environment of a process that runs a candidate; `scratch` is its home and its temporary folder."""
     kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     return {
         **kept,

@@ -81,6 +81,16 @@ def machine_fingerprint() -> str:
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
+def sanitizer_identity(variants: Sequence[VariantConfig]) -> str:
+    """Which compute-sanitizer a test of these variants would use: one that is installed later makes them run again."""
+    from kernelproof.sanitizer import locate
+
+    if not any(variant.device == "cuda" and variant.role == "variant" for variant in variants):
+        return ""
+    path = locate()
+    return f"{path} ({path.stat().st_size} bytes)" if path else "absent"
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")

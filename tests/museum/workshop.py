@@ -197,6 +197,9 @@ def caught_by(record: TestRecord, timed: BenchRecord | None = None) -> dict[str,
     for case in record.cases:
         for failure in case.failures:
             found.setdefault(f"{_rung_of(case)}/{failure.criterion}", failure.message)
+    for run in record.sanitizer.runs if record.sanitizer else []:
+        for failure in run.failures:
+            found.setdefault(f"sanitizer/{failure.criterion}", failure.message)
     for rung in record.rungs:
         if rung.status == "failed" and not any(check.startswith(f"{rung.name}/") for check in found):
             found[f"{rung.name}/{_criterion(record, rung.name, rung.message or '')}"] = rung.message or ""

@@ -20,5 +20,6 @@ for job in support.test_jobs(CONFIG, driver=support.has_driver()):
             specification=[specification(variant) for variant in job.variants],
             cases=digest([job.operator.shapes, dataclasses.asdict(job.operator.test), dataclasses.asdict(CONFIG.test)]),
             machine=MACHINE,
+            sanitizer=support.sanitizer_identity(job.variants),
         shell:
             "OMP_NUM_THREADS={threads} {KERNELPROOF} test --config {RESOLVED} --operator {params.operator} {params.variants} 2> {log}"

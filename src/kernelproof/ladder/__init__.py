@@ -1,4 +1,4 @@
-"""The staged ladder as a pytest package: build → load → launch → sanity → correctness → determinism, for each variant.
+"""The staged ladder as a pytest package: build → load → … → determinism → sanitizer, for each variant.
 
 By hand, in a folder with a `config.yaml` and built variants:
 `python -m pytest --pyargs kernelproof.ladder -k cpu_flash`.

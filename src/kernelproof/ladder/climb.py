@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import records, suite
-from kernelproof.cases import DEFAULT_FAMILY, case_of, select_cases, unsupported
+from kernelproof import records, sanitizer, suite
+from kernelproof.cases import DEFAULT_FAMILY, case_of, covering_cases, select_cases, unsupported
 from kernelproof.errors import (
     KernelproofError,
     RecordError,
     TestError,
+    ToolError,
     WorkerCrashed,
     WorkerError,
     WorkerRefused,
@@ -45,6 +46,8 @@ from kernelproof.records import (
     Histogram,
     PropertyResult,
     Rung,
+    Sanitizer,
+    SanitizerRun,
     TestRecord,
 )
 
@@ -53,10 +56,11 @@ if TYPE_CHECKING:
     from kernelproof.sandbox import Isolation
     from kernelproof.supervisor import Worker, WorkerHost
 
-RUNGS = ("build", "load", "launch", "sanity", "correctness", "properties", "determinism")
+RUNGS = ("build", "load", "launch", "sanity", "correctness", "properties", "determinism", "sanitizer")
 # What these need of the candidate is run before any of it is judged.
 COLLECTED = ("correctness", "properties", "determinism")
 SUITE, SEARCH = "all cases together", "the search"
+DEEP_SANITIZER = 4  # times as many cases at the deep level
 CRASHES_ALLOWED = 2  # after that many the remaining cases are not run
 REPEATED_CASES = 3
 QUICK_TRIALS = 10
@@ -178,9 +182,10 @@ class Session:
         self._current = climb
 
     def close(self) -> None:
-        """End the worker that still runs."""
-        if self._current is not None:
-            self._current.leave()
+        """End what still runs for a variant."""
+        for climb in self.climbs:
+            climb.leave()
+            climb.stop_examination()
 
 
 class Climb:
@@ -208,6 +213,9 @@ class Climb:
         self._handed: dict[tuple[str, str], Handed | KernelproofError] = {}  # by rung and case
         self._worker: Worker | None = None
         self._images = session.resources.scratch / f"{variant.operator}-{variant.name}"
+        self._sanitizer = session.resources.scratch / f"{variant.operator}-{variant.name}-sanitizer"
+        self._examination: sanitizer.Examination | None = None
+        self._examined: Sanitizer | None = None
 
     @property
     def trials(self) -> int:
@@ -253,6 +261,25 @@ class Climb:
             chosen = {json.dumps(case.options): case for case in (shape[0], _most_different(shape[0], shape))}
             found += [dataclasses.replace(case, family=self._family, seed=seed) for case in chosen.values()]
         return found
+
+    @property
+    def sanitizer_tools(self) -> list[str]:
+        """compute-sanitizer's tools that it is run under; none at the quick level, for a baseline or on a CPU."""
+        settings = self.session.config.test
+        wanted = self.variant.device == "cuda" and self.variant.role == "variant" and settings.level != "quick"
+        return settings.sanitizer.tools if wanted else []
+
+    @functools.cached_property
+    def sanitizer_cases(self) -> list[Case]:
+        """The few small cases that they see."""
+        if self.session.only:
+            return self.cases
+        settings = self.session.config.test
+        deep = settings.level == "deep"
+        limited = {name for variant in self.settings.variants.values() for name in variant.limits}
+        usual = [case for case in self.cases if case.family == self._family]
+        most = settings.sanitizer.cases * (DEEP_SANITIZER if deep else 1)
+        return covering_cases(usual or self.cases, sorted(limited), most, pairs=deep)
 
     @property
     def _family(self) -> str:
@@ -312,6 +339,23 @@ class Climb:
         if case is None:
             return self._step("determinism", lambda: "there is no case that it takes")
         return self._step("determinism", lambda: self._determinism(case), case.id)
+
+    def sanitizer(self, tool: str) -> Outcome:
+        """One of compute-sanitizer's tools finds nothing in the variant's own kernels."""
+        self._make_up_for_lower_rungs("sanitizer")
+        if reason := self._bar_of_tool(tool):
+            return self._note("sanitizer", Outcome("skipped", reason), 0.0, tool)
+        started = time.monotonic()
+        run = next(run for run in self._sanitized().runs if run.tool == tool)
+        message = run.reason or ""
+        if run.status == "failed":
+            message = "; ".join(failure.message for failure in run.failures)
+        outcome = self._note("sanitizer", Outcome(run.status, message), time.monotonic() - started, tool)
+        rung = self.rungs["sanitizer"]
+        if rung.status == "passed":
+            left_out = [run for run in self._sanitized().runs if run.status == "skipped"]
+            rung.message = "; ".join(f"{run.tool} was not run: {run.reason}" for run in left_out) or None
+        return outcome
 
     # --- what a rung does: each gives back what is wrong, or None
 
@@ -471,17 +515,20 @@ class Climb:
             achieved = self._worker.isolation
             if self.isolation is None or len(achieved.refused) < len(self.isolation.refused):
                 self.isolation = achieved
-            library = self.built.library if self.built else None
-            candidate = {
-                "abi": self.variant.abi,
-                "device": self.variant.device,
-                "passing": self.variant.passing,
-                "entry": self.variant.entry,
-                "library": str(self.session.root / library.path) if library else None,
-                "root": str(self.session.root),
-            }
-            self._worker.request("load", timeout_s=self.limits.load, candidate=candidate)
+            self._worker.request("load", timeout_s=self.limits.load, candidate=self._candidate())
         return self._worker
+
+    def _candidate(self) -> dict[str, Any]:
+        """The variant as the process that loads it knows it (loading.Candidate)."""
+        library = self.built.library if self.built else None
+        return {
+            "abi": self.variant.abi,
+            "device": self.variant.device,
+            "passing": self.variant.passing,
+            "entry": self.variant.entry,
+            "library": str(self.session.root / library.path) if library else None,
+            "root": str(self.session.root),
+        }
 
     def _run(self, jobs: Sequence[Job], limit_s: float, repeats: int = 1) -> Handed:
         """One request to the worker, for calls in the same memory one after another.
@@ -535,6 +582,79 @@ class Climb:
         except WorkerError as error:
             self.ended = self.ended or "crashed"
             self._note("correctness", Outcome("failed", error.message), 0.0, "after the last call")
+        self._examine()
+
+    def _examine(self) -> None:
+        """Start compute-sanitizer's tools; they are at work while the judge is."""
+        asked = self.sanitizer_tools if self.selected is None else self.selected["sanitizer"]
+        tools = [tool for tool in asked if not self._bar_of_tool(tool)]
+        if self._examined is not None or not tools:
+            return
+        barred = [SanitizerRun(tool, "skipped", reason=self._bar_of_tool(tool)) for tool in asked if tool not in tools]
+        self._examined = Sanitizer(cases=[case.id for case in self.sanitizer_cases], runs=barred)
+        try:
+            program = sanitizer.find()
+        except ToolError as error:
+            why = f"compute-sanitizer: {error.message}"
+            self._examined.runs += [SanitizerRun(tool, "skipped", reason=why, remedy=error.hint) for tool in tools]
+            return
+        self._examined.version = program.version
+        self._sanitizer.mkdir(exist_ok=True)
+        self._examination = sanitizer.Examination(
+            program,
+            tools,
+            {"candidate": self._candidate(), "calls": [self._calls(n, c) for n, c in enumerate(self.sanitizer_cases)]},
+            self._sanitizer,
+            limit_s=self._sanitizer_limit_s,
+        )
+
+    @property
+    def _sanitizer_limit_s(self) -> float:
+        """Seconds for a tool; of a variant that hangs it is known that it may take them all."""
+        limit_s = self.session.config.test.sanitizer.time_limit_s
+        return min(limit_s, self.limits.launch) if self.ended == "hung" else limit_s
+
+    def _bar_of_tool(self, tool: str) -> str | None:
+        """Why a tool is not to be run; of a variant that hangs synccheck may say where, since it ends the kernel."""
+        if self.ended == "hung" and tool == "synccheck" and self._passed("load"):
+            return None
+        return self._bar("sanitizer")
+
+    def _passed(self, rung: str) -> bool:
+        """Whether a rung was passed."""
+        return rung in self.rungs and self.rungs[rung].status == "passed"
+
+    def _calls(self, number: int, case: Case) -> dict[str, Any]:
+        """A case and other values of it, laid out for kernelproof.sanitizing."""
+        other = dataclasses.replace(case, seed=case.seed + 1)
+        laid = [
+            self.session.judge.lay_out(self.settings.module, Job(each), self._sanitizer / f"{number}-{place}")
+            for place, each in enumerate((case, other))
+        ]
+        return {"values": [each.arguments for each in laid], "outputs": laid[0].outputs}
+
+    def _sanitized(self) -> Sanitizer:
+        """What every tool found, once all have ended."""
+        self._examine()
+        assert self._examined is not None
+        if self._examination is not None:
+            owner = sanitizer.Owner.of(self.built, self.session.root)
+            limit_s = self._sanitizer_limit_s
+            for tool in self._examination.tools:
+                ended = self._examination.result(tool)
+                self._examined.runs.append(sanitizer.judge(tool, ended, owner, limit_s))
+                with self.log.open("a", encoding="utf-8") as log:
+                    log.write(f"\n--- compute-sanitizer --tool {tool} ---\n{ended.excerpt}")
+            sanitizer.settle_crashes(self._examined.runs)
+            self.stop_examination()
+        return self._examined
+
+    def stop_examination(self) -> None:
+        """End compute-sanitizer's tools."""
+        if self._examination is not None:
+            self._examination.close()
+            self._examination = None
+        shutil.rmtree(self._sanitizer, ignore_errors=True)
 
     def _asked_for(self, rung: str, cases: list[Case]) -> list[Case]:
         return cases if self.selected is None else [c for c in cases if c.id in self.selected.get(rung, [])]
@@ -577,9 +697,10 @@ class Climb:
             self._worker = None
 
     def finish(self) -> None:
-        """End the worker and have the judge forget the variant's calls."""
+        """End the worker and the tools, and have the judge forget the variant's calls."""
         self.leave()
-        if self._handed:
+        self.stop_examination()
+        if self._handed or self._examined is not None:
             self.session.judge.forget(self.settings.module)
 
     def _step(self, rung: str, action: Callable[[], str | None], what: str = "") -> Outcome:
@@ -616,12 +737,13 @@ class Climb:
 
     def _bar(self, rung: str) -> str | None:
         """Why a step is not to be run: no device, a process that crashed or hung, or a lower rung that failed."""
-        barred = None if self._collected else self.barred
+        barred = None if self._collected and rung in COLLECTED else self.barred
         if reason := barred or (self._bar_of_build() if rung == "build" else self._bar_of_device()):
             return reason
         for lower in RUNGS[: RUNGS.index(rung)]:
-            # Of wrong results it is worth knowing what else is wrong: in another way each time is a race.
-            if lower in COLLECTED:
+            # Of wrong results it is worth knowing what else is wrong: in another way each time is a race. And of a call
+            # that fails, where: a tool that watches it may say that.
+            if lower in COLLECTED or (rung == "sanitizer" and lower in ("launch", "sanity")):
                 continue
             if lower in self.rungs and self.rungs[lower].status == "failed":
                 return f"the {lower} rung failed"
@@ -676,7 +798,9 @@ class Climb:
     def record(self) -> TestRecord:
         """The variant's record, as far as it came."""
         self._look_at_library_again()
-        climbed = [name for name in RUNGS if name != "properties" or self.session.config.test.level != "quick"]
+        left_out = {"properties"} if self.session.config.test.level == "quick" else set()
+        left_out |= set() if self.sanitizer_tools else {"sanitizer"}
+        climbed = [name for name in RUNGS if name not in left_out]
         rungs = [self.rungs.get(name) or Rung(name, "skipped", 0.0, "it was not reached") for name in climbed]
         verdict = self._verdict(rungs)
         record = TestRecord(
@@ -689,6 +813,7 @@ class Climb:
             rungs=rungs,
             cases=self.results,
             properties=self.properties_found,
+            sanitizer=self._examined,
             trials=self.trials,
             level=self.session.config.test.level,
             searched=self.searched,
@@ -721,6 +846,8 @@ class Climb:
         if not failed or failed[0].name == "build":
             return None
         known = {case.id for case in (*self.cases, *self.property_cases)}
+        if failed[0].name == "sanitizer":
+            return f"kernelproof test --operator {self.variant.operator} --variant {self.variant.name}"
         wrong = [r.id for r in self.results if r.status == "failed" and (r.id in known or "=" in r.shape)]
         wrong += [p.case for p in self.properties_found if p.status == "failed"]
         wrong += [case for (_, case), handed in self._handed.items() if isinstance(handed, KernelproofError)]
@@ -747,7 +874,9 @@ class Climb:
         if failed:
             return "wrong"
         tested = {result.id for result in self.results}
-        whole = all(rung.status == "passed" for rung in rungs) and all(case.id in tested for case in self.cases)
+        # A tool that cannot run here, or not to its end, is no fault of the variant; the record says what was not run.
+        needed = [rung for rung in rungs if rung.name != "sanitizer"]
+        whole = all(rung.status == "passed" for rung in needed) and all(case.id in tested for case in self.cases)
         return "correct" if whole else "not_run"
 
 

@@ -51,6 +51,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`test_load[attention/cpu_flash]`, `test_correctness[attention/cpu_flash-mission-causal-…]`."""
     climbs = session_of(metafunc.config).climbs
+    if metafunc.function.__name__ == "test_sanitizer":
+        runs: list[tuple[Climb, str | None]] = [(climb, None) for climb in climbs if not climb.sanitizer_tools]
+        runs += [(climb, tool) for climb in climbs for tool in climb.sanitizer_tools]
+        ids = [f"{climb.variant.key}-{tool}" for climb, tool in runs]
+        metafunc.parametrize(("climb", "tool"), runs, ids=ids, indirect=["climb"])
+        return
     attribute = CASES.get(metafunc.function.__name__)
     if attribute is None:
         metafunc.parametrize("climb", climbs, ids=[climb.variant.key for climb in climbs], indirect=True)
@@ -64,6 +70,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Group by variant; within a variant the order is that of the file. Cases are searched for where that is asked."""
     items[:] = [item for item in items if not item.name.startswith("test_deep[") or _climb_of(item).searches]
+    items[:] = [item for item in items if item.callspec.params.get("tool", "") is not None]  # type: ignore[attr-defined]
     order = {climb.variant.key: place for place, climb in enumerate(session_of(config).climbs)}
     items.sort(key=lambda item: order[_climb_of(item).variant.key])
 
@@ -76,9 +83,11 @@ def _climb_of(item: pytest.Item) -> Climb:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Tell each variant which of its cases are asked for: they are run before any of them is judged."""
     for climb in session_of(session.config).climbs:
-        climb.selected = {rung: [] for rung in COLLECTED}
+        climb.selected = {rung: [] for rung in (*COLLECTED, "sanitizer")}
     for item in session.items:
         parameters = item.callspec.params  # type: ignore[attr-defined]
+        if tool := parameters.get("tool"):
+            parameters["climb"].selected["sanitizer"].append(tool)
         if parameters.get("case"):
             rung = item.originalname.removeprefix("test_")  # type: ignore[attr-defined]
             parameters["climb"].selected[rung].append(parameters["case"].id)

@@ -56,6 +56,12 @@ def test_determinism(climb: Climb, case: Case | None) -> None:
     show(climb.determinism(case))
 
 
+def test_sanitizer(climb: Climb, tool: str | None) -> None:
+    """compute-sanitizer finds nothing; for variants on a GPU."""
+    assert tool is not None
+    show(climb.sanitizer(tool))
+
+
 def test_deep(climb: Climb) -> None:
     """No case that nobody listed fails; at the deep level only."""
     show(climb.deep())

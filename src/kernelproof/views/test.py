@@ -9,10 +9,19 @@ from dataclasses import dataclass
 
 from kernelproof import charts, formats
 from kernelproof.charts import Axis
-from kernelproof.records import FAILED, CaseResult, PropertyResult, Rung, TestRecord
+from kernelproof.records import (
+    FAILED,
+    CaseResult,
+    PropertyResult,
+    Rung,
+    SanitizerFinding,
+    SanitizerRun,
+    TestRecord,
+)
 from kernelproof.views.common import Badge, Limits, Records, badge, dims_text, option_words
 
-RUNGS = ("build", "load", "launch", "sanity", "correctness", "properties", "determinism")
+RUNGS = ("build", "load", "launch", "sanity", "correctness", "properties", "determinism", "sanitizer")
+SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 
 HISTOGRAM_HEIGHT = 34.0  # pixels
@@ -75,6 +84,39 @@ class Confinement:
 
 
 @dataclass(frozen=True)
+class FoundView:
+    """A finding of compute-sanitizer: whose, by which tool, and where."""
+
+    variant: str
+    tool: str
+    kind: str  # bad: it condemns; muted: it is only noted
+    note: str
+    finding: SanitizerFinding
+
+
+@dataclass(frozen=True)
+class SanitizerRow:
+    """One variant under the tools: a cell for each of SANITIZER_TOOLS."""
+
+    variant: str
+    cells: tuple[Cell, ...]
+    cases: int
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SanitizerView:
+    """compute-sanitizer over the variants of an operator; `not_run`: why and for whom, with what to do about it."""
+
+    versions: tuple[str, ...]
+    rows: tuple[SanitizerRow, ...]
+    found: tuple[FoundView, ...]
+    found_left_out: int
+    not_run: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
 class TestGroup:
     """All tests of one operator."""
 
@@ -83,6 +125,7 @@ class TestGroup:
     confinements: tuple[Confinement, ...]
     with_cases: tuple[TestView, ...]
     parts: tuple[MatrixPart, ...]
+    sanitizer: SanitizerView | None
     fresh_seeds: tuple[int, ...]
     levels: tuple[str, ...]
     axis: Axis
@@ -117,6 +160,7 @@ def _test_group(operator: str, found: Sequence[TestRecord], limits: Limits) -> T
         _confinements(found),
         tuple(c for c in columns if c.record.cases),
         tuple(p for p in parts if p.rows),
+        _sanitizer(found, limits),
         tuple(seeds),
         tuple(dict.fromkeys(r.level for r in with_cases)),
         on,
@@ -134,6 +178,62 @@ def _confinements(found: Sequence[TestRecord]) -> tuple[Confinement, ...]:
         Confinement("a process of its own" if level == "process" else level, refused, tuple(names))
         for (level, refused), names in variants.items()
     )
+
+
+def _sanitizer(found: Sequence[TestRecord], limits: Limits) -> SanitizerView | None:
+    """None where no record of the operator has it: on a CPU, at the quick level, and in older records."""
+    with_runs = [(r.variant, r.sanitizer) for r in found if r.sanitizer is not None]
+    if not with_runs:
+        return None
+    rows, listed = [], []
+    reasons: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)  # whose, in order
+    for variant, sanitizer in with_runs:
+        runs = {run.tool: run for run in sanitizer.runs}
+        cells = tuple(_sanitizer_cell(runs.get(tool)) for tool in SANITIZER_TOOLS)
+        calls = max((run.calls for run in sanitizer.runs), default=0)
+        rows.append(
+            SanitizerRow(
+                variant, cells, len(sanitizer.cases), calls, max((r.duration_s for r in runs.values()), default=0)
+            )
+        )
+        for run in sanitizer.runs:
+            listed += [_found(variant, run, finding) for finding in run.findings]
+            if run.reason:
+                tools = [other.tool for other in sanitizer.runs if other.reason == run.reason]
+                every = len(tools) == len(sanitizer.runs)
+                reasons[run.reason, run.remedy or ""][f"{variant}" if every else f"{variant} ({', '.join(tools)})"] = (
+                    None
+                )
+    listed.sort(key=lambda each: each.kind != "bad")
+    return SanitizerView(
+        tuple(dict.fromkeys(s.version for _, s in with_runs if s.version)),
+        tuple(rows),
+        tuple(listed[: limits.failing_cases]),
+        max(0, len(listed) - limits.failing_cases),
+        tuple(
+            (", ".join(whose), f"{why}{f'; {remedy}' if remedy else ''}") for (why, remedy), whose in reasons.items()
+        ),
+    )
+
+
+def _sanitizer_cell(run: SanitizerRun | None) -> Cell:
+    if run is None:
+        return Cell("none", "", "", "not asked for")
+    noted = sum(finding.count for finding in run.findings)
+    if run.failures:
+        return Cell("bad", "✗", str(len(run.failures)), "; ".join(failure.message for failure in run.failures))
+    if run.status == "skipped":
+        return Cell("muted", formats.ABSENT, "not run", run.reason or "")
+    if noted:
+        return Cell("good", "✓", f"{len(run.findings)} noted", "found, but nothing that condemns")
+    return Cell("good", "✓", "", f"nothing found in {formats.plural(run.calls, 'case')}")
+
+
+def _found(variant: str, run: SanitizerRun, finding: SanitizerFinding) -> FoundView:
+    if finding.own and finding.level == "error":
+        return FoundView(variant, run.tool, "bad", "", finding)
+    note = f"left out: a {finding.level}" if finding.own else "left out: not in a kernel of the variant's own"
+    return FoundView(variant, run.tool, "muted", note, finding)
 
 
 def _test(record: TestRecord, on: Axis, limits: Limits) -> TestView:
