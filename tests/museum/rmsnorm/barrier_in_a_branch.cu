@@ -1,0 +1,17 @@
+// A barrier stands in a branch that a part of a warp takes, and another in the other branch.
+#include "rmsnorm.cuh"
+
+struct Piece : Steps {
+    __device__ void before_total(const RmsNormArgs &args) const {
+        if (threadIdx.x < 100) {
+            asm volatile("barrier.sync 0;" ::: "memory");
+            __nanosleep(20);
+        } else {
+            __nanosleep(40);
+            asm volatile("barrier.sync 0;" ::: "memory");
+        }
+        __syncthreads();
+    }
+};
+
+MUSEUM_LAUNCH(Piece)
