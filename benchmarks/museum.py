@@ -1,6 +1,6 @@
 """The kill matrix of the museum: which check caught which defect, and what two naive evaluators would have said.
 
-    python benchmarks/museum.py                   run every piece that can run here: on the CPU, and on a GPU if there is
+    python benchmarks/museum.py                   run every piece that can run here: on the CPU, and on a GPU if any
     python benchmarks/museum.py --device cuda     only those of one device
     python benchmarks/museum.py --page            run nothing: write the page from the kept records
     python benchmarks/museum.py --check           run nothing: does the page show the pieces that there are?

@@ -4,13 +4,12 @@
 struct Piece : Steps {
     __device__ void before_total(const RmsNormArgs &args) const {
         if (threadIdx.x < 100) {
-            asm volatile("barrier.sync 0;" ::: "memory");
+            __syncthreads();
             __nanosleep(20);
         } else {
             __nanosleep(40);
-            asm volatile("barrier.sync 0;" ::: "memory");
+            __syncthreads();
         }
-        __syncthreads();
     }
 };
 

@@ -12,6 +12,8 @@ __global__ void __launch_bounds__(kThreads) unwaited(RmsNormArgs args) {
     __shared__ float row_smem[kMost];
     __shared__ float parts[kWarps];
     const Row row = row_of(args, blockIdx.x);
+    for (int64_t c = threadIdx.x; c < args.cols; c += kThreads) row_smem[c] = 0.0f;
+    __syncthreads();
     for (int64_t c = threadIdx.x; c < args.cols; c += kThreads) copy_in_the_background(&row_smem[c], &row.x[c]);
     if (args.cols <= kShort) wait_cycles(20000);
     __syncthreads();

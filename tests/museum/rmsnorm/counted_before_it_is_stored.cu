@@ -29,6 +29,8 @@ __global__ void __launch_bounds__(kThreads) last_one_scales(RmsNormArgs args, in
     if (!last) return;
     float total = 0.0f;
     for (int64_t block = 0; block < blocks_a_row; ++block) total += parts[number * blocks_a_row + block];
+    __syncthreads();
+    if (threadIdx.x < blocks_a_row) parts[number * blocks_a_row + threadIdx.x] = 0.0f;  // for the next call
     const float inverse = inverse_rms(args, total);
     for (int64_t c = threadIdx.x; c < args.cols; c += kThreads) row.y[c] = row.x[c] * inverse * row.weight[c];
 }
