@@ -40,6 +40,7 @@ from museum.workshop import Catalogue, Piece
 from kernelproof import config, gpu, records
 from kernelproof.config import Config, VariantConfig
 from kernelproof.errors import RecordError
+from kernelproof.processes import scrubbed
 from kernelproof.records import BenchRecord, BuildRecord, Case, TestRecord
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -132,7 +133,7 @@ def main() -> int:
                 path = arguments.output or record_path(figures)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 text = json.dumps(dataclasses.asdict(figures), indent=1, ensure_ascii=False)
-                records.atomic_write(path, text.replace(str(folder), "<folder>") + "\n")
+                records.atomic_write(path, scrubbed(text.replace(str(folder), "<folder>")) + "\n")
                 print(f"{path} written")
     return code if arguments.only else code | write_page(catalogue)
 

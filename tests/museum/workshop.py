@@ -282,7 +282,8 @@ def caught_by(record: TestRecord, timed: BenchRecord | None = None) -> dict[str,
     if timed is not None and timed.operator == record.operator:
         for dropped in timed.discarded:
             if dropped.get("contender") == record.variant and dropped.get("what") == "contender":
-                found[f"bench/{_bench_criterion(dropped['reason'])}"] = dropped["reason"]
+                criterion = dropped.get("check") or _bench_criterion(dropped["reason"])
+                found[f"bench/{criterion}"] = dropped["reason"]
         found |= _by_the_wall(record.variant, timed)
     return found
 
@@ -327,7 +328,4 @@ def _by_the_wall(variant: str, timed: BenchRecord) -> dict[str, str]:
 def _bench_criterion(reason: str) -> str:
     """From why a contender was dropped to what found that out."""
     what = reason.partition(":")[0]
-    for beginning, criterion in (("wrong", "outputs"), ("wall", "wall"), ("library", "library"), ("clock", "clock")):
-        if what.startswith(beginning):
-            return criterion
-    return what.replace(" ", "_")
+    return "outputs" if what.startswith("wrong") else what.replace(" ", "_")
