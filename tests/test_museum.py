@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from museum.workshop import (
     MUSEUM,
     REPOSITORY,
-    TWINS,
+    TWIN,
     Piece,
     by_own_class,
     catalogue,
@@ -20,16 +21,21 @@ from museum.workshop import (
     judge,
     make,
     time,
+    twins,
     workshop,
 )
 
+from kernelproof import build, gpu
+from kernelproof.ladder.climb import RUNGS
 from kernelproof.records import BenchRecord, BuildRecord, TestRecord
 
 CATALOGUE = catalogue()
 PIECES = CATALOGUE.pieces
-WORKERS = 2
-TWIN_KEYS = ("attention/good", "attention/good_online", "attention/good_python", "rmsnorm/good", "qkt/good")
-TWIN_KEYS += ("quantised_attention/good",)
+WORKERS = {"cpu": 2, "cuda": 8}
+TWINS = twins()
+OPERATORS_ON_GPU = ("attention", "rmsnorm", "quantised_attention")
+PRESENT, WHY = gpu.available()
+ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not PRESENT, reason=f"needs a GPU: {WHY}")]
 
 
 @dataclass
@@ -45,49 +51,117 @@ class Found:
         return caught_by(self.tests[key], self.timed.get(key.partition("/")[0]))
 
 
+def museum(device: str, folder: Path) -> Found:
+    """Everything of a device, built and judged."""
+    project = workshop(folder, PIECES.values(), device)
+    builds, tests = make(project, WORKERS[device]), judge(project, WORKERS[device], PIECES.values())
+    return Found(builds, tests, time(project, PIECES.values(), device))
+
+
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    project = workshop(tmp_path_factory.mktemp("museum"), PIECES.values())
-    builds, tests = make(project, WORKERS), judge(project, WORKERS)
-    return Found(builds, tests, time(project, PIECES.values()))
+def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return museum("cpu", tmp_path_factory.mktemp("museum"))
 
 
-def listed() -> list[object]:
+@pytest.fixture(scope="module")
+def on_gpu(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return museum("cuda", tmp_path_factory.mktemp("museum"))
+
+
+def listed(device: str) -> list[object]:
     """The pieces; one that is not caught by its own class yet is expected to fail, and to say so when it is."""
     return [
         pytest.param(
-            piece, id=key, marks=[pytest.mark.xfail(strict=True, reason=piece.pending)] if piece.pending else []
+            piece,
+            id=key,
+            marks=[pytest.mark.xfail(strict=True, reason=piece.pending)] if piece.pending else [],
         )
         for key, piece in PIECES.items()
+        if piece.device == device
     ]
 
 
-@pytest.mark.parametrize("piece", listed())
-def test_it_is_caught_by_its_own_class(found: Found, piece: Piece) -> None:
+def twins_of(device: str) -> list[object]:
+    return [pytest.param(key, id=key) for key, runs_on in TWINS.items() if runs_on == device]
+
+
+def is_caught(found: Found, piece: Piece) -> None:
     assert found.builds[piece.key].status == "ok", found.builds[piece.key].compiler_message
     checks = found.caught(piece.key)
     assert by_own_class(piece, checks), f"{found.tests[piece.key].verdict}: {checks}"
     assert re.search(piece.says, "\n".join(checks.values())), checks
 
 
-@pytest.mark.parametrize("key", TWIN_KEYS)
-def test_the_honest_twin_is_correct(found: Found, key: str) -> None:
+def is_correct(found: Found, key: str) -> None:
     record = found.tests[key]
     assert (record.verdict, record.reason, found.caught(key)) == ("correct", None, {})
 
 
-def test_every_operator_has_its_twins(found: Found) -> None:
-    assert set(found.tests) == set(PIECES) | set(TWIN_KEYS)
+@pytest.mark.parametrize("piece", listed("cpu"))
+def test_it_is_caught_by_its_own_class(on_cpu: Found, piece: Piece) -> None:
+    is_caught(on_cpu, piece)
+
+
+@pytest.mark.parametrize("key", twins_of("cpu"))
+def test_the_honest_twin_is_correct(on_cpu: Found, key: str) -> None:
+    is_correct(on_cpu, key)
+
+
+class TestOnGpu:
+    """The same with a GPU, where the pieces are kernels for one."""
+
+    pytestmark = ON_GPU
+
+    @pytest.mark.parametrize("piece", listed("cuda"))
+    def test_it_is_caught_by_its_own_class(self, on_gpu: Found, piece: Piece) -> None:
+        is_caught(on_gpu, piece)
+
+    @pytest.mark.parametrize("key", twins_of("cuda"))
+    def test_the_honest_twin_is_correct(self, on_gpu: Found, key: str) -> None:
+        is_correct(on_gpu, key)
+
+
+def test_pieces_for_a_gpu_compile(tmp_path: Path) -> None:
+    """A twin and a piece of each operator, for both architectures: all of them take minutes (`museum.py --compile`)."""
+    chosen = [[p for p in PIECES.values() if p.operator == o and p.suffix == ".cu"][:1] for o in OPERATORS_ON_GPU]
+    project = workshop(tmp_path, itertools.chain(*chosen), "cuda", archs=["sm_89", "sm_90a"])
+    wanted = {piece.key for pieces in chosen for piece in pieces} | {f"{o}/{TWIN['cuda']}" for o in OPERATORS_ON_GPU}
+    for key in sorted(wanted):
+        operator, name = key.split("/")
+        record = build.run(project, operator, name, project.record("build", operator, name))
+        if record.status == "not_run":
+            pytest.skip(f"no CUDA compiler: {record.reason}")
+        assert record.status == "ok", f"{key}: {record.compiler_message}"
+        assert {cubin.arch for cubin in record.cubins} == {"sm_89", "sm_90a"}
+
+
+def test_every_operator_has_its_twins(on_cpu: Found) -> None:
+    of_device = {key for key, piece in PIECES.items() if piece.device == "cpu"}
+    assert set(on_cpu.tests) == of_device | {key for key, device in TWINS.items() if device == "cpu"}
 
 
 def test_every_source_is_in_the_list_and_says_what_is_wrong() -> None:
-    sources = {p for p in MUSEUM.glob("*/*") if p.suffix in {".cc", ".py", ".cu"} and p.stem not in TWINS}
+    twin_names = {key.partition("/")[2] for key in TWINS}
+    sources = {p for p in MUSEUM.glob("*/*") if p.suffix in {".cc", ".py", ".cu"} and p.stem not in twin_names}
     assert sources == {piece.source for piece in PIECES.values()}
     assert not [piece.key for piece in PIECES.values() if len(piece.wrong.split()) < 3]
 
 
-def test_every_class_has_a_piece() -> None:
-    assert {piece.kind for piece in PIECES.values()} == set(CATALOGUE.classes)
+def test_every_class_has_a_piece_on_each_device() -> None:
+    for device in WORKERS:
+        assert {piece.kind for piece in PIECES.values() if piece.device == device} == set(CATALOGUE.classes)
+
+
+def test_origins_that_a_gpu_can_repeat_are_repeated_there() -> None:
+    repeated = {piece.origin for piece in PIECES.values() if piece.device == "cuda"} - {""}
+    assert repeated == set(CATALOGUE.origin) - set(CATALOGUE.elsewhere)
+
+
+def test_checks_are_named_as_stages_name_them() -> None:
+    rungs = {*RUNGS, "sanitizer", "bench"}
+    for piece in PIECES.values():
+        for check in piece.check:
+            assert check.partition("/")[0] in rungs or check in {"late", "error"}, piece.key
 
 
 def test_every_failure_of_the_origin_is_repeated() -> None:

@@ -8,6 +8,6 @@ def run(q, k, v, scale, causal):
     k, v = (t.double().repeat_interleave(group, dim=1) for t in (k, v))
     scores = scale * q.double() @ k.mT
     rows, keys = scores.shape[-2:]
-    hidden = torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows).logical_not() & causal
+    hidden = torch.ones(rows, keys, dtype=torch.bool, device=q.device).tril(keys - rows).logical_not() & causal
     weights = torch.softmax(scores.masked_fill(hidden, -torch.inf), -1)
     return (weights.masked_fill(hidden, 0.0).nan_to_num() @ v).to(q.dtype)

@@ -1,0 +1,4 @@
+// No fault: what the CUDA pieces are wrong copies of.
+#include "quantised_attention.cuh"
+
+MUSEUM_LAUNCH(Steps)
