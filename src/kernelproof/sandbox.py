@@ -224,7 +224,7 @@ def _rules(plan: Plan) -> Iterator[tuple[str, int]]:
     if plan.cuda:
         devices += [path for pattern in CUDA_DEVICE_FILES for path in glob.glob(pattern)]
         yield from ((path, READ) for path in CUDA_PROC_FOLDERS)
-        yield THREADS_OF_ITSELF, WRITE_FILE
+        yield THREADS_OF_ITSELF, WRITE_FILE | TRUNCATE
     for path in devices:
         yield path, READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
     yield plan.scratch, (ALL_OF_ABI_1 | REFER | TRUNCATE) & ~(MAKE_CHAR | MAKE_BLOCK)
@@ -375,10 +375,14 @@ def filter_program(machine: str, landlock_abi: int, pid: int, cuda: bool = False
     absent = ["clone3"] + (["openat2"] if landlock_abi < 3 else [])  # their flags are out of sight; the C library copes
     refused = REFUSED
     if cuda:
-        refused = [name for name in REFUSED if name != "socket"] + ["connect"]
-        # Neither kind sends anything before it is connected.
+        refused = [name for name in REFUSED if name != "socket"]
+        # Neither kind sends anything before it is connected. The driver looks for the socket of a service (MPS) and goes
+        # on where there is none.
         program += _if_argument(numbers(["socket"]), 0, 0xFFFFFFFF, socket.AF_UNIX, refuse)
         program += _if_argument(numbers(["socket"]), 1, SOCKET_KINDS, socket.SOCK_STREAM, refuse)
+        program += [
+            step for number in numbers(["connect"]) for step in ((JUMP_EQUAL, 0, 1, number), _answer(errno.ENOENT))
+        ]
     for names, answer in [(refused, refuse), (IGNORED, _answer(0)), (absent, _answer(errno.ENOSYS))]:
         for number in numbers(names):
             program += [(JUMP_EQUAL, 0, 1, number), answer]
@@ -473,13 +477,13 @@ def _attempts(plan: Plan) -> dict[str, list[Callable[[], object]]]:
         "tracing processes": [lambda: _answered("ptrace", -1, 0, 0, 0, expected=errno.EPERM)],
         "signals to other processes": [*(lambda pid=pid: os.kill(pid, 0) for pid in others)],
         "limits of other processes": [*(lambda pid=pid: resource.prlimit(pid, resource.RLIMIT_CORE) for pid in others)],
-        "TCP connections": [lambda: _connects(socket.AF_INET, ("127.0.0.1", 9))],
+        "TCP connections": [_connects],
         "sockets": [
             lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).close(),
             lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM).close(),
             lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW).close(),
             lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).close(),
-            lambda: _connects(socket.AF_UNIX, f"{beside}.socket"),
+            lambda: _connects_locally(os.path.join(plan.scratch, ".probe")),
         ],
         "leaving its process group": [lambda: _answered("setpgid", 0, -1, expected=errno.EPERM)],
         "memory that outlives it": [
@@ -537,13 +541,23 @@ def _answered(name: str, *arguments: int, expected: int) -> None:
             raise PermissionError(expected, os.strerror(expected))
 
 
-def _connects(family: int, address: str | tuple[str, int]) -> None:
-    with socket.socket(family) as connection:
+def _connects() -> None:
+    with socket.socket() as connection:
         connection.settimeout(1)
         try:
-            connection.connect(address)
-        except (ConnectionRefusedError, FileNotFoundError):
+            connection.connect(("127.0.0.1", 9))
+        except ConnectionRefusedError:
             return  # by nobody listening there: it went out
+
+
+def _connects_locally(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as connection:
+        listening.bind(path)
+        try:
+            listening.listen()
+            connection.connect(path)
+        finally:
+            os.unlink(path)
 
 
 def _has_capabilities() -> None:
