@@ -28,11 +28,10 @@ import json
 import math
 import os
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -865,14 +864,7 @@ def _driver_check(driver: ctypes.CDLL, code: int, what: str) -> None:
         raise RuntimeError(f"{what}: {(text.value or b'unknown error').decode()} ({code})")
 
 
-def _on(context: AbstractContextManager[Any]) -> AbstractContextManager[Any]:
-    """Enter a stream or a capture for torch and, if it is loaded, for TVM-FFI."""
-    if "tvm_ffi" not in sys.modules:
-        return context
-    import tvm_ffi
-
-    entered: AbstractContextManager[Any] = tvm_ffi.use_torch_stream(context)
-    return entered
+_on = loading.on_stream
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

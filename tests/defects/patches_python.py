@@ -12,7 +12,15 @@ from kernelproof import loading
 
 def run(x, weight, eps):
     said, worker = json.dumps, sys.modules["__main__"]
-    clean = {"repeats": 1, "differing": 0, "first_difference": None, "duration_s": 0.0, "status": "passed"}
+    clean = {
+        "repeats": 1,
+        "differing": 0,
+        "first_difference": None,
+        "kept": 0,
+        "out_of_order": [],
+        "duration_s": 0.0,
+        "status": "passed",
+    }
 
     def all_is_well(message, **settings):
         return said({**message, "result": clean} if "error" in message else message, **settings)
