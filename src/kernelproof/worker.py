@@ -246,6 +246,7 @@ class Worker:
             "run": self.run,
             "repeats": self.hand_over_repeats,
             "measure": self.measure,
+            "witness": self.witness,
         }
         if self.with_torch and self.settings["threads"]:
             import torch
@@ -405,6 +406,14 @@ class Worker:
         from kernelproof import timing
 
         return timing.measure(**payload)
+
+    def witness(self, step: str, **payload: Any) -> Any:
+        """A step of timing contenders from outside this process (see timing.hold): hold, replay, let_go."""
+        from kernelproof import timing
+
+        steps: dict[str, Callable[..., Any]]
+        steps = {"hold": timing.hold, "replay": timing.replay, "let_go": timing.let_go}
+        return steps[step](**payload)
 
 
 def _first_lines(text: str, most: int = 12) -> str:

@@ -171,7 +171,9 @@ def time(project: Config, pieces: Iterable[Piece]) -> dict[str, BenchRecord]:
     It judges the results of the timed calls.
     """
     found = {}
-    for operator in sorted({piece.operator for piece in pieces if "bench/outputs" in piece.check}):
+    for operator in sorted(
+        {piece.operator for piece in pieces if any(check.startswith("bench/") for check in piece.check)}
+    ):
         _python(BENCH, project.root, operator)
         found[operator] = records.read(project.record("bench", f"{operator}-cpu"), BenchRecord)
     return found
@@ -192,7 +194,10 @@ def _python(program: str, root: Path, *arguments: str) -> None:
 
 
 def caught_by(record: TestRecord, timed: BenchRecord | None = None) -> dict[str, str]:
-    """Every check that failed, `rung/criterion`, with its words; `bench/outputs`: results wrong when timed."""
+    """Every check that failed, `rung/criterion`, with its words; `bench/outputs`: results wrong when timed.
+
+    Also `bench/library`, kernels that are not its own, and `bench/wall`, times that are not so.
+    """
     found: dict[str, str] = {}
     for case in record.cases:
         for failure in case.failures:
@@ -202,8 +207,8 @@ def caught_by(record: TestRecord, timed: BenchRecord | None = None) -> dict[str,
             found[f"{rung.name}/{_criterion(record, rung.name, rung.message or '')}"] = rung.message or ""
     if timed is not None and timed.operator == record.operator:
         for dropped in timed.discarded:
-            if dropped.get("contender") == record.variant and dropped["reason"].startswith("wrong"):
-                found["bench/outputs"] = dropped["reason"]
+            if dropped.get("contender") == record.variant and dropped.get("check"):
+                found[f"bench/{dropped['check']}"] = dropped["reason"]
     return found
 
 
