@@ -8,6 +8,7 @@ dropped by name and the others go on.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -263,6 +264,7 @@ class Measured:
     rotation: dict[str, dict[str, Any]] = field(default_factory=dict)
     dropped: list[dict[str, Any]] = field(default_factory=list)
     notes: list[dict[str, Any]] = field(default_factory=list)
+    seen_us: dict[tuple[str, str], float] = field(default_factory=dict)  # µs a call by our clock; contender, case
     escapes: list[tuple[str, Arena, str]] = field(default_factory=list)
     measuring_s: float = 0.0
 
@@ -292,10 +294,11 @@ class Measurement:
         self.epoch = time.time()
 
     def run(self) -> Measured:
-        """On a GPU first a process that only looks which kernels run; then the processes that measure."""
+        """First a process that looks which kernels run (GPU), one that our clock looks at; then those that measure."""
         if self.device == "cuda":
             self.process("trace", 0)
             self.judge_kernels()
+        self.process("outside", 0)
         for index in range(self.settings.processes):
             _say(f"process {index + 1} of {self.settings.processes}")
             self.process("time", index)
@@ -310,9 +313,10 @@ class Measurement:
             for arena in order:
                 while names := self.taking_part(arena):
                     try:
-                        self.request(worker, arena, names, action, index, seed)
-                        if action == "time" and index == 0:
+                        if action == "outside":
                             self.look_from_outside(worker, arena, seed)
+                        else:
+                            self.request(worker, arena, names, action, index, seed)
                         if arena is order[-1]:
                             worker.close()
                             self.host.check()
@@ -389,65 +393,76 @@ class Measurement:
         self.found.notes.append({"contender": name, "case": case, "outcome": outcome, "message": message})
 
     def look_from_outside(self, worker: Worker, arena: Arena, seed: int) -> None:
-        """Time every variant of a case by our own clock too: is what it says so, also for values it has not seen?
+        """Time every variant of a case by our own clock: is what it says so, also for values it has not seen?
+
+        A clock that a contender patched is everybody's in its process: who seems to lie is asked again, alone.
+        """
+        for name in [n for n in arena.names if self.entrants[n].variant.role == "variant"]:
+            started = time.monotonic()
+            if self.seen_from_outside(worker, arena, name, seed):
+                alone = self.spawn()
+                try:
+                    escape = self.seen_from_outside(alone, arena, name, seed)
+                finally:
+                    alone.close()
+                if escape and escape.false_clock:
+                    self.drop(name, None, escape.reason, "wall")
+                elif escape:
+                    self.found.escapes.append((name, arena, escape.reason))
+            self.found.measuring_s += time.monotonic() - started
+
+    def seen_from_outside(self, worker: Worker, arena: Arena, name: str, seed: int) -> Escape | None:
+        """Hold a contender's own account of its time in a case, and its time on unseen values, against our clock.
 
         Raises WorkerError like every request; the journal names who is held.
         """
-        for name in [n for n in arena.names if self.entrants[n].variant.role == "variant"]:
-            if self.slow[name, arena.id]:
-                continue
-            started = time.monotonic()
-            limit_s = REQUEST_BASE_S + REQUEST_FACTOR * self.settings.max_seconds
-            held = worker.request(
-                "witness",
-                timeout_s=limit_s,
-                step="hold",
-                contenders=[self.entrants[name].candidate],
-                cases=[{**arena.payload, "contenders": [name]}],
-                plan=self.plan("time", seed),
-            )
-            for outcome in held["outcomes"]:
-                self.take(arena, outcome, 0)
-            if name in held["calls"]:
-                outside = Outside(worker, name, held["calls"][name])
-                self.judge_outside(arena, name, outside)
-            worker.request("witness", timeout_s=limit_s, step="let_go")
-            self.found.measuring_s += time.monotonic() - started
-
-    def judge_outside(self, arena: Arena, name: str, outside: Outside) -> None:
-        """Hold a contender's own account of its time, and the same for unseen values, against our clock."""
-        said_us = self.samples_of(name, arena.id) if self.device == "cuda" else []
-        apart, seen_us, own_us = outside.least_apart("timed", None)
-        words = f"seen from outside a call takes {seen_us:.4g} µs"
-        reason = ""
+        limit_s = REQUEST_BASE_S + REQUEST_FACTOR * self.settings.max_seconds
+        cases = [{**arena.payload, "contenders": [name]}]
+        contenders, plan = [self.entrants[name].candidate], self.plan("time", seed)
+        ask = functools.partial(worker.request, "witness", timeout_s=limit_s)
+        held = ask(step="hold", contenders=contenders, cases=cases, plan=plan)
+        if name not in held["calls"]:  # too slow, or it failed, which the processes that measure will say
+            return None
+        outside = Outside(worker, name, held["calls"][name])
+        apart, seen_us, own_us = outside.least_apart("timed")
+        words = f"seen from outside a call takes {seen_us:.4g} µs, by the clock of its own process {own_us:.4g} µs"
+        self.found.seen_us[name, arena.id] = seen_us
         if apart > OUTSIDE_LIMIT:
-            reason = f"{words}, by the clock of its own process {own_us:.4g} µs"
-        elif said_us and seen_us > OUTSIDE_LIMIT_OF_SAMPLES * max(said_us):
-            reason = f"{words}; when it was timed, its process said at most {max(said_us):.4g} µs"
-        elif apart > OUTSIDE_AGREES:
-            self.note(name, arena.id, OUTSIDE_DISAGREES, f"{words}, by its own process's clock {own_us:.4g} µs")
-        if not reason:
-            apart, new_us, same_us = outside.least_apart("new", "same")
-            if apart > OUTSIDE_LIMIT:
-                reason = (
-                    f"a call on values that it has not seen takes {new_us:.4g} µs, on those of the call before "
-                    f"{same_us:.4g} µs: results are remembered"
-                )
-        if reason:
-            self.found.escapes.append((name, arena, f"times escape: {reason}"))
+            return Escape(f"times escape: {words}", false_clock=True)
+        if apart > OUTSIDE_AGREES:
+            self.note(name, arena.id, OUTSIDE_DISAGREES, words)
+        apart, new_us, same_us = outside.least_apart("new", "same")
+        ask(step="let_go")
+        if apart <= OUTSIDE_LIMIT:
+            return None
+        return Escape(
+            f"times escape: a call on values that it has not seen takes {new_us:.4g} µs, on those of the call before "
+            f"{same_us:.4g} µs: results are remembered"
+        )
 
     def drop_escaped(self) -> None:
         """Take those out whose times are not what they seem: after their results were judged, for wrong is worse."""
+        said_us = self.largest_samples() if self.device == "cuda" else {}
+        for (name, case), seen_us in self.found.seen_us.items():
+            if seen_us > OUTSIDE_LIMIT_OF_SAMPLES * said_us.get((name, case), math.inf):
+                reason = (
+                    f"times escape: seen from outside a call takes {seen_us:.4g} µs; when it was timed, its process "
+                    f"said at most {said_us[name, case]:.4g} µs"
+                )
+                arena = next(arena for arena in self.arenas if arena.id == case)
+                self.found.escapes.append((name, arena, reason))
         for name, arena, reason in self.found.escapes:
             if name in arena.names:
                 self.drop(name, arena, reason, "wall")
 
-    def samples_of(self, name: str, case: str) -> list[float]:
-        """The samples of the primary method so far, in µs, in the mode that is looked at from outside."""
-        columns, mode = self.found.samples, self.settings.modes[0]
-        wanted = (name, case, mode, PRIMARY[self.device])
-        rows = zip(*(columns[n] for n in ("contender", "case", "mode", "method", "time_us")), strict=True)
-        return [time_us for *what, time_us in rows if tuple(what) == wanted]
+    def largest_samples(self) -> dict[tuple[str, str], float]:
+        """The largest sample of the primary method, in µs, by contender and case, in the mode that we looked at."""
+        columns, found = self.found.samples, dict[tuple[str, str], float]()
+        names = ("contender", "case", "mode", "method", "time_us")
+        for name, case, mode, method, time_us in zip(*(columns[n] for n in names), strict=True):
+            if (mode, method) == (self.settings.modes[0], PRIMARY[self.device]):
+                found[name, case] = max(time_us, found.get((name, case), 0.0))
+        return found
 
     def plan(self, action: str, seed: int) -> dict[str, Any]:
         """What a process is told of how to measure (timing.Plan)."""
@@ -534,6 +549,14 @@ class Measurement:
             self.entrants[name].contender.outcome = f"dropped: {reason}"
 
 
+@dataclass(frozen=True)
+class Escape:
+    """Why a contender's time is not what it seems; whether it is the clock of its process that cannot be trusted."""
+
+    reason: str
+    false_clock: bool = False
+
+
 class Outside:
     """A contender that a worker holds (timing.hold), timed by the supervisor's clock.
 
@@ -563,7 +586,7 @@ class Outside:
         calls = self.calls[kind] * few * (OUTSIDE_LONGER - 1)
         return (long[0] - short[0]) / calls, (long[1] - short[1]) / calls
 
-    def least_apart(self, kind: str, other: str | None) -> tuple[float, float, float]:
+    def least_apart(self, kind: str, other: str | None = None) -> tuple[float, float, float]:
         """How many times as long calls of one kind take as those of another, or as its own clock says; both, in µs.
 
         Of the rounds the one in which that is least: what the machine does besides may lengthen either, but not the

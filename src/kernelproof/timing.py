@@ -998,7 +998,7 @@ def hold(
 
 
 def replay(contender: str, kind: str, times: int) -> dict[str, Any]:
-    """Replay so many times, until all of it is done. own_us: of `timed` ones, what the clock of samples says it took."""
+    """Replay so many times, until all of it is done. own_us: of `timed` ones, what the samples' clock says it took."""
     return {"own_us": _HELD[contender].replays[kind][0](times)}
 
 
