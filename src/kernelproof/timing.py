@@ -993,6 +993,7 @@ def hold(
                 continue
             timed = (runner.repeat, runner.visit().calls)
             _HELD[name] = _Held(runner, {"timed": timed, "same": runner.touched(0), "new": runner.touched(1)})
+    os.close(session.journal)
     calls = {name: {kind: count for kind, (_, count) in held.replays.items()} for name, held in _HELD.items()}
     return {"calls": calls, "outcomes": session.found.outcomes}
 
