@@ -21,6 +21,7 @@ NEEDS_TENSORS = {
     "images",
     "loading",
     "sanitizing",
+    "ordering",
     "timing",
     "worker",
     "baselines",

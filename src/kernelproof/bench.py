@@ -8,6 +8,7 @@ dropped by name and the others go on.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import records, repository
+from kernelproof import records, repository, traces
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import (
@@ -67,12 +68,24 @@ REQUEST_FACTOR = 6.0
 # kernel, falls on everybody in a block alike, and is flagged instead.
 DISCARDED_STATES = {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
 POWER_CAP = "sw_power_cap"
+# Flags of a time: other kernels ran in the timed graph than in a call outside; our clock says another time.
+OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED = "other_kernels_when_timed", "disagrees_outside_clock", "not_traced"
+NOTED = (OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED)
 WHEN = {
     "timed": "when timed",
     "poisoned": "after its output was poisoned",
     "fresh": "for new values in the same memory",
 }
 DISAGREE_SHARE, DISAGREE_US = 0.03, 0.1
+# From outside, by the supervisor's clock: so much at least, then so many times as much; the slope is a call's time.
+OUTSIDE_US, OUTSIDE_LONGER = 5000.0, 3
+OUTSIDE_REPLAYS = 1000
+OUTSIDE_ROUNDS = 5  # the first in which the clocks agree ends it
+OUTSIDE_AGREES = 1.1
+OUTSIDE_LIMIT = 1.25  # in every round by more: what a contender says of its time is not so
+# A GPU's samples of the process itself count too: other programs do not change them, and clocks fall by less than this.
+OUTSIDE_LIMIT_OF_SAMPLES = 1.5
+OUTSIDE_WAIT_S = 60.0
 HOST_BOUND = 1.5  # eager latency this many times the device's time: the caller waits for the host
 
 Key = tuple[str, str, str, str]  # contender, case, mode, method
@@ -107,6 +120,7 @@ class Entrant:
     variant: VariantConfig
     contender: Contender
     candidate: dict[str, Any]
+    own: set[str] | None = None  # the names of its build's kernels (traces.own_kernels)
 
     @property
     def name(self) -> str:
@@ -121,6 +135,7 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
     """What the test and build records say of a contender; without records it does not take part."""
     contender = Contender(variant.name, variant.role, variant.abi, records.NOT_RUN, False, TIMED)
     library: Path | None = None
+    own: set[str] | None = None
     try:
         test = records.read(config.record("test", variant.operator, variant.name), TestRecord)
         contender.verdict, contender.correct = test.verdict, test.verdict == "correct"
@@ -128,6 +143,7 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
             contender.outcome = f"not benchmarked: {test.verdict.replace('_', ' ')}"
         elif variant.abi != "python":
             library = _library(config, variant)
+            own = traces.own_kernels(records.read(config.record("build", variant.operator, variant.name), BuildRecord))
     except RecordError as error:
         contender.correct, contender.outcome = False, f"not benchmarked: {error.message}"
     candidate = {
@@ -139,7 +155,7 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
         "library": None if library is None else str(library),
         "root": str(config.root.resolve()),
     }
-    return Entrant(variant, contender, candidate)
+    return Entrant(variant, contender, candidate, own)
 
 
 def _library(config: Config, variant: VariantConfig) -> Path:
@@ -244,9 +260,12 @@ class Measured:
     samples: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
     outputs: dict[Output, dict[str, Any]] = field(default_factory=dict)
     kernels: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
+    eager_kernels: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     rotation: dict[str, dict[str, Any]] = field(default_factory=dict)
     dropped: list[dict[str, Any]] = field(default_factory=list)
     notes: list[dict[str, Any]] = field(default_factory=list)
+    seen_us: dict[tuple[str, str], float] = field(default_factory=dict)  # µs a call by our clock; contender, case
+    escapes: list[tuple[str, Arena, str]] = field(default_factory=list)
     measuring_s: float = 0.0
 
 
@@ -275,9 +294,11 @@ class Measurement:
         self.epoch = time.time()
 
     def run(self) -> Measured:
-        """On a GPU first a process that only looks which kernels run; then the processes that measure."""
+        """First a process that looks which kernels run (GPU), one that our clock looks at; then those that measure."""
         if self.device == "cuda":
             self.process("trace", 0)
+            self.judge_kernels()
+        self.process("outside", 0)
         for index in range(self.settings.processes):
             _say(f"process {index + 1} of {self.settings.processes}")
             self.process("time", index)
@@ -292,7 +313,10 @@ class Measurement:
             for arena in order:
                 while names := self.taking_part(arena):
                     try:
-                        self.request(worker, arena, names, action, index, seed)
+                        if action == "outside":
+                            self.look_from_outside(worker, arena, seed)
+                        else:
+                            self.request(worker, arena, names, action, index, seed)
                         if arena is order[-1]:
                             worker.close()
                             self.host.check()
@@ -345,9 +369,104 @@ class Measurement:
         arena.seconds += elapsed_s
         self.keep(arena, reply, index)
 
-    def ask(self, worker: Any, arena: Arena, names: list[str], action: str, index: int, seed: int) -> Mapping[str, Any]:
-        """A process's answer for one case."""
-        plan = {
+    def judge_kernels(self) -> None:
+        """Drop a variant in whose calls kernels ran that are neither its build's nor declared, before it is timed."""
+        for name, by_case in self.found.kernels.items():
+            entrant = self.entrants[name]
+            for case, kernels in by_case.items():
+                eager = self.found.eager_kernels.get(name, {}).get(case, [])
+                names = traces.names_of(kernels)
+                found = traces.sort_kernels(dict.fromkeys([*names, *eager]), entrant.own, entrant.variant.calls)
+                if entrant.variant.role != "variant":
+                    continue
+                for kernel in kernels:
+                    kernel["origin"] = found.origin[kernel["name"]]
+                if found.fault and entrant.contender.correct:
+                    entrant.contender.correct = False
+                    self.drop(name, None, f"wrong: {found.fault} (in {case})", "library")
+                elif eager and (other := traces.other_names(names, eager)):
+                    message = f"not in both: {'; '.join(map(traces.short, other))}"
+                    self.note(name, case, OTHER_PATH, message)
+
+    def note(self, name: str, case: str, outcome: str, message: str) -> None:
+        """Keep what flags a contender's times in a case (Summary.flags)."""
+        self.found.notes.append({"contender": name, "case": case, "outcome": outcome, "message": message})
+
+    def look_from_outside(self, worker: Worker, arena: Arena, seed: int) -> None:
+        """Time every variant of a case by our own clock: is what it says so, also for values it has not seen?
+
+        A clock that a contender patched is everybody's in its process: who seems to lie is asked again, alone.
+        """
+        for name in [n for n in arena.names if self.entrants[n].variant.role == "variant"]:
+            started = time.monotonic()
+            if self.seen_from_outside(worker, arena, name, seed):
+                alone = self.spawn()
+                try:
+                    escape = self.seen_from_outside(alone, arena, name, seed)
+                finally:
+                    alone.close()
+                if escape and escape.false_clock:
+                    self.drop(name, None, escape.reason, "wall")
+                elif escape:
+                    self.found.escapes.append((name, arena, escape.reason))
+            self.found.measuring_s += time.monotonic() - started
+
+    def seen_from_outside(self, worker: Worker, arena: Arena, name: str, seed: int) -> Escape | None:
+        """Hold a contender's own account of its time in a case, and its time on unseen values, against our clock.
+
+        Raises WorkerError like every request; the journal names who is held.
+        """
+        limit_s = REQUEST_BASE_S + REQUEST_FACTOR * self.settings.max_seconds
+        cases = [{**arena.payload, "contenders": [name]}]
+        contenders, plan = [self.entrants[name].candidate], self.plan("time", seed)
+        ask = functools.partial(worker.request, "witness", timeout_s=limit_s)
+        held = ask(step="hold", contenders=contenders, cases=cases, plan=plan)
+        if name not in held["calls"]:  # too slow, or it failed, which the processes that measure will say
+            return None
+        outside = Outside(worker, name, held["calls"][name])
+        apart, seen_us, own_us = outside.least_apart("timed")
+        words = f"seen from outside a call takes {seen_us:.4g} µs, by the clock of its own process {own_us:.4g} µs"
+        self.found.seen_us[name, arena.id] = seen_us
+        if apart > OUTSIDE_LIMIT:
+            return Escape(f"times escape: {words}", false_clock=True)
+        if apart > OUTSIDE_AGREES:
+            self.note(name, arena.id, OUTSIDE_DISAGREES, words)
+        apart, new_us, same_us = outside.least_apart("new", "same")
+        ask(step="let_go")
+        if apart <= OUTSIDE_LIMIT:
+            return None
+        return Escape(
+            f"times escape: a call on values that it has not seen takes {new_us:.4g} µs, on those of the call before "
+            f"{same_us:.4g} µs: results are remembered"
+        )
+
+    def drop_escaped(self) -> None:
+        """Take those out whose times are not what they seem: after their results were judged, for wrong is worse."""
+        said_us = self.largest_samples() if self.device == "cuda" else {}
+        for (name, case), seen_us in self.found.seen_us.items():
+            if seen_us > OUTSIDE_LIMIT_OF_SAMPLES * said_us.get((name, case), math.inf):
+                reason = (
+                    f"times escape: seen from outside a call takes {seen_us:.4g} µs; when it was timed, its process "
+                    f"said at most {said_us[name, case]:.4g} µs"
+                )
+                arena = next(arena for arena in self.arenas if arena.id == case)
+                self.found.escapes.append((name, arena, reason))
+        for name, arena, reason in self.found.escapes:
+            if name in arena.names:
+                self.drop(name, arena, reason, "wall")
+
+    def largest_samples(self) -> dict[tuple[str, str], float]:
+        """The largest sample of the primary method, in µs, by contender and case, in the mode that we looked at."""
+        columns, found = self.found.samples, dict[tuple[str, str], float]()
+        names = ("contender", "case", "mode", "method", "time_us")
+        for name, case, mode, method, time_us in zip(*(columns[n] for n in names), strict=True):
+            if (mode, method) == (self.settings.modes[0], PRIMARY[self.device]):
+                found[name, case] = max(time_us, found.get((name, case), 0.0))
+        return found
+
+    def plan(self, action: str, seed: int) -> dict[str, Any]:
+        """What a process is told of how to measure (timing.Plan)."""
+        return {
             "action": action,
             "device": self.device,
             "modes": self.settings.modes,
@@ -360,13 +479,16 @@ class Measurement:
             "journal": str(self.scratch / JOURNAL),
             "launches": self.found.kernels,
         }
+
+    def ask(self, worker: Any, arena: Arena, names: list[str], action: str, index: int, seed: int) -> Mapping[str, Any]:
+        """A process's answer for one case."""
         reply: Mapping[str, Any] = worker.request(
             "measure",
             timeout_s=REQUEST_BASE_S + REQUEST_FACTOR * self.settings.max_seconds * len(names),
             room_bytes=self.kept_bytes() + ROOM_FACTOR * len(names) * arena.calls[TIMED].output.nbytes,
             contenders=[self.entrants[name].candidate for name in names],
             cases=[{**arena.payload, "contenders": names}],
-            plan=plan,
+            plan=self.plan(action, seed),
         )
         return reply
 
@@ -382,6 +504,8 @@ class Measurement:
             self.found.samples[name] += values
         for name, by_case in reply["kernels"].items():
             self.found.kernels.setdefault(name, {}).update(by_case)
+        for name, cases in reply["eager_kernels"].items():
+            self.found.eager_kernels.setdefault(name, {}).update(cases)
         self.found.rotation.update(reply["rotation"])
         for output in reply["outputs"]:
             values = "fresh" if output["version"] == "fresh" else "timed"
@@ -410,15 +534,76 @@ class Measurement:
         what = {WorkerTimeout: "hung", WorkerReplyError: "failed"}.get(type(error), "crashed")
         self.drop(name, None, f"{what}: {error.message}")
 
-    def drop(self, name: str, arena: Arena | None, reason: str) -> None:
-        """Out of one case, or of all; its samples stay in the file and count for nothing."""
+    def drop(self, name: str, arena: Arena | None, reason: str, check: str = "") -> None:
+        """Out of one case, or of all; its samples stay in the file and count for nothing. `check`: which one it failed.
+
+        outputs: wrong results; library: kernels that are not its own; wall: times that are not so.
+        """
         _say(f"{name} is dropped{f' from {arena.id}' if arena else ''}: {reason.splitlines()[0]}")
-        self.found.dropped.append({"contender": name, "case": arena.id if arena else None, "reason": reason})
+        entry = {"contender": name, "case": arena.id if arena else None, "reason": reason}
+        self.found.dropped.append({**entry, "check": check} if check else entry)
         for other in [arena] if arena else self.arenas:
             if name in other.names:
                 other.names.remove(name)
         if not any(name in other.names for other in self.arenas):
             self.entrants[name].contender.outcome = f"dropped: {reason}"
+
+
+@dataclass(frozen=True)
+class Escape:
+    """Why a contender's time is not what it seems; whether it is the clock of its process that cannot be trusted."""
+
+    reason: str
+    false_clock: bool = False
+
+
+class Outside:
+    """A contender that a worker holds (timing.hold), timed by the supervisor's clock.
+
+    calls: of one replay of each kind. The process says them; one that says too many makes its own calls look cheap, and
+    one that does not make them hands over the outputs of none.
+    """
+
+    def __init__(self, worker: Worker, name: str, calls: Mapping[str, int]) -> None:
+        self.worker = worker
+        self.name = name
+        self.calls = {kind: max(1, int(count)) for kind, count in calls.items()}
+        self.times: dict[str, int] = {}
+
+    def replay_us(self, kind: str, times: int) -> tuple[float, float]:
+        """How long it takes until the answer to so many replays is there, and what that says it took."""
+        started = time.perf_counter_ns()
+        reply = self.ask("replay", kind=kind, times=times)
+        return (time.perf_counter_ns() - started) / 1000, float(reply["own_us"] or 0.0)
+
+    def slope_us(self, kind: str) -> tuple[float, float]:
+        """µs a call by our clock and by its own, without what a request costs once."""
+        if kind not in self.times:
+            each_us, _ = self.replay_us(kind, 1)
+            self.times[kind] = max(1, min(OUTSIDE_REPLAYS, math.ceil(OUTSIDE_US / max(1.0, each_us))))
+        few = self.times[kind]
+        short, long = (self.replay_us(kind, times) for times in (few, OUTSIDE_LONGER * few))
+        calls = self.calls[kind] * few * (OUTSIDE_LONGER - 1)
+        return (long[0] - short[0]) / calls, (long[1] - short[1]) / calls
+
+    def least_apart(self, kind: str, other: str | None = None) -> tuple[float, float, float]:
+        """How many times as long calls of one kind take as those of another, or as its own clock says; both, in µs.
+
+        Of the rounds the one in which that is least: what the machine does besides may lengthen either, but not the
+        same one in every round. Its own clock runs over the very calls that ours does.
+        """
+        found = []
+        for _ in range(OUTSIDE_ROUNDS):
+            seen_us, own_us = self.slope_us(kind)
+            other_us = own_us if other is None else self.slope_us(other)[0]
+            if seen_us > 0:
+                found.append((seen_us / other_us if other_us > 0 else math.inf, seen_us, other_us))
+            if found and found[-1][0] <= OUTSIDE_AGREES:
+                break
+        return min(found, default=(1.0, 0.0, 0.0))
+
+    def ask(self, step: str, **payload: Any) -> Any:
+        return self.worker.request("witness", timeout_s=OUTSIDE_WAIT_S, step=step, contender=self.name, **payload)
 
 
 def _read_journal(path: Path) -> tuple[str, str]:
@@ -458,6 +643,7 @@ def _measure_and_summarise(
             found = measurement.run()
             measured_s = time.monotonic() - started
         checked = _judge_outputs(config, measurement, operator)
+        measurement.drop_escaped()
     record.threads = threads if record.device == "cpu" else None
     record.cases = [arena.cost for arena in arenas]
     record.modes = list(config.bench.modes)
@@ -487,7 +673,7 @@ def _judge_outputs(config: Config, measurement: Measurement, operator: Operator)
             references[key] = operator.reference(call, precision, measurement.device)
         judged += 1
         if fault := _fault(config, arena.case, call, references[key], output, measurement.scratch):
-            measurement.drop(name, arena, f"wrong {WHEN[output['version']]} ({output['mode']}): {fault}")
+            measurement.drop(name, arena, f"wrong {WHEN[output['version']]} ({output['mode']}): {fault}", "outputs")
     return judged
 
 
@@ -632,6 +818,9 @@ class Summary:
             yield f"only_{row.processes}_of_{self.config.bench.processes}_processes"
         if any(n["outcome"] == "slow" and (n["contender"], n["case"]) == (contender, case) for n in self.found.notes):
             yield "one_call_a_process"
+        for note in self.found.notes:
+            if note["outcome"] in NOTED and (note["contender"], note["case"]) == (contender, case):
+                yield str(note["outcome"])
         if mode == "cold" and not self.found.rotation.get(case, {}).get(mode, {}).get("exceeds_cache", True):
             yield "rotation_within_cache"
         yield from self.disagreements(key, row, rows)

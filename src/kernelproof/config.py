@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +69,7 @@ class VariantConfig:
     limits: dict[str, list[int]] = field(default_factory=dict)
     gate: bool = False
     deterministic: bool = True
+    calls: list[str] = field(default_factory=list)  # whose kernels it may run beside its own (traces.FAMILIES)
 
     @property
     def key(self) -> str:
@@ -702,5 +704,13 @@ def _variant_faults(variant: dict[str, Any], operator: dict[str, Any]) -> Iterat
         yield f"abi {variant['abi']} needs at least one source file"
     if variant["abi"] == "tvm_ffi" and "binding" not in operator:
         yield "abi tvm_ffi needs the operator to name its binding"
+    for pattern in variant["calls"]:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            yield (
+                f"calls: {pattern!r} is no regular expression ({error}); allowed: cublas, cutlass, cudnn, torch, "
+                "memcpy, memset, or a regular expression that is searched for in a kernel's name"
+            )
     if variant["device"] == "cpu" and any(source.endswith(".cu") for source in variant["sources"]):
         yield "device cpu, but a source is CUDA (.cu); set device: cuda"

@@ -2,7 +2,7 @@
 
 An image is
 
-    guard band (BAND_BYTES) | payload | guard band (BAND_BYTES)
+    guard band (BAND_BYTES, a little more where the payload is shifted) | payload | guard band (BAND_BYTES)
 
 Around float inputs the bands hold NaNs, so that a read past the end shows in the result; around everything else random
 bits. The payload of an output is poison, fresh random bits for every call. Bytes that belong to no element (the gaps of
@@ -27,7 +27,7 @@ from kernelproof.loading import handed_over
 from kernelproof.operators import Call, dtype_name
 
 BAND_BYTES = 4096
-OUT_SUFFIX, DIFFERING_SUFFIX = ".out", ".differing"  # see worker.Worker.run
+OUT_SUFFIX, DIFFERING_SUFFIX, REPEATS_SUFFIX = ".out", ".differing", ".repeats"  # see worker.Worker.run
 
 # A quiet NaN is these bits set, whatever the others; by size and kind of the element.
 _QUIET_NAN: dict[torch.dtype, tuple[torch.dtype, int]] = {
@@ -47,15 +47,16 @@ class Image:
     path: Path
     tensor: torch.Tensor  # the argument's shape, strides and data type
     raw: torch.Tensor = field(repr=False)  # uint8, the whole image
+    offset: int = BAND_BYTES  # bytes to the first element
 
     @property
     def span_bytes(self) -> int:
         """Bytes from the first to the last element, both included."""
-        return len(self.raw) - 2 * BAND_BYTES
+        return len(self.raw) - self.offset - BAND_BYTES
 
     def elements(self, raw: torch.Tensor) -> torch.Tensor:
         """The tensor that lies in an image with this layout."""
-        payload = raw[BAND_BYTES : BAND_BYTES + self.span_bytes].view(self.tensor.dtype)
+        payload = raw[self.offset : self.offset + self.span_bytes].view(self.tensor.dtype)
         return payload.as_strided(self.tensor.shape, self.tensor.stride())
 
     def guard_mask(self) -> torch.Tensor | None:
@@ -81,7 +82,7 @@ class Layout:
         return {
             name: {
                 "image": str(self.images[name].path),
-                "offset": BAND_BYTES,
+                "offset": self.images[name].offset,
                 "dtype": dtype_name(value.dtype),
                 "shape": list(value.shape),
                 "strides": list(value.stride()),
@@ -111,14 +112,17 @@ class Returned:
     inputs_changed: list[str] = field(default_factory=list)
 
 
-def layout_images(call: Call, directory: Path, generator: torch.Generator | None = None) -> Layout:
+def layout_images(
+    call: Call, directory: Path, generator: torch.Generator | None = None, *, shifted: bool = False
+) -> Layout:
     """Write a call's tensors as images into a folder; without a generator the random bits are the system's.
 
+    shifted: every tensor begins one element behind the page on which it lies otherwise.
     The generator must not be the one that the inputs were drawn from: poison is fresh even when a case is repeated.
     """
     directory.mkdir(parents=True, exist_ok=True)
     images = {
-        name: _image(name, tensor, name in call.outputs, directory / f"{name}.img", generator)
+        name: _image(name, tensor, name in call.outputs, directory / f"{name}.img", generator, shifted)
         for name, tensor in call.tensors.items()
     }
     for image in images.values():
@@ -148,6 +152,29 @@ def read_back(layout: Layout, folder: Path, suffix: str = OUT_SUFFIX) -> Returne
     return Returned(output, layout.poison if suffix == OUT_SUFFIX else None, damage, changed)
 
 
+def unlike_first(layout: Layout, folder: Path, count: int) -> list[list[int]]:
+    """Which of so many repeats handed over are not bit for bit the first call's result: [position, flat element].
+
+    The element is the first that differs. Raises TestError as `read_back` does.
+    """
+    image = layout.images[layout.call.outputs[0]]
+    size = len(image.raw)
+    first = read_file(handed_over(folder, image.path), size)
+    repeats = read_file(handed_over(folder, image.path, REPEATS_SUFFIX), count * size)
+    found = []
+    wanted = _bits(image.elements(first))
+    for position in range(count):
+        apart = (_bits(image.elements(repeats[position * size : (position + 1) * size].clone())) != wanted).any(1)
+        if bool(apart.any()):
+            found.append([position, int(apart.nonzero()[0, 0])])
+    return found
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """uint8 [elements, bytes of one]."""
+    return tensor.contiguous().view(torch.uint8).reshape(-1, tensor.element_size())
+
+
 def random_bytes(count: int, generator: torch.Generator | None = None) -> torch.Tensor:
     """Random bits, uint8 [count]."""
     if generator is None:
@@ -157,18 +184,21 @@ def random_bytes(count: int, generator: torch.Generator | None = None) -> torch.
     return words.view(torch.uint8)[:count]
 
 
-def _image(name: str, tensor: torch.Tensor, is_output: bool, path: Path, generator: torch.Generator | None) -> Image:
+def _image(
+    name: str, tensor: torch.Tensor, is_output: bool, path: Path, generator: torch.Generator | None, shifted: bool
+) -> Image:
     if tensor.numel() and tensor.stride(-1) != 1:
         raise TestError("the last dimension of a tensor argument must have stride 1", subject=name)
     span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
     span_bytes = span * tensor.element_size()
+    offset = BAND_BYTES + shifted * tensor.element_size()
     if is_output or span_bytes != tensor.nbytes:
-        raw = random_bytes(2 * BAND_BYTES + span_bytes, generator)
+        raw = random_bytes(offset + span_bytes + BAND_BYTES, generator)
     else:  # the payload is all elements: random bits under them would be lost
-        bands = random_bytes(2 * BAND_BYTES, generator)
+        bands = random_bytes(offset + BAND_BYTES, generator)
         payload = torch.empty(span_bytes, dtype=torch.uint8)
-        raw = torch.cat([bands[:BAND_BYTES], payload, bands[BAND_BYTES:]])
-    image = Image(name, path, tensor, raw)
+        raw = torch.cat([bands[:offset], payload, bands[offset:]])
+    image = Image(name, path, tensor, raw, offset)
     if not is_output:
         if tensor.dtype in _QUIET_NAN:
             integer, bits = _QUIET_NAN[tensor.dtype]
@@ -216,27 +246,27 @@ def _write(path: Path, raw: torch.Tensor) -> None:
 
 def _band_damage(image: Image, after: torch.Tensor) -> list[str]:
     """A sentence for each guard band that is no longer what it was."""
-    item, end = image.tensor.element_size(), BAND_BYTES + image.span_bytes
+    item, end = image.tensor.element_size(), image.offset + image.span_bytes
     found = []
     differs = after != image.raw
-    for side, start, stop in (("before", 0, BAND_BYTES), ("after", end, len(after))):
+    for side, start, stop in (("before", 0, image.offset), ("after", end, len(after))):
         places = differs[start:stop].nonzero()[:, 0]
         if len(places):
             first, last = int(places[0]), int(places[-1])
-            near = first // item if side == "after" else (last - BAND_BYTES) // item
-            far = last // item if side == "after" else (first - BAND_BYTES) // item
+            near = first // item if side == "after" else (last - image.offset) // item
+            far = last // item if side == "after" else (first - image.offset) // item
             position = (
                 f"{_elements(near + 1)} past the end" if side == "after" else f"{_elements(-near)} before the beginning"
             )
             reach = "" if near == far else f", as far as {abs(far) + (side == 'after')}"
             found.append(
                 f"{image.name}: {len(places)} bytes written {side} the buffer, the nearest {position}{reach} "
-                f"(byte offset {first - BAND_BYTES if side == 'before' else first + image.span_bytes} "
+                f"(byte offset {first - image.offset if side == 'before' else first + image.span_bytes} "
                 "from the buffer's start)"
             )
     gaps = image.guard_mask()
     if gaps is not None:
-        places = (differs[BAND_BYTES:end] & gaps).nonzero()[:, 0]
+        places = (differs[image.offset : end] & gaps).nonzero()[:, 0]
         if len(places):
             found.append(
                 f"{image.name}: {len(places)} bytes written between the rows of the view, "
@@ -246,11 +276,10 @@ def _band_damage(image: Image, after: torch.Tensor) -> list[str]:
 
 
 def _changes(image: Image, after: torch.Tensor) -> list[str]:
-    start, end = BAND_BYTES, BAND_BYTES + image.span_bytes
+    start, end = image.offset, image.offset + image.span_bytes
     if torch.equal(after[start:end], image.raw[start:end]):
         return []
-    bytes_of = (image.elements(raw).contiguous().view(torch.uint8) for raw in (image.raw, after))
-    before, now = (b.reshape(-1, image.tensor.element_size()) for b in bytes_of)
+    before, now = (_bits(image.elements(raw)) for raw in (image.raw, after))
     places = (before != now).any(1).nonzero()[:, 0]
     if not len(places):
         return []  # only gaps, which are reported as guard bands

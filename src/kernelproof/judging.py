@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kernelproof.operators import Call, Operator, Reference, Relation, SanityCall
 
 REFERENCES_KEPT_BYTES = 512 << 20
+SAME_VALUES = ("repeat", "shifted")  # parts whose call and reference are the case's own
 TAIL_SHARE = 4  # one in so many elements, the last ones of each input, differ in a `tail` job
 END_LIMIT_S = 5.0
 
@@ -45,6 +46,7 @@ class Job:
     case: the case itself. sanity: the exact call `name`. base, relation: the two calls of the relation `name`.
     repeat: the case once more, and of its repeats the first that gave other bits.
     tail: the case, but the last quarter of each input's elements drawn with the seed `name`.
+    shifted: the case in memory that begins one element off its boundary.
     """
 
     case: Case
@@ -134,6 +136,16 @@ class Judge:
         fault = self._ask(module, "take", job=_json(job), folder=str(folder), differing=differing)
         if fault:
             raise TestError(**fault)
+
+    def unlike_first(self, module: str, job: Job, folder: Path, count: int) -> list[list[int]]:
+        """Which of the repeats that lie in the worker's folder differ from the first call: [position, flat element].
+
+        To be asked before the call is taken. Raises TestError when they are no results at all.
+        """
+        found: dict[str, Any] = self._ask(module, "unlike_first", job=_json(job), folder=str(folder), count=count)
+        if "fault" in found:
+            raise TestError(**found["fault"])
+        return list(found["unlike"])
 
     def judge(self, module: str, job: Job, terms: Terms) -> tuple[CaseResult, Histogram]:
         """Hold a call's result against its reference, which is computed now. Exact calls have an empty histogram."""
@@ -257,7 +269,7 @@ class Chamber:
         from kernelproof import images
 
         call = self._call(job)
-        layout = self.layouts[job.key] = images.layout_images(call, Path(folder))
+        layout = self.layouts[job.key] = images.layout_images(call, Path(folder), shifted=job.part == "shifted")
         size = sum(len(image.raw) for image in layout.images.values())
         return {"arguments": layout.spec, "outputs": list(call.outputs), "axes": list(call.axes), "bytes": size}
 
@@ -270,6 +282,14 @@ class Chamber:
         except TestError as error:
             return {"message": error.message, "subject": error.subject}
         return None
+
+    def do_unlike_first(self, job: Job, folder: str, count: int) -> dict[str, Any]:
+        from kernelproof import images
+
+        try:
+            return {"unlike": images.unlike_first(self.layouts[job.key], Path(folder), count)}
+        except TestError as error:
+            return {"fault": {"message": error.message, "subject": error.subject}}
 
     def do_judge(self, job: Job, terms: Terms) -> list[Any]:
         from kernelproof import judge
@@ -326,7 +346,7 @@ class Chamber:
             base = self._relations(job.case)[job.name].base
             assert base is not None
             return base
-        if job.part == "repeat":
+        if job.part in SAME_VALUES:
             return self._call(Job(job.case))
         call = self._drawn(job.case)
         if job.part == "tail":
@@ -363,7 +383,7 @@ class Chamber:
         """The reference of a job; kept, since it is asked for twice and the baselines of an operator share them."""
         if job.part == "sanity":
             return self._sanity(job.case)[job.name].reference
-        if job.part == "repeat":
+        if job.part in SAME_VALUES:
             job = Job(job.case)
         key = repr((job, terms.precision, terms.device))
         if key not in self.references:

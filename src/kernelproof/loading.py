@@ -226,6 +226,16 @@ def to_bytes(raw: Any) -> memoryview:
     return whole.data
 
 
+def on_stream(context: contextlib.AbstractContextManager[Any]) -> contextlib.AbstractContextManager[Any]:
+    """Enter a stream, or a capture, of torch's for torch and, if it is loaded, for TVM-FFI."""
+    if "tvm_ffi" not in sys.modules:
+        return context
+    import tvm_ffi
+
+    entered: contextlib.AbstractContextManager[Any] = tvm_ffi.use_torch_stream(context)
+    return entered
+
+
 def synchronise(device: str) -> None:
     """Wait until the device has done what was asked; an error of a kernel surfaces here."""
     if device == "cuda":

@@ -196,6 +196,7 @@ class Case:
 # Criteria: what a failure is a failure of (kernelproof.judge says what they mean).
 BOUND, RMS, BIAS, EXACT, RELATION = "bound", "rms", "bias", "exact", "relation"
 UNWRITTEN, NONFINITE, GUARD_BANDS, INPUTS = "unwritten", "nonfinite", "guard_bands", "inputs"
+LATE = "late"  # outputs changed before the call's turn or after it was over (kernelproof.ordering)
 
 
 @dataclass
@@ -250,7 +251,7 @@ class PropertyResult:
     name: str
     claim: str
     case: str
-    status: str  # passed, failed
+    status: str  # passed, failed, skipped (the candidate refused it; the message says so)
     message: str | None = None
 
 

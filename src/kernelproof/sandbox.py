@@ -376,8 +376,8 @@ def filter_program(machine: str, landlock_abi: int, pid: int, cuda: bool = False
     refused = REFUSED
     if cuda:
         refused = [name for name in REFUSED if name != "socket"]
-        # Neither kind sends anything before it is connected. The driver looks for the socket of a service (MPS) and goes
-        # on where there is none.
+        # Neither kind sends anything before it is connected. The driver looks for a service (MPS) and goes on where
+        # there is none.
         program += _if_argument(numbers(["socket"]), 0, 0xFFFFFFFF, socket.AF_UNIX, refuse)
         program += _if_argument(numbers(["socket"]), 1, SOCKET_KINDS, socket.SOCK_STREAM, refuse)
         program += [

@@ -278,9 +278,10 @@ class Worker:
 
     def clear(self) -> None:
         """Remove what it handed over, once that was read: the next call's results are what its folder has room for."""
-        for path in (*self.scratch.glob("*.out"), *self.scratch.glob("*.differing")):
-            with contextlib.suppress(OSError):
-                path.unlink()
+        for suffix in ("out", "differing", "repeats"):
+            for path in self.scratch.glob(f"*.{suffix}"):
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def close(self) -> None:
         """Let the worker end; kill it if it does not."""

@@ -28,16 +28,15 @@ import json
 import math
 import os
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernelproof import loading
+from kernelproof import loading, traces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,6 +64,8 @@ SINGLE_CALLS = 24  # event pairs, a process and case
 WALL_PAIRS = 6
 FLOOR_VISITS = 6
 TRACED_CALLS = 8
+TOUCHED_ELEMENTS = 16  # of an input, that change from call to call where values are to be new
+TOUCHED_CALLS_US = 1000.0  # a replay of such calls
 PAD_LIMIT_BYTES = {"cpu": 1 << 20, "cuda": 64 << 20}
 
 
@@ -97,6 +98,7 @@ class Found:
     outcomes: list[dict[str, Any]] = field(default_factory=list)
     outputs: list[dict[str, Any]] = field(default_factory=list)
     kernels: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
+    eager_kernels: dict[str, dict[str, list[str]]] = field(default_factory=dict)  # names, of a call outside a graph
     rotation: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def sample(self, **values: Any) -> None:
@@ -296,6 +298,8 @@ class _Session:
             with self.attempt(runner.name, case, self.plan.modes[0], "not_traced"):
                 kernels = runner.trace()
                 self.found.kernels.setdefault(runner.name, {})[case] = kernels
+                eager = kernels_of(runner.activities(runner.call), 1)
+                self.found.eager_kernels.setdefault(runner.name, {})[case] = traces.names_of(eager)
 
     def check(self, case: str, mode: str, sets: ArgumentSets, runners: Sequence[_Runner]) -> None:
         """Hand over what the timed calls wrote, then the same after poison, then for new values in the same memory."""
@@ -474,6 +478,8 @@ class _Runner(Protocol):
     def visit(self) -> Visit: ...
     def first_call(self) -> Visit: ...
     def beside(self, launches: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Visit]]]: ...
+    def repeat(self, times: int) -> float: ...
+    def touched(self, by: int) -> tuple[Callable[[int], object], int]: ...
     def results(self) -> list[Tensor]: ...
     def poison(self) -> None: ...
     def again(self) -> None: ...
@@ -539,6 +545,23 @@ class _ClockRunner:
         last, count = self.last, 200
         yield "floor", [Visit(count, self.timed(self.nothing, count)) for _ in range(FLOOR_VISITS)]
         self.last = last
+
+    def repeat(self, times: int) -> float:
+        """The batch that is a sample, so many times; µs by the clock that samples are taken with."""
+        return sum(self.timed(self.calls, self.batch) * self.batch for _ in range(times))
+
+    def touched(self, by: int) -> tuple[Callable[[int], object], int]:
+        """Calls on values that move by `by` before each: a function that makes its batch n times, and the batch."""
+        touch, call = Touch(self.sets), self.calls[0]
+        count = max(1, math.ceil(TOUCHED_CALLS_US / (1e6 * self.visit_s / (self.batch + self.warm))))
+
+        def run(times: int) -> None:
+            touch.begin()
+            for _ in range(times * count):
+                touch.step(by)
+                call()
+
+        return run, count
 
     def results(self) -> list[Tensor]:
         return self.last
@@ -739,18 +762,52 @@ class _GraphRunner:
         graph = self.capture(TRACED_CALLS * len(self.sets))
         graph.replay()
         self.torch.cuda.synchronize()
-        activities = [self.torch.profiler.ProfilerActivity.CUDA]
-        with self.torch.profiler.profile(activities=activities) as profiler:
-            graph.replay()
+        kernels = kernels_of(self.activities(graph.replay), TRACED_CALLS * len(self.sets))
+        if not kernels:
+            raise RuntimeError("the profiler saw no kernel")
+        return kernels
+
+    def activities(self, action: Callable[[], Any]) -> list[dict[str, Any]]:
+        """What the device did from the beginning of an action until it had nothing left to do: a Chrome trace."""
+        with self.torch.profiler.profile(activities=[self.torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            action()
             self.torch.cuda.synchronize()
         with tempfile.TemporaryDirectory() as folder, loading.unlimited_files():
             path = Path(folder, "trace.json")
             profiler.export_chrome_trace(str(path))
-            events = json.loads(path.read_text())["traceEvents"]
-        kernels = kernels_of(events, TRACED_CALLS * len(self.sets))
-        if not kernels:
-            raise RuntimeError("the profiler saw no kernel")
-        return kernels
+            found: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+        return found
+
+    def repeat(self, times: int) -> float:
+        """The very graph that was timed, so many times, until the whole device is idle; µs by events."""
+        start, end, _ = self.events
+        start.record()
+        for _ in range(times):
+            self.long.replay()
+        end.record()
+        self.torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) * 1000
+
+    def touched(self, by: int) -> tuple[Callable[[int], object], int]:
+        """A graph of calls on values that move by `by` before each: a function that replays it, and its calls."""
+        touch = Touch(self.sets)
+        count = max(1, min(CALLS_LIMIT, math.ceil(TOUCHED_CALLS_US / self.each_us)))
+
+        def step() -> None:
+            touch.step(by)
+            self.call()
+
+        step()
+        self.torch.cuda.synchronize()
+        graph = self.capture_other(step, count)
+
+        def run(times: int) -> None:
+            touch.begin()
+            for _ in range(times):
+                graph.replay()
+            self.torch.cuda.synchronize()
+
+        return run, count
 
     def results(self) -> list[Tensor]:
         self.torch.cuda.synchronize()
@@ -865,14 +922,91 @@ def _driver_check(driver: ctypes.CDLL, code: int, what: str) -> None:
         raise RuntimeError(f"{what}: {(text.value or b'unknown error').decode()} ({code})")
 
 
-def _on(context: AbstractContextManager[Any]) -> AbstractContextManager[Any]:
-    """Enter a stream or a capture for torch and, if it is loaded, for TVM-FFI."""
-    if "tvm_ffi" not in sys.modules:
-        return context
-    import tvm_ffi
+_on = loading.on_stream
 
-    entered: AbstractContextManager[Any] = tvm_ffi.use_torch_stream(context)
-    return entered
+
+# --- asked for from outside, where another clock runs -----------------------------------------------------------------
+
+
+class Touch:
+    """A few elements of the largest input of the first set, which take new values from call to call.
+
+    Their bits count up from those of a random number: about one half, growing slowly, and any code. To move by 0 costs
+    the same and changes nothing.
+    """
+
+    def __init__(self, sets: ArgumentSets) -> None:
+        import torch
+
+        inputs = [value for value in sets.inputs(0) if isinstance(value, torch.Tensor)]
+        whole = max(inputs, key=lambda value: value.numel())
+        row = whole[tuple(random.randrange(size) for size in whole.shape[:-1])]
+        self.elements = row[:TOUCHED_ELEMENTS]
+        kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        self.bits = self.elements.view(kinds[whole.element_size()])
+
+    def begin(self) -> None:
+        """Put values in place that were not there before."""
+        import torch
+
+        start = torch.empty(self.elements.shape).uniform_(0.5, 1.0)
+        scale = 1 if self.elements.is_floating_point() else 200
+        self.elements.copy_((start * scale).to(self.elements.dtype))
+
+    def step(self, by: int) -> None:
+        """The values of the next call."""
+        self.bits.add_(by)
+
+
+@dataclass
+class _Held:
+    """A contender that is ready to be timed from outside: what a replay of each kind does, and how many calls it is."""
+
+    runner: _Runner
+    replays: dict[str, tuple[Callable[[int], object], int]]
+
+
+_HELD: dict[str, _Held] = {}
+
+
+def hold(
+    contenders: Sequence[Mapping[str, Any]], cases: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Prepare contenders on one case, for `replay`; what was held before is let go.
+
+    Arguments as in `measure`. Gives back by name the calls of a replay of each kind: `timed`, what `measure` times;
+    `same` and `new`, calls on the values of the call before, and on values that no call has seen. Also `outcomes`.
+    """
+    session = _Session(Plan(**plan))
+    functions = session.load(contenders)
+    (case,) = cases
+    _HELD.clear()
+    _release(session.plan.device)
+    sets = ArgumentSets(case, session.plan.device, session.plan.modes[0])
+    for name in case["contenders"]:
+        if name not in functions:
+            continue
+        with session.attempt(name, str(case["id"]), session.plan.modes[0]):
+            runner = session.runner(functions[name], sets)
+            runner.prepare()
+            if runner.too_slow:
+                continue
+            timed = (runner.repeat, runner.visit().calls)
+            _HELD[name] = _Held(runner, {"timed": timed, "same": runner.touched(0), "new": runner.touched(1)})
+    os.close(session.journal)
+    calls = {name: {kind: count for kind, (_, count) in held.replays.items()} for name, held in _HELD.items()}
+    return {"calls": calls, "outcomes": session.found.outcomes}
+
+
+def replay(contender: str, kind: str, times: int) -> dict[str, Any]:
+    """Replay so many times, until all of it is done. own_us: of `timed` ones, what the samples' clock says it took."""
+    return {"own_us": _HELD[contender].replays[kind][0](times)}
+
+
+def let_go() -> dict[str, Any]:
+    """Free what `hold` prepared."""
+    _HELD.clear()
+    return {}
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

@@ -34,10 +34,13 @@ from kernelproof.processes import collect_rarely, die_with_parent
 
 if TYPE_CHECKING:
     from kernelproof.loading import Candidate, Image
+    from kernelproof.ordering import Order, Taken
 
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 FILE_LIMIT_BYTES = 16 << 20  # the largest file a candidate can write, its log included: a disk cannot be filled
 OUT_SUFFIX, DIFFERING_SUFFIX = ".out", ".differing"  # of an image as the first call left it, and as another did
+REPEATS_SUFFIX = ".repeats"  # of an output image: some of the repeats, one behind the other
+REPEATS_KEPT_BYTES = 1 << 30
 POISON_FLIP = 0x55  # XORed into every element of every second repeat's output poison
 
 
@@ -61,7 +64,7 @@ def preload(needs_torch: bool, cuda: bool) -> None:
         sys.modules["torch"] = None  # type: ignore[assignment]  # TVM-FFI imports torch where it can: 2 s for nothing
     import tvm_ffi  # noqa: F401
 
-    import kernelproof.loading  # noqa: F401
+    import kernelproof.ordering  # noqa: F401  and with it loading
 
     sandbox.prepare(cuda=cuda)
     gc.freeze()  # a worker's collections need not look at what was imported
@@ -233,11 +236,19 @@ class Worker:
         self.with_torch = bool(settings["needs_torch"])
         self.candidate: Candidate | None = None
         self.function: Callable[..., Any] | None = None
+        self.order: Order | None = None
+        self.kept: list[Any] = []  # the first output's bytes after each repeat of the last request
 
     def serve(self) -> None:
         """Say how far this process is confined, while no candidate is in it; then answer requests."""
         self.say(asdict(self.isolation))
-        commands: dict[str, Callable[..., Any]] = {"load": self.load, "run": self.run, "measure": self.measure}
+        commands: dict[str, Callable[..., Any]] = {
+            "load": self.load,
+            "run": self.run,
+            "repeats": self.hand_over_repeats,
+            "measure": self.measure,
+            "witness": self.witness,
+        }
         if self.with_torch and self.settings["threads"]:
             import torch
 
@@ -263,10 +274,12 @@ class Worker:
     def load(self, candidate: dict[str, Any]) -> dict[str, Any]:
         """Load the candidate: `abi`, `device`, `passing`, `entry`, `library`, `root` (see loading.Candidate)."""
         from kernelproof.loading import Candidate, load, synchronise
+        from kernelproof.ordering import order_on
 
         self.candidate = Candidate(**candidate)
         library = Path(self.candidate.library) if self.candidate.library else None
         self.function = load(self.candidate, library, Path(self.candidate.root))
+        self.order = order_on(self.candidate.device)
         synchronise(self.candidate.device)
         return {}
 
@@ -282,10 +295,12 @@ class Worker:
         Each call finds its outputs freshly poisoned. What is handed over is the first call's outputs and the inputs as
         the last call left them. The other calls should give the same bits: `differing` counts those that do not,
         `first_difference` is [repeat, flat element index] of the first that did not, and its images are handed over
-        too, to `<image>.differing`.
+        too, to `<image>.differing`. The first output of the first `kept` repeats is kept until the next request, so
+        that somebody else can compare too (hand_over_repeats).
 
         The arguments of `following` calls are laid out like the first one's; their images are put into the same
-        memory, one after another, and handed over in the same way.
+        memory, one after another, and handed over in the same way. `out_of_order` lists the calls (the first is 0)
+        whose outputs changed before their turn or after they were over: [call, `before` or `after`, bytes].
         """
         from kernelproof.loading import load_image, synchronise
 
@@ -300,17 +315,16 @@ class Worker:
         poison = {name: _copy(images[name].raw) for name in outputs}
         synchronise(device)
         started = time.monotonic()
-        self.call(arguments, images, outputs)
+        first = self.call(arguments, images, outputs)
         duration_s = time.monotonic() - started
-        first = {name: _copy(images[name].raw) for name in outputs}
+        calls = [first]
         first_bits = {name: _copy(_bits(images[name].view)) for name in outputs}
         differing, first_difference = 0, None
+        self.kept = []
         for repeat in range(1, repeats):
-            for name in outputs:
-                images[name].raw[...] = poison[name]
-                if repeat % 2 == 1:  # other poison, so that a result which hangs on it shows
-                    _bits(images[name].view).__ixor__(POISON_FLIP)
-            self.call(arguments, images, outputs)
+            again = self.call(arguments, images, outputs, poison, repeat).outputs
+            if (len(self.kept) + 1) * len(poison[outputs[0]]) <= REPEATS_KEPT_BYTES:
+                self.kept.append(again[outputs[0]])
             places = [_first_difference(_bits(images[name].view), first_bits[name]) for name in outputs]
             place = next((p for p in places if p is not None), None)
             if place is not None:
@@ -318,18 +332,30 @@ class Worker:
             if place is not None and first_difference is None:
                 first_difference = [repeat, place]
                 self.hand_over(arguments, {name: image.raw for name, image in images.items()}, DIFFERING_SUFFIX)
-        self.hand_over(arguments, {name: first.get(name, image.raw) for name, image in images.items()})
+        left = {name: image.raw for name, image in images.items()}
+        self.hand_over(arguments, {**left, **first.outputs})
         for others in following:
             for name, image in images.items():
                 image.raw[...] = _bytes_like(image.raw, others[name]["image"])
-            self.call(others, images, outputs)
-            self.hand_over(others, {name: image.raw for name, image in images.items()})
+            calls.append(self.call(others, images, outputs))
+            self.hand_over(others, {**left, **calls[-1].outputs})
         return {
             "repeats": repeats,
             "differing": differing,
             "first_difference": first_difference,
+            "kept": len(self.kept),
+            "out_of_order": [[n, call.when, call.changed_bytes] for n, call in enumerate(calls) if call.when],
             "duration_s": duration_s,
         }
+
+    def hand_over_repeats(self, image: str, indices: list[int]) -> dict[str, Any]:
+        """Hand over what the last request's repeats (the first is 0) left in an output image, to `<image>.repeats`."""
+        from kernelproof.loading import handed_over, to_bytes, unlimited_files
+
+        with unlimited_files(), handed_over(self.scratch, image, REPEATS_SUFFIX).open("wb") as stream:
+            for index in indices:
+                stream.write(to_bytes(self.kept[index]))
+        return {}
 
     def hand_over(self, arguments: dict[str, Any], raw: dict[str, Any], suffix: str = OUT_SUFFIX) -> None:
         from kernelproof.loading import handed_over, to_bytes, unlimited_files
@@ -338,18 +364,29 @@ class Worker:
             for name, data in raw.items():
                 handed_over(self.scratch, arguments[name]["image"], suffix).write_bytes(to_bytes(data))
 
-    def call(self, arguments: dict[str, Any], images: dict[str, Image], outputs: list[str]) -> None:
+    def call(
+        self,
+        arguments: dict[str, Any],
+        images: dict[str, Image],
+        outputs: list[str],
+        poison: dict[str, Any] | None = None,
+        repeat: int = 0,
+    ) -> Taken:
         """One call, until its work is done: with all arguments, or without the outputs when the candidate returns them.
 
-        Images take the place of the arguments that describe them.
+        Images take the place of the arguments that describe them. A repeat finds its outputs poisoned in turn with
+        `poison` and with its complement, so that a result which hangs on it shows.
         """
-        from kernelproof.loading import synchronise
-
-        assert self.candidate is not None
-        assert self.function is not None
+        assert self.order is not None
         values = {name: images[name].view if name in images else value for name, value in arguments.items()}
-        self._call(values, images, outputs)
-        synchronise(self.candidate.device)
+
+        def prepare() -> None:
+            for name, raw in (poison or {}).items():
+                images[name].raw[...] = raw
+                if repeat % 2 == 1:
+                    _bits(images[name].view).__ixor__(POISON_FLIP)
+
+        return self.order.call(lambda: self._call(values, images, outputs), images, outputs, prepare, repeat)
 
     def _call(self, values: dict[str, Any], images: dict[str, Image], outputs: list[str]) -> None:
         assert self.candidate is not None
@@ -370,6 +407,14 @@ class Worker:
         from kernelproof import timing
 
         return timing.measure(**payload)
+
+    def witness(self, step: str, **payload: Any) -> Any:
+        """A step of timing contenders from outside this process (see timing.hold): hold, replay, let_go."""
+        from kernelproof import timing
+
+        steps: dict[str, Callable[..., Any]]
+        steps = {"hold": timing.hold, "replay": timing.replay, "let_go": timing.let_go}
+        return steps[step](**payload)
 
 
 def _first_lines(text: str, most: int = 12) -> str:

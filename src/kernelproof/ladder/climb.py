@@ -15,6 +15,7 @@ import importlib.metadata
 import json
 import math
 import os
+import random
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ from kernelproof.errors import (
 )
 from kernelproof.judging import Job, Judge, LaidOut, Terms
 from kernelproof.records import (
+    LATE,
     BuildRecord,
     Case,
     CaseResult,
@@ -64,6 +66,15 @@ DEEP_SANITIZER = 4  # times as many cases at the deep level
 CRASHES_ALLOWED = 2  # after that many the remaining cases are not run
 REPEATED_CASES = 3
 QUICK_TRIALS = 10
+# Of the repeats' results some, drawn when they are there, are compared outside the candidate's process.
+COMPARED_BYTES, LEAST_COMPARED = 8 << 20, 3
+OUT_OF_ORDER = {
+    "before": "bytes of its output were written before the stream that it was given had come to the call: it works on "
+    "another stream (the default one?) that was not ordered behind that stream",
+    "after": "bytes of its output changed when the call was over: work of another thread, or on a stream that was not "
+    "joined with the one that it was given",
+}
+DEVICE_FAULT = "CUDA error"  # torch's words when a kernel failed
 THREADS = 4  # of a CPU candidate: enough for races to show, few enough for tests to run beside each other
 CPU_REPEATED_ELEMENTS = 40_000  # product of the dimensions: a hundred calls of a naive CPU kernel take a second or two
 SPACE_BYTES = 1 << 20  # with less than this free, besides its results, a worker's failure proves nothing
@@ -79,11 +90,38 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Handed:
-    """What a worker was told of the first of its calls, what it answered, and how long it took."""
+    """What a worker was told of the first of its calls, what it answered, and how long it took.
+
+    unlike_first: of the repeats that were chosen afterwards and compared by the judge, the first with other bits:
+    [repeat, flat element].
+    """
 
     laid: LaidOut
-    reply: dict[str, Any]
+    reply: Ran
     duration_s: float
+    unlike_first: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A worker's answer to `run` (worker.Worker.run), which comes from a process that has run a candidate."""
+
+    differing: int
+    first_difference: tuple[int, int]
+    kept: int
+    out_of_order: list[tuple[int, str, int]]
+
+    @classmethod
+    def of(cls, reply: Any) -> Ran:
+        """Raises WorkerReplyError for what no worker answers."""
+        try:
+            repeat, element = reply["first_difference"] or (0, 0)
+            found = [(int(call), str(when), int(size)) for call, when, size in reply["out_of_order"]]
+            if {when for _, when, _ in found} - set(OUT_OF_ORDER):
+                raise ValueError(found)
+            return cls(int(reply["differing"]), (int(repeat), int(element)), int(reply["kept"]), found)
+        except (KeyError, TypeError, ValueError) as error:
+            raise WorkerReplyError(f"the worker's answer is not one that it gives: {error!r}") from None
 
 
 class Resources:
@@ -211,6 +249,7 @@ class Climb:
         self.searched = 0  # cases that the deep level drew
         self._collected = False
         self._handed: dict[tuple[str, str], Handed | KernelproofError] = {}  # by rung and case
+        self._late: dict[str, Failure] = {}  # by a job's key
         self._worker: Worker | None = None
         self._images = session.resources.scratch / f"{variant.operator}-{variant.name}"
         self._sanitizer = session.resources.scratch / f"{variant.operator}-{variant.name}-sanitizer"
@@ -280,6 +319,13 @@ class Climb:
         usual = [case for case in self.cases if case.family == self._family]
         most = settings.sanitizer.cases * (DEEP_SANITIZER if deep else 1)
         return covering_cases(usual or self.cases, sorted(limited), most, pairs=deep)
+
+    @property
+    def shifted_cases(self) -> list[Case]:
+        """What is tried in memory that begins off its boundary: one case of each data type. Baselines are not asked."""
+        if self.variant.role != "variant":
+            return []
+        return list({case.dtype: case for case in reversed(self.property_cases)}.values())
 
     @property
     def _family(self) -> str:
@@ -470,7 +516,26 @@ class Climb:
             self.properties_found.append(PropertyResult(name, claim, case.id, status, message))
             if message:
                 wrong.append(f"{name} ({claim}): {message}")
+        if case in self.shifted_cases and ("shifted", case.id) in self._handed:
+            wrong += self._shifted(case)
         return "; ".join(wrong) or None
+
+    def _shifted(self, case: Case) -> list[str]:
+        """A candidate handles memory that begins off its boundary, or refuses it in words before it computes."""
+        name, claim = "shifted", "in memory that begins one element off its boundary the result is right, or refused"
+        try:
+            self._taken("shifted", case)
+            status, message = "passed", _failures(self._judged(Job(case, "shifted")).failures)
+        except WorkerRefused as error:
+            status, message = "skipped", f"refused: {error.message}"
+        except WorkerReplyError as error:
+            refused = DEVICE_FAULT not in error.message
+            status, message = ("skipped" if refused else "failed"), f"{'refused: ' * refused}{error.message}"
+        except (WorkerError, TestError) as error:
+            status, message = "failed", _words(error)
+        status = "failed" if message and status == "passed" else status
+        self.properties_found.append(PropertyResult(name, claim, case.id, status, message))
+        return [f"{name} ({claim}): {message}"] if status == "failed" else []
 
     def _property_jobs(self, case: Case) -> list[tuple[Job, str, str]]:
         """The calls of a property case in order, all in the same memory; each with the property's name and claim.
@@ -493,11 +558,19 @@ class Climb:
         trials = self.trials
         handed = self._taken("determinism", case)
         reply = handed.reply
-        if not reply["differing"]:
+        if late := self._late.get(Job(case, "repeat").key):
+            return _failures([late])
+        if handed.unlike_first and not reply.differing:
+            repeat, element = handed.unlike_first
+            return (
+                f"repeat {repeat} gave other bits than the first call, at {handed.laid.place(element)}, while the "
+                "candidate's process said that none did: something in it replaced the comparison"
+            )
+        if not reply.differing:
             return None
-        repeat, element = reply["first_difference"]
+        repeat, element = reply.first_difference
         found = (
-            f"{reply['differing']} of {trials - 1} repeats gave other bits than the first call, the first of them "
+            f"{reply.differing} of {trials - 1} repeats gave other bits than the first call, the first of them "
             f"repeat {repeat} at {handed.laid.place(element)}"
         )
         if self.variant.deterministic:
@@ -540,7 +613,7 @@ class Climb:
         try:
             laid = [judge.lay_out(self.settings.module, job, self._images / str(n)) for n, job in enumerate(jobs)]
             try:
-                reply: dict[str, Any] = worker.request(
+                answer = worker.request(
                     "run",
                     timeout_s=limit_s,
                     room_bytes=2 * sum(other.bytes for other in laid),
@@ -549,6 +622,10 @@ class Climb:
                     repeats=repeats,
                     following=[other.arguments for other in laid[1:]],
                 )
+                reply = Ran.of(answer)
+                for call, when, size in reply.out_of_order:
+                    self._late[jobs[call].key] = Failure(LATE, f"{size} {OUT_OF_ORDER[when]}")
+                unlike = self._unlike_first(worker, jobs[0], laid[0], reply, limit_s) if repeats > 1 else None
             except WorkerError as error:
                 _blame_a_full_disk(self._images, sum(other.bytes for other in laid))
                 if self.variant.device == "cuda" and isinstance(error, WorkerReplyError):
@@ -556,13 +633,26 @@ class Climb:
                 raise
             for job in jobs:
                 judge.take(
-                    self.settings.module, job, worker.scratch, differing=job.part == "repeat" and reply["differing"] > 0
+                    self.settings.module, job, worker.scratch, differing=job.part == "repeat" and reply.differing > 0
                 )
         finally:
             worker.clear()
             for laid_out in self._images.iterdir():  # the folder itself stays: the worker may read that one
                 shutil.rmtree(laid_out, ignore_errors=True)
-        return Handed(laid[0], reply, time.monotonic() - started)
+        return Handed(laid[0], reply, time.monotonic() - started, unlike)
+
+    def _unlike_first(self, worker: Worker, job: Job, laid: LaidOut, reply: Ran, limit_s: float) -> list[int] | None:
+        """Have the judge compare repeats that are drawn now, when they are over; the first that differs, or None."""
+        descriptor = laid.arguments[laid.outputs[0]]["image"]
+        size = Path(descriptor).stat().st_size
+        count = min(max(reply.kept, 0), max(LEAST_COMPARED, COMPARED_BYTES // size))
+        if count == 0:
+            return None
+        drawn = sorted(random.SystemRandom().sample(range(reply.kept), count))
+        room_bytes = 2 * laid.bytes + count * size
+        worker.request("repeats", timeout_s=limit_s, room_bytes=room_bytes, image=descriptor, indices=drawn)
+        unlike = self.session.judge.unlike_first(self.settings.module, job, worker.scratch, count)
+        return [1 + drawn[unlike[0][0]], unlike[0][1]] if unlike else None
 
     def _collect(self) -> None:
         """Run everything that the upper rungs judge, then end the worker: no reference is made while it lives."""
@@ -574,6 +664,8 @@ class Climb:
         for case in self._asked_for("properties", self.property_cases):
             jobs = [job for job, _, _ in self._property_jobs(case)]
             self._attempt("properties", case, jobs, self.limits.correctness * len(jobs))
+            if case in self.shifted_cases:
+                self._attempt("shifted", case, [Job(case, "shifted")], self.limits.correctness)
         for case in self._asked_for("determinism", self.repeated_cases):
             self._attempt("determinism", case, [Job(case, "repeat")], self.limits.determinism, self.trials)
         self.leave()
@@ -679,6 +771,8 @@ class Climb:
     def _judged(self, job: Job, *, count: bool = False) -> CaseResult:
         """The judge's findings; `count` adds the errors to the histogram."""
         result, histogram = self.session.judge.judge(self.settings.module, job, self._terms)
+        if late := self._late.get(job.key):
+            result.status, result.failures = "failed", [late, *result.failures]
         if count:
             before = self.histogram.counts if self.histogram else [0] * len(histogram.counts)
             counts = [a + b for a, b in zip(before, histogram.counts, strict=True)]
@@ -850,7 +944,7 @@ class Climb:
             return f"kernelproof test --operator {self.variant.operator} --variant {self.variant.name}"
         wrong = [r.id for r in self.results if r.status == "failed" and (r.id in known or "=" in r.shape)]
         wrong += [p.case for p in self.properties_found if p.status == "failed"]
-        wrong += [case for (_, case), handed in self._handed.items() if isinstance(handed, KernelproofError)]
+        wrong += [case for (_, case), handed in self._handed.items() if _at_fault(handed)]
         # An exact call is made for any case of its data type and options.
         wrong += [c.id for r in self.results if r.status == "failed" for c in self.cases if _alike(c, r)]
         command = f"kernelproof test --operator {self.variant.operator} --variant {self.variant.name}"
@@ -920,6 +1014,10 @@ def _distinct(cases: list[Case]) -> list[Case]:
 
 def _alike(case: Case, result: CaseResult) -> bool:
     return (case.dtype, case.options) == (result.dtype, result.options)
+
+
+def _at_fault(handed: Handed | KernelproofError) -> bool:
+    return isinstance(handed, KernelproofError) and not isinstance(handed, WorkerRefused)
 
 
 def _not_judged(case: Case, error: KernelproofError) -> CaseResult:

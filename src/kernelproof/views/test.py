@@ -298,7 +298,10 @@ def _property_cell(results: Sequence[PropertyResult]) -> Cell:
     failed = [p for p in results if p.status == FAILED]
     if failed:
         return Cell("bad", "✗", f"{len(failed)} of {len(results)}", f"{failed[0].case}: {failed[0].message}")
-    return Cell("good", "✓", "", formats.plural(len(results), "case"))
+    tried = [p for p in results if p.status != "skipped"]
+    if not tried:
+        return Cell("muted", formats.ABSENT, "skip", results[0].message or "refused")
+    return Cell("good", "✓", "", formats.plural(len(tried), "case"))
 
 
 def _cell(cases: Sequence[CaseResult]) -> Cell:

@@ -1,0 +1,247 @@
+"""How a worker calls a candidate, so that work which is not in order shows.
+
+A call may rely on nothing but what came before it on the stream that it is given, and gives nothing but what is there
+when that stream is done. So on a GPU every call is queued behind a *gate* on a stream of its own: a kernel that waits.
+Until the gate opens, inputs and outputs hold scrambled bits, and what puts them right stands behind it. Work on another
+stream that was not ordered behind this one (the default stream, too) reads scrambled inputs and writes too early. The
+output is copied on the stream itself: work on another stream that was not joined, or of a thread, comes too late.
+
+On a CPU a call is over when it returns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kernelproof.loading import Image, on_stream
+
+SCRAMBLE = 0x55  # XORed into every byte until the gate opens
+GATE_US, GATE_LIMIT_US = 100.0, 5000.0  # at least; at most, when queueing a call takes that long
+LATE_WAIT_S = 0.01  # at most: what is late by a call's own duration is found
+# Blocks of ours for each multiprocessor while a call is repeated, in turn; none, some, one or a few.
+LOADS = (0.0, 0.25, 1.0, 3.0)
+LOAD_THREADS = 256
+LOAD_WORDS = 1 << 20
+
+
+@dataclass
+class Taken:
+    """What a call gave: each output image's bytes when it was over.
+
+    when: `before` or `after` (the outputs changed before the call's turn, or after it was over), empty if they did not;
+    changed_bytes: how many of theirs did.
+    """
+
+    outputs: dict[str, Any]
+    when: str = ""
+    changed_bytes: int = 0
+
+
+class Order(Protocol):
+    """How calls are made on one kind of device."""
+
+    def call(
+        self,
+        act: Callable[[], None],
+        images: Mapping[str, Image],
+        outputs: Sequence[str],
+        prepare: Callable[[], None] = lambda: None,
+        repeat: int = 0,
+    ) -> Taken:
+        """Make one call, `act`, right behind `prepare`, which may write to outputs; returns when all of it is done.
+
+        repeat: which repeat of the same call it is. Only the first, 0, is watched for work that is out of order; on a
+        GPU the others run beside some load.
+        """
+        ...
+
+
+def order_on(device: str) -> Order:
+    """How calls are made on `cpu` or `cuda`."""
+    return OnStream() if device == "cuda" else OnHost()
+
+
+class OnHost:
+    """Calls on a CPU."""
+
+    def call(
+        self,
+        act: Callable[[], None],
+        images: Mapping[str, Image],
+        outputs: Sequence[str],
+        prepare: Callable[[], None] = lambda: None,
+        repeat: int = 0,
+    ) -> Taken:
+        """See Order."""
+        prepare()
+        started = time.monotonic()
+        act()
+        duration_s = time.monotonic() - started
+        taken = Taken({name: _copy(images[name].raw) for name in outputs})
+        if repeat == 0:
+            time.sleep(max(0.0, min(LATE_WAIT_S, duration_s)))
+            _note(taken, "after", taken.outputs, {name: images[name].raw for name in outputs})
+        return taken
+
+
+class OnStream:
+    """Calls on a GPU."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+        # torch's streams do not wait for the default stream, nor it for them.
+        self.stream, self.probe = torch.cuda.Stream(), torch.cuda.Stream()
+        self.opened, self.done = torch.cuda.Event(), torch.cuda.Event()
+        self.cycles_per_us = getattr(torch.cuda.get_device_properties(0), "clock_rate", 2_000_000) / 1000
+        self.queueing_us = 0.0
+        self.load = Load()
+
+    def call(
+        self,
+        act: Callable[[], None],
+        images: Mapping[str, Image],
+        outputs: Sequence[str],
+        prepare: Callable[[], None] = lambda: None,
+        repeat: int = 0,
+    ) -> Taken:
+        """See Order."""
+        cuda, watched = self.torch.cuda, repeat == 0
+        results = {name: images[name].raw for name in outputs}
+        self.scramble(images)
+        before = {name: raw.clone() for name, raw in results.items()} if watched else {}
+        cuda.synchronize()
+        gate_us = min(GATE_LIMIT_US, max(GATE_US, 2 * self.queueing_us))
+        if not watched:
+            self.load.start(repeat, int(3 * gate_us * self.cycles_per_us))
+        started = time.monotonic()
+        with on_stream(cuda.stream(self.stream)):
+            cuda._sleep(int(gate_us * self.cycles_per_us))
+            self.opened.record(self.stream)
+            self.scramble(images)
+            prepare()
+            act()
+            early = self.early(results) if watched else {}
+            self.queueing_us = 1e6 * (time.monotonic() - started)
+            taken = Taken({name: raw.clone() for name, raw in results.items()})
+            self.done.record(self.stream)
+        self.done.synchronize()
+        duration_s = time.monotonic() - started
+        cuda.synchronize()
+        if early:
+            _note(taken, "before", before, early)
+        if watched and not taken.when:
+            time.sleep(max(0.0, min(LATE_WAIT_S, duration_s)))
+            cuda.synchronize()
+            _note(taken, "after", taken.outputs, results)
+        return taken
+
+    def scramble(self, images: Mapping[str, Image]) -> None:
+        """Flip bits of every image; the second time puts them back."""
+        for image in images.values():
+            image.raw.bitwise_xor_(SCRAMBLE)
+
+    def early(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs as they are while the gate is closed; nothing when it opened meanwhile."""
+        with self.torch.cuda.stream(self.probe):
+            seen = {name: raw.clone() for name, raw in results.items()}
+            self.probe.synchronize()
+        return {} if self.opened.query() else seen
+
+
+def _note(taken: Taken, when: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Count the bytes in which two states of the outputs differ."""
+    changed = sum(int((now[name] != value).sum()) for name, value in then.items())
+    if changed:
+        taken.when, taken.changed_bytes = when, changed
+
+
+def _copy(raw: Any) -> Any:
+    return raw.copy() if hasattr(raw, "copy") else raw.clone()
+
+
+# --- load -------------------------------------------------------------------------------------------------------------
+
+# Adds to words of memory until so many clock cycles have passed.
+BUSY_PTX = b"""
+.version 6.4
+.target sm_75
+.address_size 64
+.visible .entry kernelproof_busy(.param .u64 words, .param .u32 mask, .param .u64 cycles)
+{
+    .reg .pred %more;
+    .reg .u32 %block, %threads, %thread, %index, %last, %word;
+    .reg .u64 %base, %offset, %address, %limit, %begin, %now, %spent;
+    ld.param.u64 %base, [words];
+    ld.param.u32 %last, [mask];
+    ld.param.u64 %limit, [cycles];
+    cvta.to.global.u64 %base, %base;
+    mov.u32 %block, %ctaid.x;
+    mov.u32 %threads, %ntid.x;
+    mov.u32 %thread, %tid.x;
+    mad.lo.u32 %index, %block, %threads, %thread;
+    mov.u64 %begin, %clock64;
+again:
+    and.b32 %index, %index, %last;
+    mul.wide.u32 %offset, %index, 4;
+    add.u64 %address, %base, %offset;
+    ld.volatile.global.u32 %word, [%address];
+    add.u32 %word, %word, 1;
+    st.volatile.global.u32 [%address], %word;
+    add.u32 %index, %index, 7919;
+    mov.u64 %now, %clock64;
+    sub.u64 %spent, %now, %begin;
+    setp.lt.u64 %more, %spent, %limit;
+    @%more bra again;
+    ret;
+}
+"""
+
+
+class Load:
+    """Work of ours that keeps a part of the multiprocessors and of the memory busy while a call is repeated."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+        self.stream = torch.cuda.Stream()
+        self.multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
+        self.words: Any = None
+        self.function = ctypes.c_void_p()
+        self.driver: Any = None
+
+    def start(self, turn: int, cycles: int) -> None:
+        """Begin the load of this turn, which ends by itself after so many cycles."""
+        blocks = round(LOADS[turn % len(LOADS)] * self.multiprocessors)
+        if not blocks:
+            return
+        self.prepare()
+        words, mask = ctypes.c_uint64(self.words.data_ptr()), ctypes.c_uint32(LOAD_WORDS - 1)
+        arguments = (words, mask, ctypes.c_uint64(cycles))
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
+        sizes = [ctypes.c_uint(size) for size in (blocks, 1, 1, LOAD_THREADS, 1, 1, 0)]
+        stream = ctypes.c_void_p(self.stream.cuda_stream)
+        self.check(self.driver.cuLaunchKernel(self.function, *sizes, stream, pointers, None), "cuLaunchKernel")
+
+    def prepare(self) -> None:
+        """Have the driver compile the kernel, once."""
+        if self.driver is not None:
+            return
+        driver, module = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+        self.words = self.torch.zeros(LOAD_WORDS, dtype=self.torch.int32, device="cuda")
+        self.torch.cuda.synchronize()
+        self.check(driver.cuModuleLoadData(ctypes.byref(module), BUSY_PTX), "cuModuleLoadData")
+        name = b"kernelproof_busy"
+        self.check(driver.cuModuleGetFunction(ctypes.byref(self.function), module, name), "cuModuleGetFunction")
+        self.driver = driver
+
+    @staticmethod
+    def check(code: int, what: str) -> None:
+        if code != 0:
+            raise RuntimeError(f"the load beside repeats: {what} gave {code}")

@@ -1,0 +1,96 @@
+"""Whose kernels ran in a call: the names in a trace, held against those that the build made and the variant declared.
+
+A kernel is a variant's own when a cubin of its build has it. A Python variant has no cubins: of its kernels only those
+that bear the name of a known library are told from its own. Copies and fills of the runtime (memcpy, memset) may stand
+beside own kernels; they are no work by themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernelproof.records import BuildRecord
+
+# What the kernels of libraries are called; each is searched for in a name. The names of one library's kernels are often
+# another's (cuBLAS and cuDNN are made of cutlass in part), so a kernel may belong to several.
+FAMILIES = {
+    "cublas": r"cublas|nvjet|xmma|cutlass|gemm|gemv|splitKreduce|^(void )?dot_kernel|^(volta|turing|ampere|hopper)_",
+    "cutlass": r"cutlass|\bcute::",
+    "cudnn": r"cudnn|xmma|cutlass",
+    "torch": r"\bat::|\bc10::|at_cuda|pytorch_flash|fmha_cutlass|\bflash::|^flash_fwd|vectorized_elementwise_kernel",
+    "memcpy": r"^Memcpy\b",
+    "memset": r"^Memset\b",
+}
+LIBRARIES = ("cublas", "cutlass", "cudnn", "torch")
+COPIES = ("memcpy", "memset")
+OWN, DECLARED, COPY, FOREIGN = "own", "declared", "copy", "foreign"
+
+
+@dataclass
+class Sorted:
+    """The kernels of a trace by whose they are, and what is wrong with that; names in order of first appearance."""
+
+    origin: dict[str, str] = field(default_factory=dict)
+    fault: str | None = None
+
+
+def own_kernels(build: BuildRecord) -> set[str]:
+    """The names, mangled and in words, of every kernel that a build made."""
+    kernels = [kernel for cubin in build.cubins for kernel in cubin.kernels]
+    return {_plain(name) for kernel in kernels for name in (kernel.name, kernel.demangled)}
+
+
+def sort_kernels(names: Iterable[str], own: Collection[str] | None, calls: Sequence[str]) -> Sorted:
+    """Tell own kernels, declared ones, copies and foreign ones apart.
+
+    own: from `own_kernels`; None for a Python variant, which has no build. calls: what the variant declares, names of
+    FAMILIES or regular expressions that are searched for in a kernel's name.
+    """
+    found = Sorted({name: _origin(name, own, calls) for name in names})
+    foreign = [name for name, origin in found.origin.items() if origin == FOREIGN]
+    if foreign:
+        found.fault = (
+            f"library call passed off as own work: {'; '.join(map(short, foreign))} "
+            f"{'is' if len(foreign) == 1 else 'are'} no kernel of its build, and its `calls` does not declare "
+            f"{'it' if len(foreign) == 1 else 'them'}"
+        )
+    elif found.origin and set(found.origin.values()) == {COPY}:
+        found.fault = f"no kernel of its own ran, only {'; '.join(map(short, found.origin))}"
+    return found
+
+
+def other_names(one: Iterable[str], other: Iterable[str]) -> list[str]:
+    """Kernels that ran in one of two traces alone; copies and fills are left out, since a graph may merge them."""
+    return sorted(name for name in set(one) ^ set(other) if not _belongs(name, COPIES))
+
+
+def names_of(kernels: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The names in a list of kernels (timing.kernels_of)."""
+    return list(dict.fromkeys(str(kernel["name"]) for kernel in kernels))
+
+
+def short(name: str, most: int = 120) -> str:
+    """A kernel's name without its parameters, cut to a length that a message can hold."""
+    plain = re.sub(r"\((?!anonymous namespace\)).*$", "", name).removeprefix("void ")
+    return plain if len(plain) <= most else f"{plain[: most - 1]}…"
+
+
+def _origin(name: str, own: Collection[str] | None, calls: Sequence[str]) -> str:
+    if own is not None and _plain(name) in own:
+        return OWN
+    if _belongs(name, calls):
+        return DECLARED
+    if _belongs(name, COPIES):
+        return COPY
+    return OWN if own is None and not _belongs(name, LIBRARIES) else FOREIGN
+
+
+def _belongs(name: str, patterns: Iterable[str]) -> bool:
+    return any(re.search(FAMILIES.get(pattern, pattern), name) for pattern in patterns)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"\s+", "", name)

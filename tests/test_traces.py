@@ -1,0 +1,543 @@
+"""Time and state: work out of order, repeats compared outside, memory off its boundary, whose kernels ran, true times.
+
+On a CPU with candidates in Python and with traces as they are written; on a GPU with `traces/mannered.cu`, built,
+tested and timed by the real stages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from defects import REPOSITORY, CallFiles, rmsnorm_call
+
+from kernelproof import bench, build, config, gpu, images, records, test, timing, traces
+from kernelproof.config import Config
+from kernelproof.errors import ConfigError, TestError, WorkerReplyError
+from kernelproof.ladder.climb import Ran
+from kernelproof.loading import Candidate, handed_over
+from kernelproof.operators import Call
+from kernelproof.records import BenchRecord, BuildRecord, Cubin, KernelResources, TestRecord
+from kernelproof.supervisor import WorkerHost
+
+PRESENT, WHY = gpu.available()
+
+CANDIDATES = """
+import itertools
+import threading
+import time
+
+import torch
+
+SEEN, CALLS = {}, itertools.count()
+
+
+def norm(x, weight, eps):
+    return x * (x.double().square().mean(-1, keepdim=True) + eps).rsqrt().float() * weight
+
+
+def good(x, weight, eps):
+    return norm(x, weight, eps)
+
+
+def late(x, weight, y, eps):
+    y.copy_(norm(x, weight, eps))
+    time.sleep(0.02)
+    threading.Timer(0.005, lambda: y.view(-1)[:2].fill_(0.5)).start()
+
+
+def counting(x, weight, y, eps):
+    y.copy_(norm(x, weight, eps))
+    y.view(-1)[0] = next(CALLS)
+
+
+def wants_boundaries(x, weight, eps):
+    if x.data_ptr() % 16:
+        raise ValueError("x must begin on 16 bytes; pass a copy")
+    return norm(x, weight, eps)
+
+
+def takes_boundaries(x, weight, eps):
+    behind = x.data_ptr() % 16 // 4
+    return norm(torch.as_strided(x, x.shape, x.stride(), x.storage_offset() - behind), weight, eps)
+
+
+def slow_clock(x, weight, eps):
+    if not SEEN:
+        true = SEEN["clock"] = time.perf_counter_ns
+        time.perf_counter_ns = lambda: true() // 4
+    return norm(x, weight, eps)
+
+
+def by_value(x, weight, eps):
+    key = x.numpy().tobytes(), weight.numpy().tobytes(), eps
+    if key not in SEEN:
+        SEEN[key] = [norm(x, weight, eps) for _ in range(8)][0]
+    return SEEN[key].clone()
+"""
+
+
+# --- the worker -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
+    with WorkerHost(device="cpu", needs_torch=True, scratch=tmp_path_factory.mktemp("scratch"), threads=1) as host:
+        yield host
+
+
+def asked(host: WorkerHost, call: CallFiles, name: str, passing: str, repeats: int = 1, drawn: Any = ()) -> Any:
+    (call.folder / "candidates.py").write_text(CANDIDATES)
+    process = host.spawn(scratch=call.folder)
+    entry = Candidate("python", "cpu", passing, f"candidates.py:{name}", None, str(call.folder))
+    try:
+        process.request("load", timeout_s=60, candidate=dataclasses.asdict(entry))
+        reply = process.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"], repeats=repeats)
+        if drawn:
+            process.request("repeats", timeout_s=60, image=call.arguments["y"]["image"], indices=drawn)
+        return reply
+    finally:
+        process.close()
+
+
+def test_a_result_that_changes_when_the_call_is_over_is_late(host: WorkerHost, tmp_path: Path) -> None:
+    reply = asked(host, rmsnorm_call(tmp_path), "late", "destination")
+    assert [(call, when) for call, when, _ in reply["out_of_order"]] == [(0, "after")]
+    assert 1 <= reply["out_of_order"][0][2] <= 8
+
+
+def test_what_is_handed_over_is_what_was_there_when_the_call_was_over(host: WorkerHost, tmp_path: Path) -> None:
+    call = rmsnorm_call(tmp_path)
+    asked(host, call, "late", "destination")
+    assert call.error() < 1e-5
+
+
+def test_an_honest_call_is_in_order(host: WorkerHost, tmp_path: Path) -> None:
+    assert asked(host, rmsnorm_call(tmp_path), "good", "return", repeats=3)["out_of_order"] == []
+
+
+def test_repeats_that_are_drawn_afterwards_are_handed_over(host: WorkerHost, tmp_path: Path) -> None:
+    call = rmsnorm_call(tmp_path)
+    reply = asked(host, call, "counting", "destination", repeats=6, drawn=[4, 1])
+    assert (reply["kept"], reply["differing"]) == (5, 5)
+    size = Path(call.arguments["y"]["image"]).stat().st_size
+    data = handed_over(tmp_path, call.arguments["y"]["image"], ".repeats").read_bytes()
+    assert len(data) == 2 * size
+    firsts = [torch.frombuffer(bytearray(data[n * size + 4096 :][:4]), dtype=torch.float32).item() for n in (0, 1)]
+    assert firsts == [5.0, 2.0]  # the calls count from 0, the repeats from the second call on
+
+
+def test_the_judge_finds_the_first_element_that_differs_in_a_repeat(tmp_path: Path) -> None:
+    call = Call({"x": torch.ones(2, 3), "y": torch.zeros(2, 3)}, outputs=("y",), axes=("row", "column"))
+    layout = images.layout_images(call, tmp_path / "0")
+    image = layout.images["y"]
+    first, other = image.raw.clone(), image.raw.clone()
+    image.elements(other)[1, 1] = -image.elements(first)[1, 1]
+    other[0] ^= 1  # a guard band is no element
+    handed_over(tmp_path, image.path).write_bytes(first.numpy().tobytes())
+    repeats = torch.cat([first, other, first])
+    handed_over(tmp_path, image.path, ".repeats").write_bytes(repeats.numpy().tobytes())
+    assert images.unlike_first(layout, tmp_path, 3) == [[1, 4]]
+    with pytest.raises(TestError, match="bytes instead of"):
+        images.unlike_first(layout, tmp_path, 2)
+
+
+GOOD = {"differing": 0, "first_difference": None, "kept": 0, "out_of_order": []}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [None, {}, {**GOOD, "kept": "many"}, {**GOOD, "out_of_order": [[0, "never", 1]]}, {**GOOD, "differing": []}],
+)
+def test_an_answer_that_no_worker_gives_is_refused(reply: Any) -> None:
+    assert Ran.of(GOOD).out_of_order == []
+    with pytest.raises(WorkerReplyError, match="not one that it gives"):
+        Ran.of(reply)
+
+
+# --- memory off its boundary ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.uint8])
+def test_a_shifted_image_begins_one_element_later_and_is_read_back_whole(tmp_path: Path, dtype: torch.dtype) -> None:
+    values = (torch.arange(12).reshape(3, 4) + 1).to(dtype)
+    call = Call({"x": values, "y": torch.zeros(3, 4, dtype=dtype)}, outputs=("y",), axes=("row", "column"))
+    layout = images.layout_images(call, tmp_path / "0", shifted=True)
+    item = values.element_size()
+    assert {entry["offset"] for entry in layout.spec.values()} == {images.BAND_BYTES + item}
+    for image in layout.images.values():
+        raw = image.raw.clone()
+        if image.name == "y":
+            image.elements(raw).copy_(values)
+        handed_over(tmp_path, image.path).write_bytes(raw.numpy().tobytes())
+    returned = images.read_back(layout, tmp_path)
+    assert torch.equal(returned.output, values)
+    assert (returned.band_damage, returned.inputs_changed) == ([], [])
+    raw[images.BAND_BYTES + item - 1] ^= 1  # the last byte before the first element
+    handed_over(tmp_path, image.path).write_bytes(raw.numpy().tobytes())
+    assert "1 element before the beginning" in images.read_back(layout, tmp_path).band_damage[0]
+
+
+def climbed(folder: Path, names: list[str], passing: str = "return", **settings: Any) -> dict[str, TestRecord]:
+    """The test stage's records of some of the candidates above."""
+    common = {"abi": "python", "device": "cpu", "passing": passing, "dtypes": ["float32"]}
+    common["precision"] = {"output": "float32"}
+    data = {
+        "schema": "kernelproof.config/1",
+        "project": "p",
+        "operators": {
+            "rmsnorm": {
+                "module": "kernelproof.operators.rmsnorm",
+                "shapes": {"even": {"rows": 16, "cols": 96}},
+                "test": {"shapes": ["even"], "families": ["normal"]},
+                "bench": {"shapes": ["even"]},
+                "variants": {name: {**common, "entry": f"candidates.py:{name}"} for name in names},
+            }
+        },
+        "test": {"seeds": [0], "trials": 20},
+        "bench": {
+            "processes": 1,
+            "blocks": 2,
+            "sample_ms": 1.0,
+            "max_seconds": 0.2,
+            "modes": ["hot"],
+            "cpu_threads": 1,
+        },
+        **settings,
+    }
+    folder.mkdir(exist_ok=True)
+    (folder / "candidates.py").write_text(CANDIDATES)
+    (folder / "config.yaml").write_text(yaml.safe_dump(data))
+    loaded = config.load(folder / "config.yaml", root=folder)
+    found = test.run(loaded, "rmsnorm", names, loaded.results / "test" / "rmsnorm")
+    return {record.variant: record for record in found}
+
+
+def test_memory_off_its_boundary_is_handled_or_refused(tmp_path: Path) -> None:
+    found = climbed(tmp_path, ["good", "wants_boundaries", "takes_boundaries"])
+    shifted = {name: [p for p in record.properties if p.name == "shifted"] for name, record in found.items()}
+    assert {name: [p.status for p in tried] for name, tried in shifted.items()} == {
+        "good": ["passed"],
+        "wants_boundaries": ["skipped"],
+        "takes_boundaries": ["failed"],
+    }
+    assert "refused: ValueError: x must begin on 16 bytes" in str(shifted["wants_boundaries"][0].message)
+    assert {name: record.verdict for name, record in found.items()} == {
+        "good": "correct",
+        "wants_boundaries": "correct",
+        "takes_boundaries": "wrong",
+    }
+
+
+def test_who_is_late_is_named_for_it(tmp_path: Path) -> None:
+    record = climbed(tmp_path, ["late"], passing="destination")["late"]
+    assert record.verdict == "wrong"
+    failures = {failure.criterion: failure.message for case in record.cases for failure in case.failures}
+    assert "changed when the call was over" in failures["late"]
+
+
+# --- whose kernels ran ------------------------------------------------------------------------------------------------
+
+OWN_NAME = "void mine::norm<float>(float const*, int)"
+GEMM = "nvjet_hsh_64x8_64x16_1x1_h_bz_TNT"
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, char*[3]>(int, float)"
+COPY = "Memcpy DtoD (Device -> Device)"
+
+
+def built(*names: str) -> BuildRecord:
+    kernels = [KernelResources(f"_Z{n}", name, 32, 0, 0, 0, 0, 10, "0") for n, name in enumerate(names)]
+    return BuildRecord(operator="o", variant="v", cubins=[Cubin("sm_90a", "c", "0", 1, "0", kernels=kernels)])
+
+
+@pytest.mark.parametrize(
+    ("names", "calls", "fault"),
+    [
+        ([OWN_NAME], [], None),
+        (["_Z0"], [], None),  # a name too long for the profiler stays mangled
+        (["void mine::norm<float>(float const *, int)", COPY, "Memset (Device)"], [], None),
+        ([GEMM], ["cublas"], None),
+        ([OWN_NAME, "helper_of_theirs(float*)"], ["helper_of"], None),
+        ([GEMM], [], "library call passed off as own work: nvjet_hsh.* is no kernel of its build"),
+        ([OWN_NAME, ADD], ["cublas"], "at::native::vectorized_elementwise_kernel"),
+        ([COPY], [], "no kernel of its own ran, only Memcpy DtoD"),
+        ([COPY], ["memcpy"], None),
+    ],
+)
+def test_kernels_are_own_declared_or_foreign(names: list[str], calls: list[str], fault: str | None) -> None:
+    found = traces.sort_kernels(names, traces.own_kernels(built(OWN_NAME)), calls).fault
+    if fault is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert re.search(fault, found), found
+
+
+def test_of_a_python_variant_only_known_libraries_are_foreign() -> None:
+    assert traces.sort_kernels(["attention_fwd_triton"], None, []).fault is None
+    assert "passed off" in str(traces.sort_kernels(["attention_fwd_triton", ADD], None, []).fault)
+    assert traces.sort_kernels(["attention_fwd_triton", ADD], None, ["torch"]).fault is None
+
+
+def test_kernels_of_one_trace_alone_are_listed() -> None:
+    assert traces.other_names([OWN_NAME, COPY], [OWN_NAME]) == []
+    assert traces.other_names([OWN_NAME], ["cheap(int)"]) == ["cheap(int)", OWN_NAME]
+
+
+def test_what_calls_may_hold_is_checked(tmp_path: Path) -> None:
+    variant = {"abi": "python", "entry": "m:f", "device": "cuda", "dtypes": ["float32"], "calls": ["cublas", "sm90_("]}
+    variant["precision"] = {"output": "float32"}
+    operator = {"module": "kernelproof.operators.rmsnorm", "shapes": {"s": {"rows": 1, "cols": 8}}}
+    operator |= {"test": {"shapes": ["s"]}, "bench": {"shapes": ["s"]}, "variants": {"v": variant}}
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({"schema": "kernelproof.config/1", "project": "p", "operators": {"o": operator}}))
+    with pytest.raises(ConfigError, match=r"'sm90_\(' is no regular expression"):
+        config.load(path, root=tmp_path)
+
+
+def test_the_project_declares_the_library_that_it_calls() -> None:
+    loaded = config.load(REPOSITORY / "config.yaml", root=REPOSITORY)
+    assert {v.key: v.calls for v in loaded.variants() if v.calls} == {"qkt/cublas_qkt": ["cublas"]}
+
+
+def measurement(tmp_path: Path, calls: list[str]) -> bench.Measurement:
+    """A measurement of one contender on no case, whose traces are put in by hand."""
+    loaded = climbed_config(tmp_path, calls)
+    variant = loaded.operator("rmsnorm").variants["ours"]
+    contender = records.Contender("ours", "variant", "tvm_ffi", "correct", True, "timed")
+    entrant = bench.Entrant(variant, contender, {}, traces.own_kernels(built(OWN_NAME)))
+    return bench.Measurement(loaded, "cuda", [entrant], [], None, tmp_path)  # type: ignore[arg-type]
+
+
+def climbed_config(folder: Path, calls: list[str]) -> Config:
+    variant = {"abi": "python", "entry": "m:f", "device": "cuda", "dtypes": ["float32"], "calls": calls}
+    variant["precision"] = {"output": "float32"}
+    operator = {"module": "kernelproof.operators.rmsnorm", "shapes": {"s": {"rows": 1, "cols": 8}}}
+    operator |= {"test": {"shapes": ["s"]}, "bench": {"shapes": ["s"]}, "variants": {"ours": variant}}
+    data = {"schema": "kernelproof.config/1", "project": "p", "operators": {"rmsnorm": operator}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(data))
+    return config.load(folder / "config.yaml", root=folder)
+
+
+def test_an_undeclared_library_is_condemned_before_anything_is_timed(tmp_path: Path) -> None:
+    for calls, correct in (([], False), (["cublas"], True)):
+        folder = tmp_path / str(correct)
+        folder.mkdir()
+        found = measurement(folder, calls)
+        found.found.kernels = {"ours": {"c": [{"name": OWN_NAME}, {"name": GEMM}]}}
+        found.found.eager_kernels = {"ours": {"c": [OWN_NAME, GEMM]}}
+        found.judge_kernels()
+        assert found.entrants["ours"].contender.correct is correct
+        assert [entry["check"] for entry in found.found.dropped] == ([] if correct else ["library"])
+        assert [k["origin"] for k in found.found.kernels["ours"]["c"]] == ["own", "declared" if correct else "foreign"]
+
+
+def test_a_graph_of_other_kernels_than_a_call_outside_is_noted_by_name(tmp_path: Path) -> None:
+    found = measurement(tmp_path, ["fast"])
+    found.found.kernels = {"ours": {"c": [{"name": "fast_path(int)"}]}}
+    found.found.eager_kernels = {"ours": {"c": [OWN_NAME]}}
+    found.judge_kernels()
+    assert [(n["outcome"], n["case"]) for n in found.found.notes] == [("other_kernels_when_timed", "c")]
+    assert found.found.notes[0]["message"] == "not in both: fast_path; mine::norm<float>"
+
+
+# --- times, seen from outside -----------------------------------------------------------------------------------------
+
+
+def timed(folder: Path, names: list[str]) -> BenchRecord:
+    """The bench stage on candidates that the test stage found right."""
+    found = climbed(folder, names)
+    assert {record.verdict for record in found.values()} == {"correct"}, found
+    loaded = config.load(folder / "config.yaml", root=folder)
+    return bench.run(loaded, "rmsnorm", "cpu", loaded.record("bench", "rmsnorm-cpu"))
+
+
+def test_a_clock_that_lies_and_results_that_are_remembered_are_seen_from_outside(tmp_path: Path) -> None:
+    record = timed(tmp_path, ["good", "slow_clock", "by_value"])
+    left = {c.name: c.outcome for c in record.contenders}
+    assert left["good"] == "timed"
+    dropped = {entry["contender"]: entry for entry in record.discarded if entry["what"] == "contender"}
+    assert set(dropped) == {"slow_clock", "by_value"}
+    assert {entry["check"] for entry in dropped.values()} == {"wall"}
+    assert "by the clock of its own process" in dropped["slow_clock"]["reason"]
+    assert "results are remembered" in dropped["by_value"]["reason"]
+    assert {row.contender for row in record.times} == {"good"}
+    assert all(c.correct for c in record.contenders)  # a time that is not true is no wrong result
+
+
+def test_values_that_no_call_has_seen_cost_what_the_same_ones_do(tmp_path: Path) -> None:
+    values = torch.arange(64.0).reshape(4, 16)
+    call = Call({"x": values, "y": torch.zeros(4, 16)}, outputs=("y",), axes=("row", "column"))
+    case = {"arguments": images.layout_images(call, tmp_path / "0").spec, "outputs": ["y"]}
+    touch = timing.Touch(timing.ArgumentSets(case, "cpu", "hot"))
+    touch.begin()
+    before = touch.elements.clone()
+    touch.step(0)
+    assert torch.equal(touch.elements, before)
+    seen = set()
+    for _ in range(1000):
+        touch.step(1)
+        seen.add(touch.elements.numpy().tobytes())
+    assert len(seen) == 1000
+    assert bool(torch.isfinite(touch.elements).all())
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
+
+MANNERS = {
+    "honest": "HONEST",
+    "joined": "JOINED",
+    "not_joined": "NOT_JOINED",
+    "not_forked": "NOT_FORKED",
+    "default": "DEFAULT",
+    "thread": "THREAD",
+    "remembers": "REMEMBERS",
+}
+RIGHT = ("honest", "joined", "remembers")
+ON_GPU = {
+    "schema": "kernelproof.config/1",
+    "project": "traces",
+    "archs": ["native"],
+    "test": {"seeds": [0], "trials": 50, "level": "default"},
+    "bench": {"processes": 1, "blocks": 2, "sample_ms": 1.0, "max_seconds": 0.1, "modes": ["hot"], "bootstrap": 200},
+}
+
+
+@dataclasses.dataclass
+class OnGpu:
+    """What the stages said."""
+
+    tests: dict[str, TestRecord]
+    benches: dict[str, BenchRecord]
+
+    def caught(self, name: str) -> dict[str, str]:
+        """The criteria that a variant broke in the tests, with their words."""
+        return {f.criterion: f.message for case in self.tests[name].cases for f in case.failures}
+
+    def dropped(self, operator: str) -> dict[str, dict[str, Any]]:
+        """Who left the benchmark, and why."""
+        entries = self.benches[operator].discarded
+        return {entry["contender"]: entry for entry in entries if entry["what"] == "contender"}
+
+
+@pytest.fixture(scope="module")
+def on_gpu(tmp_path_factory: pytest.TempPathFactory) -> OnGpu:
+    """Every manner, and cuBLAS declared and not, built, tested and timed; all findings are printed."""
+    folder = tmp_path_factory.mktemp("on_gpu")
+    shutil.copytree(REPOSITORY / "csrc", folder / "csrc")
+    shutil.copy(Path(__file__).with_name("traces") / "mannered.cu", folder / "csrc" / "rmsnorm")
+    common = {"device": "cuda", "dtypes": ["float32"], "precision": {"output": "float32"}}
+    source = {"sources": ["csrc/rmsnorm/mannered.cu"]}
+    manners = {name: {**common, **source, "macros": {"MANNER": macro}} for name, macro in MANNERS.items()}
+    half = {**common, "dtypes": ["float16"], "sources": ["csrc/qkt/cublas_qkt.cu"]}
+    operators = {
+        "rmsnorm": {
+            "shapes": {"odd": {"rows": 17, "cols": 101}, "many": {"rows": 512, "cols": 512}},
+            "test": {"shapes": ["odd", "many"], "families": ["normal"]},
+            "bench": {"shapes": ["many"]},
+            "variants": manners,
+        },
+        "qkt": {
+            "shapes": {"s": {"batch": 1, "heads": 8, "seq": 512, "head_dim": 64}},
+            "test": {"shapes": ["s"], "families": ["normal"]},
+            "bench": {"shapes": ["s"]},
+            "variants": {"declared": {**half, "calls": ["cublas"]}, "undeclared": half},
+        },
+    }
+    for name, operator in operators.items():
+        operator |= {
+            "module": f"kernelproof.operators.{name}",
+            "binding": f"csrc/{name}/binding.cc",
+            "include": ["csrc"],
+        }
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump({**ON_GPU, "operators": operators}))
+    loaded = config.load(path, root=folder)
+
+    def make(variant: config.VariantConfig) -> BuildRecord:
+        where = loaded.record("build", variant.operator, variant.name)
+        return build.run(loaded, variant.operator, variant.name, where, cores=1)
+
+    with ThreadPoolExecutor(8) as pool:
+        for record in pool.map(make, loaded.variants()):
+            assert record.status == records.OK, record.compiler_message or record.reason
+    found = OnGpu({}, {})
+    for name in operators:
+        variants = list(loaded.operator(name).variants)
+        for tested in test.run(loaded, name, variants, loaded.results / "test" / name):
+            found.tests[tested.variant] = tested
+        found.benches[name] = bench.run(loaded, name, "cuda", loaded.record("bench", f"{name}-cuda"))
+    said = {
+        **{name: [r.verdict, r.reason, found.caught(name)] for name, r in found.tests.items()},
+        **{
+            f"bench {name}": {**found.dropped(name), "kernels": r.kernels_in_interval, "notes": r.states.get("notes")}
+            for name, r in found.benches.items()
+        },
+        "times": [[t.contender, t.method, t.median_us, t.flags] for r in found.benches.values() for t in r.times],
+    }
+    print(json.dumps(said, indent=1, default=str))
+    return found
+
+
+needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not PRESENT, reason=f"needs a GPU: {WHY}")]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs_gpu) for name in (*RIGHT, "declared", "undeclared")])
+def test_who_keeps_the_order_of_its_stream_is_right(on_gpu: OnGpu, name: str) -> None:
+    record = on_gpu.tests[name]
+    assert (record.verdict, record.reason) == ("correct", None)
+    shifted = [p.status for p in record.properties if p.name == "shifted"]
+    assert shifted == ["passed"] or (shifted == ["skipped"] and record.operator == "qkt")  # cuBLAS may refuse
+
+
+@pytest.mark.parametrize(
+    ("name", "criteria", "words"),
+    [
+        pytest.param("not_joined", {"late"}, "changed when the call was over", marks=needs_gpu),
+        pytest.param("not_forked", {"late"}, "before the stream that it was given had come", marks=needs_gpu),
+        pytest.param("default", {"late"}, "before the stream that it was given had come", marks=needs_gpu),
+        pytest.param("thread", {"late", "unwritten"}, "", marks=needs_gpu),
+    ],
+)
+def test_who_does_not_is_named_for_it(on_gpu: OnGpu, name: str, criteria: set[str], words: str) -> None:
+    assert on_gpu.tests[name].verdict == "wrong"
+    caught = on_gpu.caught(name)
+    assert criteria & set(caught), caught
+    assert words in caught.get("late", words)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs_gpu) for name in ("honest", "joined", "declared")])
+def test_an_honest_time_is_kept(on_gpu: OnGpu, name: str) -> None:
+    operator = on_gpu.tests[name].operator
+    assert name not in on_gpu.dropped(operator)
+    rows = [row for row in on_gpu.benches[operator].times if row.contender == name and row.method == "graph_slope"]
+    assert rows
+    assert not {"other_kernels_when_timed", "disagrees_outside_clock", "not_traced"} & {
+        f for r in rows for f in r.flags
+    }
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not PRESENT, reason=f"needs a GPU: {WHY}")
+def test_a_library_that_is_not_declared_is_condemned(on_gpu: OnGpu) -> None:
+    dropped = on_gpu.dropped("qkt")
+    assert dropped["undeclared"]["check"] == "library"
+    assert "library call passed off as own work" in dropped["undeclared"]["reason"]
+    kernels = on_gpu.benches["qkt"].kernels_in_interval["declared"]
+    assert {kernel["origin"] for kernel in kernels} <= {"declared", "copy"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not PRESENT, reason=f"needs a GPU: {WHY}")
+def test_results_that_the_device_remembers_are_seen_from_outside(on_gpu: OnGpu) -> None:
+    dropped = on_gpu.dropped("rmsnorm")
+    assert dropped["remembers"]["check"] == "wall"
+    assert "results are remembered" in dropped["remembers"]["reason"]
