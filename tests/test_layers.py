@@ -20,6 +20,7 @@ NEEDS_TENSORS = {
     "judging",  # its process; the supervisor's end of it has no tensors
     "images",
     "loading",
+    "sealed",
     "timing",
     "worker",
     "baselines",

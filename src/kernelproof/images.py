@@ -79,16 +79,8 @@ class Layout:
     def spec(self) -> dict[str, Any]:
         """Arguments in call order: an image's path, offset (bytes), dtype, shape, strides (elements); or a scalar."""
         return {
-            name: {
-                "image": str(self.images[name].path),
-                "offset": BAND_BYTES,
-                "dtype": dtype_name(value.dtype),
-                "shape": list(value.shape),
-                "strides": list(value.stride()),
-            }
-            if isinstance(value, torch.Tensor)
-            else value
-            for name, value in self.call.arguments.items()
+            name: {"image": str(self.images[name].path), **argument} if isinstance(argument, dict) else argument
+            for name, argument in outline(self.call).items()
         }
 
     @property
@@ -109,6 +101,26 @@ class Returned:
     poison: torch.Tensor | None = None
     band_damage: list[str] = field(default_factory=list)
     inputs_changed: list[str] = field(default_factory=list)
+
+
+def outline(call: Call) -> dict[str, Any]:
+    """How a call's images are laid out, and not what is in them: nothing need be written for it.
+
+    Arguments in call order: offset (bytes), dtype, shape, strides (elements) and size of the image (`bytes`); or a
+    scalar.
+    """
+    return {
+        name: {
+            "offset": BAND_BYTES,
+            "bytes": 2 * BAND_BYTES + _span_bytes(value),
+            "dtype": dtype_name(value.dtype),
+            "shape": list(value.shape),
+            "strides": list(value.stride()),
+        }
+        if isinstance(value, torch.Tensor)
+        else value
+        for name, value in call.arguments.items()
+    }
 
 
 def layout_images(call: Call, directory: Path, generator: torch.Generator | None = None) -> Layout:
@@ -160,8 +172,7 @@ def random_bytes(count: int, generator: torch.Generator | None = None) -> torch.
 def _image(name: str, tensor: torch.Tensor, is_output: bool, path: Path, generator: torch.Generator | None) -> Image:
     if tensor.numel() and tensor.stride(-1) != 1:
         raise TestError("the last dimension of a tensor argument must have stride 1", subject=name)
-    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
-    span_bytes = span * tensor.element_size()
+    span_bytes = _span_bytes(tensor)
     if is_output or span_bytes != tensor.nbytes:
         raw = random_bytes(2 * BAND_BYTES + span_bytes, generator)
     else:  # the payload is all elements: random bits under them would be lost
@@ -176,6 +187,12 @@ def _image(name: str, tensor: torch.Tensor, is_output: bool, path: Path, generat
             raw.view(integer).bitwise_or_(bits)
         image.elements(raw).copy_(tensor)
     return image
+
+
+def _span_bytes(tensor: torch.Tensor) -> int:
+    """Bytes from the first to the last element, both included."""
+    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
+    return int(span * tensor.element_size())
 
 
 def read_file(path: Path, size: int) -> torch.Tensor:

@@ -34,6 +34,7 @@ from kernelproof.processes import collect_rarely, die_with_parent
 
 if TYPE_CHECKING:
     from kernelproof.loading import Candidate, Image
+    from kernelproof.sealed import Cubins
 
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 FILE_LIMIT_BYTES = 16 << 20  # the largest file a candidate can write, its log included: a disk cannot be filled
@@ -232,11 +233,17 @@ class Worker:
         self.with_torch = bool(settings["needs_torch"])
         self.candidate: Candidate | None = None
         self.function: Callable[..., Any] | None = None
+        self.cubins: Cubins | None = None
 
     def serve(self) -> None:
         """Say how far this process is confined, while no candidate is in it; then answer requests."""
         self.say(asdict(self.isolation))
-        commands: dict[str, Callable[..., Any]] = {"load": self.load, "run": self.run, "measure": self.measure}
+        commands: dict[str, Callable[..., Any]] = {
+            "load": self.load,
+            "describe": self.describe,
+            "run": self.run,
+            "measure": self.measure,
+        }
         if self.with_torch and self.settings["threads"]:
             import torch
 
@@ -260,14 +267,43 @@ class Worker:
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def load(self, candidate: dict[str, Any]) -> dict[str, Any]:
-        """Load the candidate: `abi`, `device`, `passing`, `entry`, `library`, `root` (see loading.Candidate)."""
+        """Load the candidate (see loading.Candidate): its library or callable, or its cubins and nothing else."""
         from kernelproof.loading import Candidate, load, synchronise
 
         self.candidate = Candidate(**candidate)
+        if self.candidate.cubins is not None:
+            from kernelproof.sealed import Cubins
+
+            self.cubins = Cubins(self.candidate.cubins)
+            return {}
         library = Path(self.candidate.library) if self.candidate.library else None
         self.function = load(self.candidate, library, Path(self.candidate.root))
         synchronise(self.candidate.device)
         return {}
+
+    def describe(self, outline: dict[str, Any]) -> dict[str, Any]:
+        """What a call with such arguments (images.outline) launches: `steps`, or `reason` why that cannot be said.
+
+        `refused` is the reason where the candidate does not take the case. Raises when the device is unusable now.
+        """
+        from kernelproof.launches import Indescribable
+        from kernelproof.loading import synchronise
+        from kernelproof.sealed import describe
+
+        if self.function is None:
+            raise RuntimeError("nothing is loaded")
+        function = self.function
+        try:
+            steps = describe(lambda values: function(*values.values()), outline)
+            return {"steps": [asdict(step) for step in steps]}
+        except NotImplementedError as error:
+            answer = {"refused": _first_lines(str(error))}
+        except Indescribable as error:
+            answer = {"reason": _first_lines(str(error))}
+        except Exception as error:
+            answer = {"reason": _first_lines(f"{type(error).__name__}: {error}")}
+        synchronise("cuda")
+        return answer
 
     def run(
         self,
@@ -275,6 +311,7 @@ class Worker:
         outputs: list[str],
         repeats: int = 1,
         following: Sequence[dict[str, Any]] = (),
+        launches: Sequence[Any] = (),
     ) -> dict[str, Any]:
         """Call the candidate `repeats` times on the same inputs and hand every image over (loading.handed_over).
 
@@ -284,7 +321,8 @@ class Worker:
         too, to `<image>.differing`.
 
         The arguments of `following` calls are laid out like the first one's; their images are put into the same
-        memory, one after another, and handed over in the same way.
+        memory, one after another, and handed over in the same way. Where cubins are loaded, `launches` describes each
+        of the calls.
         """
         from kernelproof.loading import load_image, synchronise
 
@@ -297,9 +335,13 @@ class Worker:
             if isinstance(value, dict)
         }
         poison = {name: _copy(images[name].raw) for name in outputs}
+        calls = [
+            self.prepared(values, images, outputs, launches[number : number + 1])
+            for number, values in enumerate((arguments, *following))
+        ]
         synchronise(device)
         started = time.monotonic()
-        self.call(arguments, images, outputs)
+        self.call(calls[0])
         duration_s = time.monotonic() - started
         first = {name: _copy(images[name].raw) for name in outputs}
         first_bits = {name: _copy(_bits(images[name].view)) for name in outputs}
@@ -309,7 +351,7 @@ class Worker:
                 images[name].raw[...] = poison[name]
                 if repeat % 2 == 1:  # other poison, so that a result which hangs on it shows
                     _bits(images[name].view).__ixor__(POISON_FLIP)
-            self.call(arguments, images, outputs)
+            self.call(calls[0])
             places = [_first_difference(_bits(images[name].view), first_bits[name]) for name in outputs]
             place = next((p for p in places if p is not None), None)
             if place is not None:
@@ -318,10 +360,10 @@ class Worker:
                 first_difference = [repeat, place]
                 self.hand_over(arguments, {name: image.raw for name, image in images.items()}, DIFFERING_SUFFIX)
         self.hand_over(arguments, {name: first.get(name, image.raw) for name, image in images.items()})
-        for others in following:
+        for others, call in zip(following, calls[1:], strict=True):
             for name, image in images.items():
                 image.raw[...] = _bytes_like(image.raw, others[name]["image"])
-            self.call(others, images, outputs)
+            self.call(call)
             self.hand_over(others, {name: image.raw for name, image in images.items()})
         return {
             "repeats": repeats,
@@ -337,17 +379,24 @@ class Worker:
             for name, data in raw.items():
                 handed_over(self.scratch, arguments[name]["image"], suffix).write_bytes(to_bytes(data))
 
-    def call(self, arguments: dict[str, Any], images: dict[str, Image], outputs: list[str]) -> None:
-        """One call, until its work is done: with all arguments, or without the outputs when the candidate returns them.
+    def prepared(
+        self, arguments: dict[str, Any], images: dict[str, Image], outputs: list[str], launches: Sequence[Any]
+    ) -> Callable[[], None]:
+        """One call: with all arguments, or without the outputs when the candidate returns them.
 
         Images take the place of the arguments that describe them.
         """
+        if self.cubins is not None:
+            return self.cubins.prepared(launches[0], images)
+        values = {name: images[name].view if name in images else value for name, value in arguments.items()}
+        return lambda: self._call(values, images, outputs)
+
+    def call(self, prepared: Callable[[], None]) -> None:
+        """Make one call, until its work is done."""
         from kernelproof.loading import synchronise
 
         assert self.candidate is not None
-        assert self.function is not None
-        values = {name: images[name].view if name in images else value for name, value in arguments.items()}
-        self._call(values, images, outputs)
+        prepared()
         synchronise(self.candidate.device)
 
     def _call(self, values: dict[str, Any], images: dict[str, Image], outputs: list[str]) -> None:
