@@ -29,6 +29,7 @@ from kernelproof.records import (
     ManifestRecord,
     Member,
     Metric,
+    NotSealed,
     OracleRow,
     Probe,
     ProfiledKernel,
@@ -39,6 +40,7 @@ from kernelproof.records import (
     Record,
     RuleAdvice,
     Rung,
+    Sealing,
     TestRecord,
     TimeRow,
     Verdict,
@@ -338,6 +340,7 @@ def rungs(failed: str | None = None, message: str | None = None) -> list[Rung]:
 def correct_test(
     operator: str, variant: str, device: str, dtype: str, level: float, role: str = "variant"
 ) -> TestRecord:
+    sealed = role == "variant" and device == "cuda"
     return TestRecord(
         provenance=MEASURED,
         duration_s=5.6,
@@ -345,7 +348,8 @@ def correct_test(
         variant=variant,
         role=role,
         device=device,
-        trust="python" if role == "baseline" else "library",
+        trust="python" if role == "baseline" else "sealed" if sealed else "library",
+        sealing=Sealing(104, 0) if sealed else None,
         isolation="landlock-7+seccomp" if device == "cpu" else "process",
         refused=["writing outside its folder", "sockets"] if device == "cpu" else [],
         verdict="correct",
@@ -667,6 +671,11 @@ def gpu_run() -> tuple[ManifestRecord, dict[str, Record]]:
     found["results/build/attention/fp16_tiled.json"] = failed_build("fp16_tiled")
     for variant, level in (("fp16_scalar", 0.27), ("fp16_fused", 0.41), ("fp16_swizzled", 0.42)):
         found[f"results/test/attention/{variant}.json"] = correct_test("attention", variant, "cuda", "float16", level)
+    swizzled = found["results/test/attention/fp16_swizzled.json"]
+    assert isinstance(swizzled, TestRecord)
+    swizzled.trust = "library"
+    reason = "it hands attention memory that is none of the call's tensors, such as a workspace"
+    swizzled.sealing = Sealing(100, 4, [NotSealed(reason, 4, "b1h8s2048-float16-normal-s0")])
     wrong = correct_test("attention", "fp16_wmma", "cuda", "float16", 0.38)
     wrong.verdict, wrong.rungs = (
         "wrong",

@@ -15,7 +15,7 @@ from ctypes import POINTER, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_ulongl
 from dataclasses import dataclass
 from typing import Any
 
-SUCCESS, INVALID_VALUE, NOT_FOUND = 0, 1, 500  # CUresult
+SUCCESS, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED = 0, 1, 500, 801  # CUresult
 LEGACY_STREAM = 1  # CU_GET_PROC_ADDRESS_LEGACY_STREAM: stream 0 is the one that waits for the others
 CAPTURE_GLOBAL = 0  # CU_STREAM_CAPTURE_MODE_GLOBAL: what would not be captured fails
 STREAM_BLOCKING = 0  # CU_STREAM_DEFAULT: work for stream 0 cannot pass by unseen while this one is captured
@@ -271,9 +271,9 @@ def kernel_node(node: Node) -> KernelNode:
         given.sharedMemBytes,
         _parameters(given, parameter_places(function)),
         bool(_attribute(node, COOPERATIVE).number),
-        _three(_attribute(node, CLUSTER_DIMENSION).dimensions),
+        _three(_attribute(node, CLUSTER_DIMENSION, optional=True).dimensions),
         _three(_attribute(node, PREFERRED_CLUSTER, optional=True).dimensions),
-        int(_attribute(node, CLUSTER_SCHEDULING).number),
+        int(_attribute(node, CLUSTER_SCHEDULING, optional=True).number),
         bool(nonportable.value),
     )
 
@@ -349,8 +349,9 @@ def _attribute(node: Node, attribute: int, *, optional: bool = False) -> LaunchA
     try:
         driver().cuGraphKernelNodeGetAttribute(node.handle, attribute, ctypes.byref(value))
     except DriverError as error:
-        if not (optional and error.code == INVALID_VALUE):  # an older driver does not know it, nor can a node have it
+        if not optional or error.code not in (INVALID_VALUE, NOT_SUPPORTED):
             raise
+        return LaunchAttributeValue()  # a driver or GPU that does not know it: then no node has it either
     return value
 
 
@@ -375,7 +376,7 @@ def launch_attributes(
 
     if any(cluster):
         add(CLUSTER_DIMENSION).dimensions[:] = list(cluster)
-    if cluster_scheduling:
+    if any(cluster) and cluster_scheduling:
         add(CLUSTER_SCHEDULING).number = cluster_scheduling
     if cooperative:
         add(COOPERATIVE).number = 1

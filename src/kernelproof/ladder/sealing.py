@@ -43,7 +43,8 @@ class Sealer:
     """
 
     def __init__(self, root: Path, variant: VariantConfig, built: BuildRecord) -> None:
-        self.cubins = cubins_for(built.cubins, toolchain.native_archs())
+        found = cubins_for(built.cubins, toolchain.native_archs())
+        self.cubins = [cubin for cubin in found if cubin.kernels]  # a dispatcher's own source has none
         self.files = [{"path": str(root / c.path), "sha256": c.sha256} for c in self.cubins]
         self._kernels: dict[str, int] = {}
         for cubin in self.cubins:
@@ -53,8 +54,8 @@ class Sealer:
         self._outlines: dict[str, dict[str, Any]] = {}  # by a job's key
         self._found: dict[str, Described] = {}  # by signature
         self._failures = 0
-        self._sealed: list[str] = []  # keys of the jobs that ran from the cubins
-        self._left: dict[str, list[str]] = {}  # reason → keys of those that did not
+        self._sealed: dict[str, None] = {}  # keys of the jobs that ran from the cubins
+        self._left: dict[str, dict[str, None]] = {}  # reason → keys of those that did not
 
     def _barred(self, root: Path, variant: VariantConfig) -> str:
         """Why no call of the variant can be sealed; empty when nothing speaks against it."""
@@ -130,17 +131,17 @@ class Sealer:
     def ran(self, keys: Sequence[str], *, sealed: bool) -> None:
         """Note that the calls of a request were made, and how."""
         if sealed:
-            self._sealed += keys
+            self._sealed.update(dict.fromkeys(keys))
             return
         reasons = [self._found[signature(self._outlines[key])].reason for key in keys]
         # Calls that share a request share its process.
         first = next(filter(None, reasons))
         for key, reason in zip(keys, reasons, strict=True):
-            self._left.setdefault(reason or first, []).append(key)
+            self._left.setdefault(reason or first, {})[key] = None
 
     def record(self) -> Sealing:
         """How many calls ran from the cubins, and why others did not."""
-        left = [NotSealed(reason, len(keys), keys[0]) for reason, keys in self._left.items()]
+        left = [NotSealed(reason, len(keys), next(iter(keys))) for reason, keys in self._left.items()]
         files = [FileHash(cubin.path, cubin.sha256, cubin.bytes) for cubin in self.cubins]
         return Sealing(len(self._sealed), sum(len(keys) for keys in self._left.values()), left, files)
 
@@ -152,7 +153,7 @@ class Sealer:
         if not calls:
             return None
         kinds = [
-            {"calls": sorted(set(keys)), "arguments": json.loads(kind), "steps": self._found[kind].steps}
+            {"calls": keys, "arguments": json.loads(kind), "steps": self._found[kind].steps}
             for kind, keys in calls.items()
         ]
         return json.dumps({"schema": LAUNCHES_SCHEMA, "kinds": kinds}, indent=1) + "\n"
