@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelproof import launches
+from kernelproof.errors import RecordError
 from kernelproof.launches import Address, Fill, Indescribable, Kernel, Step
 
 # Where the tensors of two calls lie: nothing is at the same distance in both.
@@ -213,3 +216,67 @@ def test_calls_of_one_kind_share_a_signature() -> None:
     assert launches.signature(OUTLINE) == launches.signature(dict(reversed(OUTLINE.items())))
     assert launches.signature(OUTLINE) != launches.signature(other)
     assert launches.signature(OUTLINE) != launches.signature({**OUTLINE, "eps": 1e-6})
+
+
+# --- kept, and compared with a trace ----------------------------------------------------------------------------------
+
+
+def test_what_is_kept_is_found_by_what_a_worker_was_told(tmp_path: Path) -> None:
+    text = launches.kept([{"calls": ["a"], "arguments": OUTLINE, "steps": [dataclasses.asdict(s) for s in STEPS]}])
+    path = tmp_path / "launches.json"
+    path.write_text(text)
+    found = launches.read(path, hashlib.sha256(text.encode()).hexdigest())
+    told = {name: {"image": "x.img", **v} if isinstance(v, dict) else v for name, v in OUTLINE.items()}
+    assert found == {launches.signature(launches.outlined(told)): STEPS}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "it cannot be read: .*No such file"),
+        ("{", "it cannot be read"),
+        ("[]", "it cannot be read"),
+        ('{"schema": "kernelproof.launches/2", "kinds": []}', "schema 'kernelproof.launches/2' is not"),
+        ('{"schema": "kernelproof.launches/1", "kinds": [{}]}', "it cannot be read: 'arguments'"),
+    ],
+)
+def test_what_is_no_file_of_launches_is_named(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "launches.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(RecordError, match=message):
+        launches.read(path, hashlib.sha256((text or "").encode()).hexdigest())
+
+
+def test_a_file_that_was_changed_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "launches.json"
+    path.write_text(launches.kept([]))
+    with pytest.raises(RecordError, match="not the file that the test stage wrote"):
+        launches.read(path, "0" * 64)
+
+
+def event(name: str = "k(float*)", count: float = 1.0, **changes: Any) -> dict[str, Any]:
+    return {"name": name, "grid": [4, 1, 1], "block": [128, 1, 1], "shared_bytes": 0, "count": count, **changes}
+
+
+FILL = event("Memset (Device)", grid=[], block=[])
+
+
+@pytest.mark.parametrize(
+    ("traced", "same"),
+    [
+        ([event()], True),
+        ([event(), FILL], True),
+        ([event("_Z1kPf")], True),
+        ([event("k(float *)")], True),
+        ([event(count=0.999)], True),
+        ([], False),
+        ([event(), event("other()")], False),
+        ([event("other()")], False),
+        ([event(count=2.0)], False),
+        ([event(grid=[5, 1, 1])], False),
+        ([event(block=[64, 1, 1])], False),
+    ],
+)
+def test_a_trace_has_the_described_kernels_or_it_has_not(traced: list[dict[str, Any]], same: bool) -> None:
+    assert launches.same_kernels(STEPS, traced) == same

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import records, repository
+from kernelproof import launches, records, repository
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import (
@@ -51,6 +51,7 @@ from kernelproof.records import (
 
 if TYPE_CHECKING:
     from kernelproof import statistics
+    from kernelproof.launches import Step
     from kernelproof.operators import Call, Operator, Reference
     from kernelproof.supervisor import Worker, WorkerHost
 
@@ -107,6 +108,7 @@ class Entrant:
     variant: VariantConfig
     contender: Contender
     candidate: dict[str, Any]
+    sealed: dict[str, list[Step]] = field(default_factory=dict)  # what its calls launched in the test, by signature
 
     @property
     def name(self) -> str:
@@ -121,6 +123,7 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
     """What the test and build records say of a contender; without records it does not take part."""
     contender = Contender(variant.name, variant.role, variant.abi, records.NOT_RUN, False, TIMED)
     library: Path | None = None
+    sealed: dict[str, list[Step]] = {}
     try:
         test = records.read(config.record("test", variant.operator, variant.name), TestRecord)
         contender.verdict, contender.correct = test.verdict, test.verdict == "correct"
@@ -128,6 +131,8 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
             contender.outcome = f"not benchmarked: {test.verdict.replace('_', ' ')}"
         elif variant.abi != "python":
             library = _library(config, variant)
+        if contender.correct and test.sealing and test.sealing.launches:
+            sealed = launches.read(config.root / test.sealing.launches.path, test.sealing.launches.sha256)
     except RecordError as error:
         contender.correct, contender.outcome = False, f"not benchmarked: {error.message}"
     candidate = {
@@ -139,7 +144,7 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
         "library": None if library is None else str(library),
         "root": str(config.root.resolve()),
     }
-    return Entrant(variant, contender, candidate)
+    return Entrant(variant, contender, candidate, sealed)
 
 
 def _library(config: Config, variant: VariantConfig) -> Path:
@@ -622,6 +627,8 @@ class Summary:
         contender, case, mode, method = key
         if key in self.capped:
             yield "power_capped"
+        if method == "device_trace" and self.others_than_sealed(contender, case):
+            yield "other_kernels_than_sealed"
         if method == "eager":
             slope = rows.get((contender, case, mode, self.primary))
             if slope and row.median_us > HOST_BOUND * slope.median_us:
@@ -630,11 +637,21 @@ class Summary:
             return
         if row.processes < self.config.bench.processes:
             yield f"only_{row.processes}_of_{self.config.bench.processes}_processes"
+        if self.others_than_sealed(contender, case):
+            yield "other_kernels_than_sealed"
         if any(n["outcome"] == "slow" and (n["contender"], n["case"]) == (contender, case) for n in self.found.notes):
             yield "one_call_a_process"
         if mode == "cold" and not self.found.rotation.get(case, {}).get(mode, {}).get("exceeds_cache", True):
             yield "rotation_within_cache"
         yield from self.disagreements(key, row, rows)
+
+    def others_than_sealed(self, contender: str, case: str) -> bool:
+        """Whether a timed call ran other kernels than the same call did from the cubin alone, where it did."""
+        traced = self.found.kernels.get(contender, {}).get(case)
+        sealed = next(entrant.sealed for entrant in self.entrants if entrant.name == contender)
+        arguments = next(arena.payload["arguments"] for arena in self.arenas if arena.id == case)
+        steps = sealed.get(launches.signature(launches.outlined(arguments)))
+        return steps is not None and traced is not None and not launches.same_kernels(steps, traced)
 
     def disagreements(self, key: Key, row: TimeRow, rows: Mapping[Key, TimeRow]) -> Iterable[str]:
         """Methods that tell another time than the slope: by more than max(3 %, 0.1 µs), the floor accounted for."""

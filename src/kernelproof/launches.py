@@ -9,13 +9,20 @@ addresses in. Pure data: no driver, no tensors; what comes from a candidate's pr
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from kernelproof.errors import RecordError
 from kernelproof.records import from_json
+from kernelproof.sass import demangle
+
+SCHEMA = "kernelproof.launches/1"
 
 WORD_BYTES, ADDRESS_BYTES = 4, 8
 PARAMETERS_LIMIT_BYTES = 32764  # of one kernel, since CUDA 12.1; before, 4 KB
@@ -89,6 +96,14 @@ class Step:
 def signature(outline: Mapping[str, Any]) -> str:
     """What calls have in common that launch alike: data types, shapes, strides, scalars; no values, no addresses."""
     return json.dumps(outline, sort_keys=True)
+
+
+def outlined(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The outline of a call whose images are written: what a worker is told of it, without where its images are."""
+    return {
+        name: {key: part for key, part in value.items() if key != "image"} if isinstance(value, dict) else value
+        for name, value in arguments.items()
+    }
 
 
 # --- made from two captures -------------------------------------------------------------------------------------------
@@ -241,6 +256,42 @@ def _check(step: Step, sizes: Mapping[str, int]) -> None:
 def _whole(number: Any, least: int, most: int) -> None:
     if type(number) is not int or not least <= number <= most:
         raise ValueError(f"{number!r} is not a whole number from {least} to {most}")
+
+
+# --- kept -------------------------------------------------------------------------------------------------------------
+
+
+def kept(kinds: Sequence[Mapping[str, Any]]) -> str:
+    """The file of descriptions: `calls`, `arguments` and `steps` of each kind of call (docs/reference/records.md)."""
+    return json.dumps({"schema": SCHEMA, "kinds": list(kinds)}, indent=1) + "\n"
+
+
+def read(path: Path, sha256: str) -> dict[str, list[Step]]:
+    """The descriptions in a file, by signature. Raises RecordError unless it is the file that was recorded."""
+    try:
+        data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise RecordError("it is not the file that the test stage wrote", subject=str(path), hint="test it again")
+        value = json.loads(data)
+        if value["schema"] != SCHEMA:
+            raise RecordError(f"schema {value['schema']!r} is not {SCHEMA!r}", subject=str(path))
+        return {signature(kind["arguments"]): steps_of(kind["steps"]) for kind in value["kinds"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"it cannot be read: {error}", subject=str(path), hint="test it again") from None
+
+
+def same_kernels(steps: Sequence[Step], traced: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a trace of one call (timing.kernels_of) has a description's kernels: names, grids, blocks, how often."""
+    expected = Counter(_seen(s.kernel.name, s.kernel.grid, s.kernel.block) for s in steps if s.kernel)
+    found = Counter[tuple[Any, ...]]()
+    for event in traced:
+        if event["grid"]:  # a fill has none
+            found[_seen(event["name"], event["grid"], event["block"])] += round(event["count"])
+    return expected == found
+
+
+def _seen(name: str, grid: Sequence[int], block: Sequence[int]) -> tuple[Any, ...]:
+    return demangle(name).replace(" ", ""), *grid, *block
 
 
 # --- put to use -------------------------------------------------------------------------------------------------------

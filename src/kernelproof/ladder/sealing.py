@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelproof import records, sass, toolchain
 from kernelproof.errors import WorkerError, WorkerReplyError
-from kernelproof.launches import Indescribable, checked, signature
+from kernelproof.launches import Indescribable, checked, kept, signature
 from kernelproof.records import BuildRecord, Cubin, FileHash, NotSealed, Sealing
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from kernelproof.supervisor import Worker
 
 FAILURES_ALLOWED = 2  # of the process that describes; after that no further call is described
-LAUNCHES_SCHEMA = "kernelproof.launches/1"
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ class Sealer:
             {"calls": keys, "arguments": json.loads(kind), "steps": self._found[kind].steps}
             for kind, keys in calls.items()
         ]
-        return json.dumps({"schema": LAUNCHES_SCHEMA, "kinds": kinds}, indent=1) + "\n"
+        return kept(kinds)
 
 
 def cubins_for(cubins: Sequence[Cubin], native: Sequence[str]) -> list[Cubin]:
