@@ -192,8 +192,8 @@ def test_what_bars_every_call_is_said_without_asking(tmp_path: Path, monkeypatch
         return sealer.describe({"a": outline(1)}, lambda: Process(), 1.0)[0][1]
 
     one = cubin("sm_90a", "k.cubin", ("_Z1kPf",))
-    assert reason([cubin("sm_90a")]) == "its build has no cubin for this GPU (sm_90a)"
-    assert reason([cubin("sm_89", kernels=("_Z1kPf",))]) == "its build has no cubin for this GPU (sm_90a)"
+    assert reason([cubin("sm_90a")]) == "its build has no kernel of its own for this GPU (sm_90a)"
+    assert reason([cubin("sm_89", kernels=("_Z1kPf",))]) == "its build has no kernel of its own for this GPU (sm_90a)"
     assert reason([one], dataclasses.replace(good, passing="return")) == "it returns its outputs in memory of its own"
     assert reason([one]) == "k.cubin is not the file that the build made; build it again"
     one.sha256 = records.sha256_file(tmp_path / "k.cubin")
@@ -224,7 +224,7 @@ def test_a_variant_that_cannot_be_sealed_says_why(
     assert record.sealing is not None
     assert (record.sealing.sealed, record.sealing.launches) == (0, None)
     assert [left.reason for left in record.sealing.left] == [
-        "its build has no cubin for this GPU (an unknown architecture)"
+        "its build has no kernel of its own for this GPU (an unknown architecture)"
     ]
     assert record.sealing.library >= len(record.cases)
 

@@ -60,7 +60,7 @@ class Sealer:
         """Why no call of the variant can be sealed; empty when nothing speaks against it."""
         if not self.cubins:
             archs = ", ".join(toolchain.native_archs()) or "an unknown architecture"
-            return f"its build has no cubin for this GPU ({archs})"
+            return f"its build has no kernel of its own for this GPU ({archs})"
         if variant.passing != "destination":
             return "it returns its outputs in memory of its own"
         for cubin in self.cubins:
