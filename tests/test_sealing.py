@@ -51,6 +51,35 @@ def test_what_a_kernel_rests_on_beside_its_parameters(tmp_path: Path, name: str)
     assert sass.state_of((tmp_path / "k.cubin").read_bytes()) == state
 
 
+PADDED = """
+struct Padded { void *pointer; bool flag; int number; bool last; };
+extern "C" const char *start(const Padded &padded);
+"""
+LAUNCHER = """
+#include "common/cuda_launch.h"
+#include "padded.h"
+__global__ void kernel(Padded padded) { if (padded.flag) *static_cast<int *>(padded.pointer) = padded.number; }
+const char *start(const Padded &padded) { return launch_kernel("k", kernel, {1, 32}, {true, 0}, nullptr, padded); }
+"""
+
+
+def test_launchers_hand_over_no_garbage_between_members(tmp_path: Path) -> None:
+    """Two calls that are alike could not be told to be, and would have no description."""
+    try:
+        cuda = toolchain.find_cuda()
+    except ToolError as error:
+        pytest.skip(f"there is no CUDA compiler: {error}")
+    (tmp_path / "padded.h").write_text("#pragma once\n" + PADDED)
+    (tmp_path / "k.cu").write_text(LAUNCHER)
+    compiler, here = str(toolchain.find_host_compiler(None).path), Path(__file__).resolve().parent
+    flags = ["-O3", "-std=c++17", "-arch=sm_90a", f"-I{here.parent / 'csrc'}", f"-I{tmp_path}"]
+    objects = [str(tmp_path / "k.o"), str(tmp_path / "fake.o")]
+    run([str(cuda.tools["nvcc"].path), *flags, "-ccbin", compiler, "-c", str(tmp_path / "k.cu"), "-o", objects[0]])
+    run([compiler, f"-I{tmp_path}", "-c", str(here / "fixtures" / "fake_runtime.cc"), "-o", objects[1]])
+    run([compiler, *objects, "-o", str(tmp_path / "program")])
+    assert run([str(tmp_path / "program")]).stdout == "ff" * 8 + "01000000" + "07000000" + "0100000000000000"
+
+
 def cubin(arch: str, path: str = "", kernels: tuple[str, ...] = ()) -> Cubin:
     resources = [KernelResources(name, name, 0, 0, 0, 0, 0, 0, "") for name in kernels]
     return Cubin(arch, path or f"b/{arch}.cubin", "", 0, "", kernels=resources)
