@@ -29,6 +29,7 @@ from kernelproof.records import (
     ManifestRecord,
     Member,
     Metric,
+    NotSealed,
     OracleRow,
     Probe,
     ProfiledKernel,
@@ -42,6 +43,7 @@ from kernelproof.records import (
     Sanitizer,
     SanitizerFinding,
     SanitizerRun,
+    Sealing,
     SourcePlace,
     TestRecord,
     TimeRow,
@@ -342,6 +344,7 @@ def rungs(failed: str | None = None, message: str | None = None) -> list[Rung]:
 def correct_test(
     operator: str, variant: str, device: str, dtype: str, level: float, role: str = "variant"
 ) -> TestRecord:
+    sealed = role == "variant" and device == "cuda"
     return TestRecord(
         provenance=MEASURED,
         duration_s=5.6,
@@ -349,7 +352,8 @@ def correct_test(
         variant=variant,
         role=role,
         device=device,
-        trust="python" if role == "baseline" else "library",
+        trust="python" if role == "baseline" else "sealed" if sealed else "library",
+        sealing=Sealing(104, 0) if sealed else None,
         isolation="landlock-7+seccomp" if device == "cpu" else "process",
         refused=["writing outside its folder", "sockets"] if device == "cpu" else [],
         verdict="correct",
@@ -742,6 +746,11 @@ def gpu_run() -> tuple[ManifestRecord, dict[str, Record]]:
             correct_test("attention", variant, "cuda", "float16", level),
             sanitizer_missing() if variant == "fp16_swizzled" else sanitized(raced=False),
         )
+    swizzled = found["results/test/attention/fp16_swizzled.json"]
+    assert isinstance(swizzled, TestRecord)
+    swizzled.trust = "library"
+    reason = "it hands attention memory that is none of the call's tensors, such as a workspace"
+    swizzled.sealing = Sealing(100, 4, [NotSealed(reason, 4, "b1h8s2048-float16-normal-s0")])
     wrong = correct_test("attention", "fp16_wmma", "cuda", "float16", 0.38)
     wrong.verdict, wrong.rungs = (
         "wrong",

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from kernelproof import bench, config, records, sandbox
+from kernelproof import bench, config, images, judge, launches, operators, records, sandbox
+from kernelproof.cases import enumerate_cases
 from kernelproof.config import Precision
-from kernelproof.records import BenchRecord, TestRecord
+from kernelproof.records import BenchRecord, FileHash, Sealing, TestRecord
 
 # Each contender is RMSNorm in torch; `work` is how often it is done, so ratios are known.
 CONTENDERS = """
@@ -254,3 +255,31 @@ def test_a_single_call_for_a_profiler(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.startswith("rmsnorm/ours small-float32: one call, ")
     with pytest.raises(bench.BenchError, match="no such shape; allowed: small"):
         bench.once(loaded, "rmsnorm", "ours", "smal", {})
+
+
+@pytest.mark.parametrize(
+    ("kernel", "grid", "flags"),
+    [("_Z4normPf", [17, 1, 1], []), ("_Z4normPf", [18, 1, 1], ["other_kernels_than_sealed"])],
+)
+def test_a_timed_call_is_compared_with_the_one_that_was_sealed(
+    tmp_path: Path, kernel: str, grid: list[int], flags: list[str]
+) -> None:
+    loaded = project(tmp_path, {"ours": contender("once", device="cuda")}, {})
+    settings = loaded.operator("rmsnorm")
+    operator = operators.load(settings.module, loaded.root)
+    case = enumerate_cases(settings, settings.variant("ours"), "bench")[0]
+    outline = images.outline(operator.make_call(case, judge.generator(case)))
+    step = {"parameters": "", "addresses": [], "kernel": {"name": kernel, "grid": [17, 1, 1], "block": [32, 1, 1]}}
+    (tmp_path / "launches.json").write_text(launches.kept([{"calls": [], "arguments": outline, "steps": [step]}]))
+    path = loaded.record("test", "rmsnorm", "ours")
+    tested = records.read(path, TestRecord)
+    tested.sealing = Sealing(1, 0, launches=FileHash("launches.json", records.sha256_file(tmp_path / "launches.json")))
+    records.write(path, tested)
+
+    entrants = bench._entrants(loaded, settings, "cuda")
+    arenas = bench._arenas(settings, operator, entrants, tmp_path / "images")
+    traced = {"name": "norm(float*)", "grid": grid, "block": [32, 1, 1], "count": 1.0, "duration_us": 3.0}
+    found = bench.Measured(kernels={"ours": {case.bench_id: [traced]}})
+    record = BenchRecord(operator="rmsnorm", device="cuda", modes=["hot"])
+    bench.Summary(loaded, record, entrants, arenas, found).times({})
+    assert [(row.method, row.flags) for row in record.times] == [("device_trace", flags)]

@@ -22,6 +22,7 @@ NEEDS_TENSORS = {
     "loading",
     "sanitizing",
     "ordering",
+    "sealed",
     "timing",
     "worker",
     "baselines",

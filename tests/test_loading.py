@@ -114,4 +114,4 @@ def test_torch_is_imported_only_where_it_must_be() -> None:
 
 def test_a_candidate_carries_nothing_that_it_is_judged_on() -> None:
     names = {field.name for field in dataclasses.fields(Candidate)}
-    assert names == {"abi", "device", "passing", "entry", "library", "root"}
+    assert names == {"abi", "device", "passing", "entry", "library", "root", "cubins"}

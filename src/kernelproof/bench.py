@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import records, repository, traces
+from kernelproof import launches, records, repository, traces
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import (
@@ -52,6 +52,7 @@ from kernelproof.records import (
 
 if TYPE_CHECKING:
     from kernelproof import statistics
+    from kernelproof.launches import Step
     from kernelproof.operators import Call, Operator, Reference
     from kernelproof.supervisor import Worker, WorkerHost
 
@@ -121,6 +122,7 @@ class Entrant:
     contender: Contender
     candidate: dict[str, Any]
     own: set[str] | None = None  # the names of its build's kernels (traces.own_kernels)
+    sealed: dict[str, list[Step]] = field(default_factory=dict)  # what its calls launched in the test, by signature
 
     @property
     def name(self) -> str:
@@ -136,6 +138,7 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
     contender = Contender(variant.name, variant.role, variant.abi, records.NOT_RUN, False, TIMED)
     library: Path | None = None
     own: set[str] | None = None
+    sealed: dict[str, list[Step]] = {}
     try:
         test = records.read(config.record("test", variant.operator, variant.name), TestRecord)
         contender.verdict, contender.correct = test.verdict, test.verdict == "correct"
@@ -144,6 +147,8 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
         elif variant.abi != "python":
             library = _library(config, variant)
             own = traces.own_kernels(records.read(config.record("build", variant.operator, variant.name), BuildRecord))
+        if contender.correct and test.sealing and test.sealing.launches:
+            sealed = launches.read(config.root / test.sealing.launches.path, test.sealing.launches.sha256)
     except RecordError as error:
         contender.correct, contender.outcome = False, f"not benchmarked: {error.message}"
     candidate = {
@@ -155,7 +160,7 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
         "library": None if library is None else str(library),
         "root": str(config.root.resolve()),
     }
-    return Entrant(variant, contender, candidate, own)
+    return Entrant(variant, contender, candidate, own, sealed)
 
 
 def _library(config: Config, variant: VariantConfig) -> Path:
@@ -808,6 +813,8 @@ class Summary:
         contender, case, mode, method = key
         if key in self.capped:
             yield "power_capped"
+        if method == "device_trace" and self.others_than_sealed(contender, case):
+            yield "other_kernels_than_sealed"
         if method == "eager":
             slope = rows.get((contender, case, mode, self.primary))
             if slope and row.median_us > HOST_BOUND * slope.median_us:
@@ -816,6 +823,8 @@ class Summary:
             return
         if row.processes < self.config.bench.processes:
             yield f"only_{row.processes}_of_{self.config.bench.processes}_processes"
+        if self.others_than_sealed(contender, case):
+            yield "other_kernels_than_sealed"
         if any(n["outcome"] == "slow" and (n["contender"], n["case"]) == (contender, case) for n in self.found.notes):
             yield "one_call_a_process"
         for note in self.found.notes:
@@ -824,6 +833,14 @@ class Summary:
         if mode == "cold" and not self.found.rotation.get(case, {}).get(mode, {}).get("exceeds_cache", True):
             yield "rotation_within_cache"
         yield from self.disagreements(key, row, rows)
+
+    def others_than_sealed(self, contender: str, case: str) -> bool:
+        """Whether a timed call ran other kernels than the same call did from the cubin alone, where it did."""
+        traced = self.found.kernels.get(contender, {}).get(case)
+        sealed = next(entrant.sealed for entrant in self.entrants if entrant.name == contender)
+        arguments = next(arena.payload["arguments"] for arena in self.arenas if arena.id == case)
+        steps = sealed.get(launches.signature(launches.outlined(arguments)))
+        return steps is not None and traced is not None and not launches.same_kernels(steps, traced)
 
     def disagreements(self, key: Key, row: TimeRow, rows: Mapping[Key, TimeRow]) -> Iterable[str]:
         """Methods that tell another time than the slope: by more than max(3 %, 0.1 µs), the floor accounted for."""

@@ -78,8 +78,16 @@ class VariantConfig:
 
     @property
     def trust(self) -> str:
-        """How far a verdict on it can be trusted: a `python` callable shares an interpreter with its harness."""
+        """How far a verdict on it can be trusted, unless its calls were sealed (kernelproof.ladder.sealing).
+
+        A `python` callable shares an interpreter with its harness.
+        """
         return "python" if self.abi == "python" else "library"
+
+    @property
+    def sealable(self) -> bool:
+        """Whether its kernels are in cubins that can be started without its host code, as far as its settings say."""
+        return self.abi == "tvm_ffi" and self.device == "cuda"
 
 
 @dataclass(frozen=True)
@@ -174,6 +182,7 @@ class TestConfig:
     seeds: list[int]
     level: str  # quick, default, deep
     trials: int
+    sealed: str  # auto, never, required
     time_limit_s: TimeLimits
     tolerance: Tolerance
     sanitizer: SanitizerConfig = field(default_factory=SanitizerConfig)

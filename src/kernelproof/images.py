@@ -80,16 +80,10 @@ class Layout:
     def spec(self) -> dict[str, Any]:
         """Arguments in call order: an image's path, offset (bytes), dtype, shape, strides (elements); or a scalar."""
         return {
-            name: {
-                "image": str(self.images[name].path),
-                "offset": self.images[name].offset,
-                "dtype": dtype_name(value.dtype),
-                "shape": list(value.shape),
-                "strides": list(value.stride()),
-            }
-            if isinstance(value, torch.Tensor)
-            else value
-            for name, value in self.call.arguments.items()
+            name: {**argument, "image": str(self.images[name].path), "offset": self.images[name].offset}
+            if isinstance(argument, dict)
+            else argument
+            for name, argument in outline(self.call).items()
         }
 
     @property
@@ -110,6 +104,26 @@ class Returned:
     poison: torch.Tensor | None = None
     band_damage: list[str] = field(default_factory=list)
     inputs_changed: list[str] = field(default_factory=list)
+
+
+def outline(call: Call) -> dict[str, Any]:
+    """How a call's images are laid out, and not what is in them: nothing need be written for it.
+
+    Arguments in call order: offset (bytes), dtype, shape, strides (elements) and size of the image (`bytes`); or a
+    scalar.
+    """
+    return {
+        name: {
+            "offset": BAND_BYTES,
+            "bytes": 2 * BAND_BYTES + _span_bytes(value),
+            "dtype": dtype_name(value.dtype),
+            "shape": list(value.shape),
+            "strides": list(value.stride()),
+        }
+        if isinstance(value, torch.Tensor)
+        else value
+        for name, value in call.arguments.items()
+    }
 
 
 def layout_images(
@@ -189,8 +203,7 @@ def _image(
 ) -> Image:
     if tensor.numel() and tensor.stride(-1) != 1:
         raise TestError("the last dimension of a tensor argument must have stride 1", subject=name)
-    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
-    span_bytes = span * tensor.element_size()
+    span_bytes = _span_bytes(tensor)
     offset = BAND_BYTES + shifted * tensor.element_size()
     if is_output or span_bytes != tensor.nbytes:
         raw = random_bytes(offset + span_bytes + BAND_BYTES, generator)
@@ -206,6 +219,12 @@ def _image(
             raw.view(integer).bitwise_or_(bits)
         image.elements(raw).copy_(tensor)
     return image
+
+
+def _span_bytes(tensor: torch.Tensor) -> int:
+    """Bytes from the first to the last element, both included."""
+    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
+    return int(span * tensor.element_size())
 
 
 def read_file(path: Path, size: int) -> torch.Tensor:

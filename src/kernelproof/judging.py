@@ -124,6 +124,10 @@ class Judge:
         """The relations of a case: `name`, `claim`, and whether it starts from a base call of its own (`own_base`)."""
         return list(self._ask(module, "relations", case=_json(case)))
 
+    def outline(self, module: str, job: Job) -> dict[str, Any]:
+        """How a call's images would be laid out (images.outline); nothing is written."""
+        return dict(self._ask(module, "outline", job=_json(job)))
+
     def lay_out(self, module: str, job: Job, folder: Path) -> LaidOut:
         """Write the images of a call into a folder, which is made; outputs hold fresh random bits."""
         return LaidOut(**self._ask(module, "lay_out", job=_json(job), folder=str(folder)))
@@ -264,6 +268,11 @@ class Chamber:
             {"name": relation.name, "claim": relation.claim, "own_base": relation.base is not None}
             for relation in self._relations(case).values()
         ]
+
+    def do_outline(self, job: Job) -> dict[str, Any]:
+        from kernelproof import images
+
+        return images.outline(self._call(job))
 
     def do_lay_out(self, job: Job, folder: str) -> dict[str, Any]:
         from kernelproof import images

@@ -49,6 +49,7 @@ class Candidate:
     entry: str
     library: str | None
     root: str
+    cubins: list[dict[str, str]] | None = None  # path, sha256: these alone are loaded, and none of the above
 
 
 @dataclass
@@ -182,18 +183,30 @@ def load_image(descriptor: Mapping[str, Any], device: str, with_torch: bool) -> 
     descriptor: `image` (path), `offset` (bytes to the first element), `dtype`, `shape`, `strides` (in elements).
     """
     raw = _read_fenced(Path(descriptor["image"]))
-    shape, strides = tuple(descriptor["shape"]), tuple(descriptor["strides"])
-    offset, dtype = int(descriptor["offset"]), str(descriptor["dtype"])
     if not with_torch:
+        shape, strides = tuple(descriptor["shape"]), tuple(descriptor["strides"])
+        offset, dtype = int(descriptor["offset"]), str(descriptor["dtype"])
         item = np.dtype(dtype).itemsize
         view = np.ndarray(shape, dtype, buffer=raw, offset=offset, strides=[s * item for s in strides])
         return Image(raw, view)
     import torch
 
-    kind: torch.dtype = getattr(torch, dtype)
     whole = torch.from_numpy(raw)
-    if device == "cuda":
-        whole = whole.to("cuda")
+    return _on_torch(whole.to("cuda") if device == "cuda" else whole, descriptor)
+
+
+def blank_image(descriptor: Mapping[str, Any]) -> Image:
+    """An image of zeros on the GPU, laid out as the image would be that this describes (images.outline)."""
+    import torch
+
+    return _on_torch(torch.zeros(int(descriptor["bytes"]), dtype=torch.uint8, device="cuda"), descriptor)
+
+
+def _on_torch(whole: Any, descriptor: Mapping[str, Any]) -> Image:
+    import torch
+
+    shape, strides, offset = tuple(descriptor["shape"]), tuple(descriptor["strides"]), int(descriptor["offset"])
+    kind: torch.dtype = getattr(torch, str(descriptor["dtype"]))
     elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
     payload = whole[offset : offset + elements * kind.itemsize].view(kind)
     return Image(whole, payload.as_strided(shape, strides))

@@ -114,6 +114,8 @@ def _of_record(record: Record) -> Iterator[tuple[str, tuple[str, str]]]:
                 yield f"junit/{home}.xml", (record.junit, MEASUREMENT)
             if record.log:
                 yield f"logs/test/{home}.test.log", (record.log, CONTEXT)
+            if record.sealing and record.sealing.launches:
+                yield f"launches/{home}.json", (record.sealing.launches.path, MEASUREMENT)
         case BenchRecord():
             if record.samples:
                 yield f"samples/{Path(record.samples).name}", (record.samples, MEASUREMENT)

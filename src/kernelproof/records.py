@@ -335,6 +335,29 @@ class Histogram:
 
 
 @dataclass
+class NotSealed:
+    """Why calls were made through the library: how many, and the first of them."""
+
+    reason: str
+    calls: int
+    first: str
+
+
+@dataclass
+class Sealing:
+    """How many calls our launcher made from the cubins (`sealed`), and how many the variant's host code (`library`).
+
+    A call that is repeated counts once. `launches`: the descriptions that the sealed calls were launched from.
+    """
+
+    sealed: int
+    library: int
+    left: list[NotSealed] = field(default_factory=list)
+    cubins: list[FileHash] = field(default_factory=list)
+    launches: FileHash | None = None
+
+
+@dataclass
 class TestRecord(Record):
     """One variant, tested. `verdict`: correct, wrong, crashed, hung, not_run or failed_to_build."""
 
@@ -345,7 +368,8 @@ class TestRecord(Record):
     variant: str = ""
     role: str = "variant"
     device: str = "cpu"
-    trust: str = "library"
+    trust: str = "library"  # sealed, library, python: the least of its calls
+    sealing: Sealing | None = None  # of a variant whose calls could be sealed
     isolation: str = ""  # what confined its workers (`landlock-7+seccomp`, `process`: nothing); empty: none ran
     refused: list[str] = field(default_factory=list)  # what a worker tried before it was loaded, and could not do
     verdict: str = NOT_RUN

@@ -112,6 +112,34 @@ def _section(data: bytes, header: tuple[int, ...], names: int) -> Section:
     return Section(data[names + name : end].decode(), kind, flags, size, info, content, link)
 
 
+# Symbols of a cubin that no host sets: what the compiler and its mathematics library bring, strings of printf.
+_COMPILER_SYMBOL = re.compile(r"\$|__cudart_|__nv_|\.nv\.")
+_HARMLESS_CALLS = frozenset({"vprintf", "__assertfail"})
+STT_OBJECT, STT_FUNC = 1, 2
+
+
+def state_of(cubin: bytes) -> list[str]:
+    """What the kernels of a cubin rest on besides their parameters, in words; empty for most.
+
+    Device variables, which the host could have set, and calls into the device's runtime: its heap, launches of its own.
+    Raises ValueError for a broken cubin.
+    """
+    sections = read_elf(cubin)
+    strings = next((section.data for section in sections if section.name == ".strtab"), b"")
+    table = next((section.data for section in sections if section.name == ".symtab"), b"")
+    found = []
+    for place in range(0, len(table) - 23, 24):
+        at, info, _, index, _, size = struct.unpack_from("<IBBHQQ", table, place)
+        name = strings[at : strings.index(b"\0", at)].decode()
+        home = sections[index].name if 0 < index < len(sections) else ""
+        variable = home.startswith((".nv.global", ".nv.constant3")) and info & 15 == STT_OBJECT and size
+        if variable and not _COMPILER_SYMBOL.match(name):
+            found.append(f"the device variable {demangle(name)}")
+        if index == 0 and info & 15 == STT_FUNC and name not in _HARMLESS_CALLS:
+            found.append(f"a call of the device's {name}")
+    return found
+
+
 def host_code_sha256(data: bytes, *, constants: bool) -> str:
     """A hash over an object's executable sections, and its constants if asked for, with what they refer to.
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from kernelproof import records
 from kernelproof.errors import KernelproofError, TestError
 from kernelproof.processes import scratch_folder, scrubbed
-from kernelproof.records import Provenance, TestRecord
+from kernelproof.records import FileHash, Provenance, TestRecord
 from kernelproof.repository import provenance
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ def _climb(session: Session, path: Path) -> TestRecord:
     if plugin.fault is not None:
         raise _fault_of_ours(plugin.fault, climb, log)
     record = climb.record()
+    if record.sealing is not None:
+        record.sealing.launches = _kept_launches(session, climb, path.with_suffix(".launches.json"))
     if failure is None:
         _scrub_junit(junit)
     else:
@@ -120,6 +122,16 @@ def _climb(session: Session, path: Path) -> TestRecord:
         record.status, record.reason = records.FAILED, failure
         record.verdict = "not_run" if record.verdict == "correct" else record.verdict
     return record
+
+
+def _kept_launches(session: Session, climb: Climb, path: Path) -> FileHash | None:
+    """The descriptions of the sealed calls' launches, beside the record."""
+    text = climb.sealer.evidence() if climb.sealer else None
+    if text is None:
+        path.unlink(missing_ok=True)
+        return None
+    records.atomic_write(path, text)
+    return FileHash(os.path.relpath(path, session.root), records.sha256_file(path), path.stat().st_size)
 
 
 def _fault_of_ours(error: BaseException, climb: Climb, log: Path) -> BaseException:

@@ -35,6 +35,7 @@ from kernelproof.processes import collect_rarely, die_with_parent
 if TYPE_CHECKING:
     from kernelproof.loading import Candidate, Image
     from kernelproof.ordering import Order, Taken
+    from kernelproof.sealed import Cubins
 
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 FILE_LIMIT_BYTES = 16 << 20  # the largest file a candidate can write, its log included: a disk cannot be filled
@@ -238,12 +239,14 @@ class Worker:
         self.function: Callable[..., Any] | None = None
         self.order: Order | None = None
         self.kept: list[Any] = []  # the first output's bytes after each repeat of the last request
+        self.cubins: Cubins | None = None
 
     def serve(self) -> None:
         """Say how far this process is confined, while no candidate is in it; then answer requests."""
         self.say(asdict(self.isolation))
         commands: dict[str, Callable[..., Any]] = {
             "load": self.load,
+            "describe": self.describe,
             "run": self.run,
             "repeats": self.hand_over_repeats,
             "measure": self.measure,
@@ -272,16 +275,46 @@ class Worker:
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def load(self, candidate: dict[str, Any]) -> dict[str, Any]:
-        """Load the candidate: `abi`, `device`, `passing`, `entry`, `library`, `root` (see loading.Candidate)."""
+        """Load the candidate (see loading.Candidate): its library or callable, or its cubins and nothing else."""
         from kernelproof.loading import Candidate, load, synchronise
         from kernelproof.ordering import order_on
 
         self.candidate = Candidate(**candidate)
+        if self.candidate.cubins is not None:
+            from kernelproof.sealed import Cubins
+
+            self.cubins = Cubins(self.candidate.cubins)
+            self.order = order_on(self.candidate.device)
+            return {}
         library = Path(self.candidate.library) if self.candidate.library else None
         self.function = load(self.candidate, library, Path(self.candidate.root))
         self.order = order_on(self.candidate.device)
         synchronise(self.candidate.device)
         return {}
+
+    def describe(self, outline: dict[str, Any]) -> dict[str, Any]:
+        """What a call with such arguments (images.outline) launches: `steps`, or `reason` why that cannot be said.
+
+        `refused` is the reason where the candidate does not take the case. Raises when the device is unusable now.
+        """
+        from kernelproof.launches import Indescribable
+        from kernelproof.loading import synchronise
+        from kernelproof.sealed import describe
+
+        if self.function is None:
+            raise RuntimeError("nothing is loaded")
+        function = self.function
+        try:
+            steps = describe(lambda values: function(*values.values()), outline)
+            return {"steps": [asdict(step) for step in steps]}
+        except NotImplementedError as error:
+            answer = {"refused": _first_lines(str(error))}
+        except Indescribable as error:
+            answer = {"reason": _first_lines(str(error))}
+        except Exception as error:
+            answer = {"reason": _first_lines(f"{type(error).__name__}: {error}")}
+        synchronise("cuda")
+        return answer
 
     def run(
         self,
@@ -289,6 +322,7 @@ class Worker:
         outputs: list[str],
         repeats: int = 1,
         following: Sequence[dict[str, Any]] = (),
+        launches: Sequence[Any] = (),
     ) -> dict[str, Any]:
         """Call the candidate `repeats` times on the same inputs and hand every image over (loading.handed_over).
 
@@ -299,8 +333,9 @@ class Worker:
         that somebody else can compare too (hand_over_repeats).
 
         The arguments of `following` calls are laid out like the first one's; their images are put into the same
-        memory, one after another, and handed over in the same way. `out_of_order` lists the calls (the first is 0)
-        whose outputs changed before their turn or after they were over: [call, `before` or `after`, bytes].
+        memory, one after another, and handed over in the same way. Where cubins are loaded, `launches` describes each
+        of the calls. `out_of_order` lists the calls (the first is 0) whose outputs changed before their turn or after
+        they were over: [call, `before` or `after`, bytes].
         """
         from kernelproof.loading import load_image, synchronise
 
@@ -313,16 +348,20 @@ class Worker:
             if isinstance(value, dict)
         }
         poison = {name: _copy(images[name].raw) for name in outputs}
+        acts = [
+            self.prepared(values, images, outputs, launches[number : number + 1])
+            for number, values in enumerate((arguments, *following))
+        ]
         synchronise(device)
         started = time.monotonic()
-        first = self.call(arguments, images, outputs)
+        first = self.call(acts[0], images, outputs)
         duration_s = time.monotonic() - started
         calls = [first]
         first_bits = {name: _copy(_bits(images[name].view)) for name in outputs}
         differing, first_difference = 0, None
         self.kept = []
         for repeat in range(1, repeats):
-            again = self.call(arguments, images, outputs, poison, repeat).outputs
+            again = self.call(acts[0], images, outputs, poison, repeat).outputs
             if (len(self.kept) + 1) * len(poison[outputs[0]]) <= REPEATS_KEPT_BYTES:
                 self.kept.append(again[outputs[0]])
             places = [_first_difference(_bits(images[name].view), first_bits[name]) for name in outputs]
@@ -334,10 +373,10 @@ class Worker:
                 self.hand_over(arguments, {name: image.raw for name, image in images.items()}, DIFFERING_SUFFIX)
         left = {name: image.raw for name, image in images.items()}
         self.hand_over(arguments, {**left, **first.outputs})
-        for others in following:
+        for others, act in zip(following, acts[1:], strict=True):
             for name, image in images.items():
                 image.raw[...] = _bytes_like(image.raw, others[name]["image"])
-            calls.append(self.call(others, images, outputs))
+            calls.append(self.call(act, images, outputs))
             self.hand_over(others, {**left, **calls[-1].outputs})
         return {
             "repeats": repeats,
@@ -364,21 +403,32 @@ class Worker:
             for name, data in raw.items():
                 handed_over(self.scratch, arguments[name]["image"], suffix).write_bytes(to_bytes(data))
 
+    def prepared(
+        self, arguments: dict[str, Any], images: dict[str, Image], outputs: list[str], launches: Sequence[Any]
+    ) -> Callable[[], None]:
+        """One call: with all arguments, or without the outputs when the candidate returns them.
+
+        Images take the place of the arguments that describe them.
+        """
+        if self.cubins is not None:
+            return self.cubins.prepared(launches[0], images)
+        values = {name: images[name].view if name in images else value for name, value in arguments.items()}
+        return lambda: self._call(values, images, outputs)
+
     def call(
         self,
-        arguments: dict[str, Any],
+        act: Callable[[], None],
         images: dict[str, Image],
         outputs: list[str],
         poison: dict[str, Any] | None = None,
         repeat: int = 0,
     ) -> Taken:
-        """One call, until its work is done: with all arguments, or without the outputs when the candidate returns them.
+        """Make one prepared call, until its work is done.
 
-        Images take the place of the arguments that describe them. A repeat finds its outputs poisoned in turn with
-        `poison` and with its complement, so that a result which hangs on it shows.
+        A repeat finds its outputs poisoned in turn with `poison` and with its complement, so that a result which hangs
+        on it shows.
         """
         assert self.order is not None
-        values = {name: images[name].view if name in images else value for name, value in arguments.items()}
 
         def prepare() -> None:
             for name, raw in (poison or {}).items():
@@ -386,7 +436,7 @@ class Worker:
                 if repeat % 2 == 1:
                     _bits(images[name].view).__ixor__(POISON_FLIP)
 
-        return self.order.call(lambda: self._call(values, images, outputs), images, outputs, prepare, repeat)
+        return self.order.call(act, images, outputs, prepare, repeat)
 
     def _call(self, values: dict[str, Any], images: dict[str, Image], outputs: list[str]) -> None:
         assert self.candidate is not None

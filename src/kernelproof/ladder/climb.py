@@ -18,7 +18,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ from kernelproof.errors import (
     describe_exit,
 )
 from kernelproof.judging import Job, Judge, LaidOut, Terms
+from kernelproof.ladder.sealing import Sealer
 from kernelproof.records import (
     LATE,
     BuildRecord,
@@ -77,6 +78,10 @@ OUT_OF_ORDER = {
 DEVICE_FAULT = "CUDA error"  # torch's words when a kernel failed
 THREADS = 4  # of a CPU candidate: enough for races to show, few enough for tests to run beside each other
 CPU_REPEATED_ELEMENTS = 40_000  # product of the dimensions: a hundred calls of a naive CPU kernel take a second or two
+OTHERWISE = (
+    "its kernels were started from the cubin alone; if it passes with test.sealed=never, its host code does more than "
+    "launch them on the caller's stream"
+)
 SPACE_BYTES = 1 << 20  # with less than this free, besides its results, a worker's failure proves nothing
 
 
@@ -247,10 +252,12 @@ class Climb:
         self.isolation: Isolation | None = None  # of its workers, the least of what they achieved
         self.selected: dict[str, list[str]] | None = None  # ids of the cases that are asked for, by rung; None: all
         self.searched = 0  # cases that the deep level drew
+        self.sealer: Sealer | None = None  # once a call is made that could be sealed
         self._collected = False
         self._handed: dict[tuple[str, str], Handed | KernelproofError] = {}  # by rung and case
         self._late: dict[str, Failure] = {}  # by a job's key
         self._worker: Worker | None = None
+        self._holds_cubins = False  # the worker, and not the library
         self._images = session.resources.scratch / f"{variant.operator}-{variant.name}"
         self._sanitizer = session.resources.scratch / f"{variant.operator}-{variant.name}-sanitizer"
         self._examination: sanitizer.Examination | None = None
@@ -447,17 +454,21 @@ class Climb:
 
     def _sanity(self) -> str | None:
         ran = []
-        for case in _distinct(self.cases):
-            for name, exact in self.session.judge.exact_cases(self.settings.module, case).items():
-                if unsupported(self.variant, exact):
-                    continue
-                with contextlib.suppress(WorkerRefused):
-                    self._run([Job(case, "sanity", name)], self.limits.sanity)
-                    ran.append(Job(case, "sanity", name))
+        for job in self._sanity_jobs():
+            with contextlib.suppress(WorkerRefused):
+                self._run([job], self.limits.sanity)
+                ran.append(job)
         self.leave()
         wrong = [result for result in map(self._judged, ran) if result.status == "failed"]
         self.results += wrong
         return f"{len(wrong)} of {len(ran)} exact calls are wrong; {_first_failure(wrong[0])}" if wrong else None
+
+    def _sanity_jobs(self) -> Iterator[Job]:
+        """The exact calls in every data type and with every combination of options, as far as it takes them."""
+        for case in _distinct(self.cases):
+            for name, exact in self.session.judge.exact_cases(self.settings.module, case).items():
+                if not unsupported(self.variant, exact):
+                    yield Job(case, "sanity", name)
 
     def _correctness(self, case: Case) -> str | None:
         try:
@@ -580,20 +591,23 @@ class Climb:
 
     # --- running
 
-    def _ready_worker(self) -> Worker:
-        """A live worker that has loaded the variant."""
+    def _ready_worker(self, *, sealed: bool = False) -> Worker:
+        """A live worker that has loaded the variant: its library or callable, or with `sealed` its cubins alone."""
+        if self._holds_cubins != sealed:
+            self.leave()
         if self._worker is None or not self._worker.alive:
+            self._holds_cubins = sealed
             self._images.mkdir(exist_ok=True)
             self._worker = self.session.host(self.variant).spawn(self.log, readable=[self._images])
             achieved = self._worker.isolation
             if self.isolation is None or len(achieved.refused) < len(self.isolation.refused):
                 self.isolation = achieved
-            self._worker.request("load", timeout_s=self.limits.load, candidate=self._candidate())
+            self._worker.request("load", timeout_s=self.limits.load, candidate=self._candidate(sealed=sealed))
         return self._worker
 
-    def _candidate(self) -> dict[str, Any]:
+    def _candidate(self, *, sealed: bool = False) -> dict[str, Any]:
         """The variant as the process that loads it knows it (loading.Candidate)."""
-        library = self.built.library if self.built else None
+        library = self.built.library if self.built and not sealed else None
         return {
             "abi": self.variant.abi,
             "device": self.variant.device,
@@ -601,15 +615,18 @@ class Climb:
             "entry": self.variant.entry,
             "library": str(self.session.root / library.path) if library else None,
             "root": str(self.session.root),
+            "cubins": self.sealer.files if self.sealer and sealed else None,
         }
 
-    def _run(self, jobs: Sequence[Job], limit_s: float, repeats: int = 1) -> Handed:
+    def _run(self, jobs: Sequence[Job], limit_s: float, repeats: int = 1, *, sealable: bool = True) -> Handed:
         """One request to the worker, for calls in the same memory one after another.
 
-        The judge has taken the results when this returns.
+        The judge has taken the results when this returns. Calls that are not `sealable` are made through the library,
+        whatever else is: what its host code keeps from call to call shows between calls only.
         """
         started = time.monotonic()
-        worker, judge = self._ready_worker(), self.session.judge
+        launches = self._launches(jobs) if sealable else None
+        worker, judge = self._ready_worker(sealed=launches is not None), self.session.judge
         try:
             laid = [judge.lay_out(self.settings.module, job, self._images / str(n)) for n, job in enumerate(jobs)]
             try:
@@ -621,12 +638,17 @@ class Climb:
                     outputs=laid[0].outputs,
                     repeats=repeats,
                     following=[other.arguments for other in laid[1:]],
+                    launches=launches or [],
                 )
                 reply = Ran.of(answer)
                 for call, when, size in reply.out_of_order:
                     self._late[jobs[call].key] = Failure(LATE, f"{size} {OUT_OF_ORDER[when]}")
                 unlike = self._unlike_first(worker, jobs[0], laid[0], reply, limit_s) if repeats > 1 else None
+                if sealable:
+                    self._note_launches(jobs, launches)
             except WorkerError as error:
+                if sealable and not isinstance(error, WorkerRefused):
+                    self._note_launches(jobs, launches)
                 _blame_a_full_disk(self._images, sum(other.bytes for other in laid))
                 if self.variant.device == "cuda" and isinstance(error, WorkerReplyError):
                     self.leave()  # an error can leave the whole CUDA context unusable
@@ -653,6 +675,40 @@ class Climb:
         worker.request("repeats", timeout_s=limit_s, room_bytes=room_bytes, image=descriptor, indices=drawn)
         unlike = self.session.judge.unlike_first(self.settings.module, job, worker.scratch, count)
         return [1 + drawn[unlike[0][0]], unlike[0][1]] if unlike else None
+
+    def _launches(self, jobs: Sequence[Job]) -> list[list[dict[str, Any]]] | None:
+        """What calls launch, if they can be made from the cubins alone; else None, and their library makes them.
+
+        The first time, every call that the ladder will make is described, by a process that ends before any is made.
+        Raises WorkerRefused for a call that the candidate does not take, and where a call must be sealed and cannot.
+        """
+        mode = self.session.config.test.sealed
+        if not self.variant.sealable or mode == "never" or self.built is None:
+            return None
+        ahead: list[Job] = []
+        if self.sealer is None:
+            self.sealer = Sealer(self.session.root, self.variant, self.built)
+            ahead = self._all_jobs()
+        missing = {job.key: job for job in [*ahead, *jobs] if not self.sealer.knows(job.key)}
+        outlines = {key: self.session.judge.outline(self.settings.module, job) for key, job in missing.items()}
+        left = self.sealer.describe(outlines, self._ready_worker, self.limits.launch)
+        if not self._holds_cubins:
+            self.leave()
+        if left and mode == "required":
+            key, reason = left[0]
+            self.barred = f"test.sealed is required, and {key} cannot be run from the cubin alone: {reason}"
+        keys = [job.key for job in jobs]
+        if refused := self.barred or self.sealer.refusal(keys):
+            raise WorkerRefused(refused)
+        return self.sealer.launches(keys)
+
+    def _all_jobs(self) -> list[Job]:
+        """Every call that is judged by itself, but for those that the deep level draws."""
+        return [*(Job(case) for case in self.cases), *self._sanity_jobs()]
+
+    def _note_launches(self, jobs: Sequence[Job], launches: list[list[dict[str, Any]]] | None) -> None:
+        if self.sealer is not None:
+            self.sealer.ran([job.key for job in jobs], sealed=launches is not None)
 
     def _collect(self) -> None:
         """Run everything that the upper rungs judge, then end the worker: no reference is made while it lives."""
@@ -756,7 +812,7 @@ class Climb:
         if self.barred:
             return
         try:
-            self._handed[rung, case.id] = self._run(jobs, limit_s, repeats)
+            self._handed[rung, case.id] = self._run(jobs, limit_s, repeats, sealable=rung == "correctness")
         except (WorkerError, TestError) as error:
             self._handed[rung, case.id] = error
             self._process_ended(rung, error, case.id)
@@ -897,12 +953,15 @@ class Climb:
         climbed = [name for name in RUNGS if name not in left_out]
         rungs = [self.rungs.get(name) or Rung(name, "skipped", 0.0, "it was not reached") for name in climbed]
         verdict = self._verdict(rungs)
+        sealing = self.sealer.record() if self.sealer else None
+        sealed = sealing is not None and sealing.sealed > 0 and sealing.library == 0
         record = TestRecord(
             operator=self.variant.operator,
             variant=self.variant.name,
             role=self.variant.role,
             device=self.variant.device,
-            trust=self.variant.trust,
+            trust="sealed" if sealed else self.variant.trust,
+            sealing=sealing,
             verdict=verdict,
             rungs=rungs,
             cases=self.results,
@@ -932,6 +991,8 @@ class Climb:
         elif verdict != "correct":
             failed = next(rung for rung in rungs if rung.status == "failed")
             record.status, record.reason = records.FAILED, f"{failed.name}: {failed.message}"
+            if sealing is not None and sealing.sealed:
+                record.remedy = OTHERWISE
         return record
 
     def _repeat(self) -> str | None:
@@ -967,6 +1028,8 @@ class Climb:
             return self.ended
         if failed:
             return "wrong"
+        if self.barred:
+            return "not_run"
         tested = {result.id for result in self.results}
         # A tool that cannot run here, or not to its end, is no fault of the variant; the record says what was not run.
         needed = [rung for rung in rungs if rung.name != "sanitizer"]

@@ -26,6 +26,13 @@ SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 HISTOGRAM_HEIGHT = 34.0  # pixels
 
+# How far a verdict can be trusted: what was in the process that made the results.
+TRUST = {
+    "sealed": "the cubin alone, started by kernelproof's own launcher, and no host code of the candidate",
+    "library": "a shared object, in a worker process of its own",
+    "python": "a callable, which shares its worker process's interpreter",
+}
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -72,6 +79,16 @@ class TestView:
     failing_left_out: int
     message: str
     repeat: str | None
+
+
+@dataclass(frozen=True)
+class Unsealed:
+    """Calls of one variant that its library made, and why they were not sealed."""
+
+    variant: str
+    calls: str
+    reason: str
+    first: str
 
 
 @dataclass(frozen=True)
@@ -122,6 +139,8 @@ class TestGroup:
 
     operator: str
     columns: tuple[TestView, ...]
+    trusts: tuple[tuple[str, str], ...]
+    unsealed: tuple[Unsealed, ...]
     confinements: tuple[Confinement, ...]
     with_cases: tuple[TestView, ...]
     parts: tuple[MatrixPart, ...]
@@ -157,6 +176,8 @@ def _test_group(operator: str, found: Sequence[TestRecord], limits: Limits) -> T
     return TestGroup(
         operator,
         columns,
+        tuple((level, words) for level, words in TRUST.items() if any(r.trust == level for r in found)),
+        tuple(unsealed for record in found for unsealed in _unsealed(record)),
         _confinements(found),
         tuple(c for c in columns if c.record.cases),
         tuple(p for p in parts if p.rows),
@@ -166,6 +187,22 @@ def _test_group(operator: str, found: Sequence[TestRecord], limits: Limits) -> T
         on,
         on.at(1.0),
     )
+
+
+def _unsealed(record: TestRecord) -> list[Unsealed]:
+    """By reason; of a variant none of whose calls could be sealed, and of one some of whose were not."""
+    if record.sealing is None:
+        return []
+    total = record.sealing.sealed + record.sealing.library
+    return [
+        Unsealed(
+            record.variant,
+            f"{'all' if left.calls == total else left.calls} of {formats.plural(total, 'call')}",
+            left.reason,
+            left.first,
+        )
+        for left in record.sealing.left
+    ]
 
 
 def _confinements(found: Sequence[TestRecord]) -> tuple[Confinement, ...]:
