@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelproof import gpu, nsight, repository
+from kernelproof import gpu, lease, nsight, repository
 from kernelproof.cases import unsupported
 from kernelproof.config import Config, ProfileSelection, VariantConfig
 from kernelproof.errors import ProfileError, ToolError
@@ -95,7 +95,8 @@ def run(config: Config, operator: str, variant: str, output: Path) -> ProfileRec
         record.tool_version = nsight.version(ncu)
         log.unlink(missing_ok=True)
         record.log = _from_root(log, config)
-        _profile(config, settings, selection, ncu, output, log, record)
+        with lease.gpu_lease(config.bench.gpu_wait_s, "profile"):
+            _profile(config, settings, selection, ncu, output, log, record)
     except CannotProfile as why:
         record.status, record.reason, record.remedy = NOT_RUN, why.reason, why.remedy
     except (ProfileError, ToolError) as error:

@@ -322,7 +322,7 @@ class Contender:
 class TimeRow:
     """A time of one call in microseconds: median with its interval, by one method.
 
-    method: graph_slope, event_pair, cpu_clock, floor, eager …
+    method: graph_slope, event_pair, cpu_clock, floor, eager … `reasons` say in words what is likely behind `flags`.
     """
 
     contender: str
@@ -335,6 +335,25 @@ class TimeRow:
     samples: int
     processes: int
     flags: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+
+@dataclass
+class EnergyRow:
+    """Energy of one call of a contender, the whole board's; without a figure, the `reason`.
+
+    resolution_j: what one step of the counter is, a call; calls and seconds: over how much it was taken; watts: while.
+    """
+
+    contender: str
+    case: str
+    mode: str
+    joules_per_call: float | None = None
+    resolution_j: float | None = None
+    calls: int | None = None
+    seconds: float | None = None
+    watts: float | None = None
+    reason: str | None = None
 
 
 @dataclass
@@ -398,6 +417,8 @@ class BenchRecord(Record):
     discarded: list[dict[str, Any]] = field(default_factory=list)
     states: dict[str, Any] = field(default_factory=dict)
     kernels_in_interval: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    energy: list[EnergyRow] = field(default_factory=list)
+    gpu: str | None = None  # what stands for the UUID of the board that was measured on
     processes: int = 0
     startup_s: float = 0.0
     threads: int | None = None
