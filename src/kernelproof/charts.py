@@ -125,6 +125,88 @@ def whisker(on: Axis, middle: float, low: float, high: float, kind: str, title: 
     return Whisker(on.at(middle), on.at(low), on.at(high), kind, title)
 
 
+@dataclass(frozen=True)
+class IntervalRow:
+    """An estimate with its interval; `kind` is the template's name for its colour. A label stands once for many."""
+
+    label: str
+    middle: float
+    low: float
+    high: float
+    kind: str
+    title: str
+
+
+@dataclass(frozen=True)
+class PlacedRow:
+    """The same in pixels."""
+
+    label: str
+    label_y: float
+    at: float
+    low: float
+    high: float
+    y: float
+    kind: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A file of its own: many intervals below each other on one axis. All positions in pixels."""
+
+    width: float
+    height: float
+    top: float
+    bottom: float
+    radius: float
+    ticks: tuple[Tick, ...]
+    marks: tuple[Tick, ...]
+    rows: tuple[PlacedRow, ...]
+
+
+def interval_picture(
+    rows: Sequence[IntervalRow], marks: Mapping[float, str], unit: str = "", row_height: float = 8.0
+) -> Picture | None:
+    """Rows from the top down with reference lines at `marks`; None without a row.
+
+    What is far outside (beyond ten times the spread of the middle half) sits at the edge, so that the rest can be seen.
+    """
+    if not rows:
+        return None
+    left, top, width = 90.0, 56.0, 860.0
+    on = axis([*_in_sight([v for row in rows for v in (row.low, row.middle, row.high)]), *marks], unit)
+
+    def x(value: float) -> float:
+        return round(left + (width - left) * on.at(value) / 100, 1)
+
+    bottom = round(top + row_height * len(rows), 1)
+    placed = [
+        PlacedRow(
+            row.label,
+            round(top + row_height * number + max(10.0, row_height / 2 + 4), 1),
+            x(row.middle),
+            x(row.low),
+            x(row.high),
+            round(top + row_height * (number + 0.5), 1),
+            row.kind,
+            row.title,
+        )
+        for number, row in enumerate(rows)
+    ]
+    ticks = tuple(Tick(round(left + (width - left) * tick.at / 100, 1), tick.label) for tick in on.ticks)
+    named = tuple(Tick(x(value), label) for value, label in sorted(marks.items()))
+    radius = round(max(1.0, min(4.0, row_height / 3)), 1)
+    return Picture(width, bottom + 30, top, bottom, radius, ticks, named, tuple(placed))
+
+
+def _in_sight(values: Sequence[float]) -> list[float]:
+    ordered = sorted(values)
+    first, third = ordered[len(ordered) // 4], ordered[3 * len(ordered) // 4]
+    reach = 10 * (third - first)
+    return [v for v in ordered if first - reach <= v <= third + reach] or list(ordered)
+
+
 # --- stacked bars -----------------------------------------------------------------------------------------------------
 
 

@@ -606,6 +606,45 @@ class CalibrationRecord(Record):
     left_out: dict[str, str] = field(default_factory=dict)
 
 
+# --- selfcheck --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class SelfcheckLine:
+    """One line to hold: a figure in `unit`, its target in words, and whether it is held (None: not decided here)."""
+
+    name: str
+    target: str
+    value: float | None
+    unit: str
+    held: bool | None
+    detail: str = ""
+
+
+@dataclass
+class SelfcheckRecord(Record):
+    """What the benchmark says of kernels whose time is known.
+
+    group: processes of one comparison. `data`: what the pictures show, `same` and `different` as rows that end with
+    ratio and interval (and the known ratio).
+    """
+
+    SCHEMA: ClassVar[str] = "kernelproof.selfcheck/1"
+
+    device: str = "cpu"
+    machine: str = ""
+    gpu: str | None = None
+    driver: str | None = None
+    torch: str = ""
+    processes: int = 0
+    group: int = 0
+    twins: int = 0
+    load_before: float = 0.0
+    load_after: float = 0.0
+    lines: list[SelfcheckLine] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)
+
+
 # --- mutants ----------------------------------------------------------------------------------------------------------
 
 
