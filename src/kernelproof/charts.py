@@ -15,6 +15,7 @@ from kernelproof.records import Histogram
 
 _MARGIN = 3.0  # percent of the width kept free at both ends, so that no mark is cut
 _LABEL_LINE = 14.0  # pixels between labels that stand above each other
+_LABEL_WIDTH = 60.0  # pixels that the label of a reference line needs
 _LOG_SPAN = 3.0  # a range wider than this factor gets a logarithmic axis
 
 
@@ -168,9 +169,10 @@ class Picture:
 def interval_picture(
     rows: Sequence[IntervalRow], marks: Mapping[float, str], unit: str = "", row_height: float = 8.0
 ) -> Picture | None:
-    """Rows from the top down with reference lines at `marks`; None without a row.
+    """Rows from the top down with reference lines at `marks`, the most important first; None without a row.
 
-    What is far outside (beyond ten times the spread of the middle half) sits at the edge, so that the rest can be seen.
+    What is far outside (beyond four times the spread of the middle half) sits at the edge, so that the rest is seen. Of
+    marks that are close together only the first keeps its label.
     """
     if not rows:
         return None
@@ -195,15 +197,18 @@ def interval_picture(
         for number, row in enumerate(rows)
     ]
     ticks = tuple(Tick(round(left + (width - left) * tick.at / 100, 1), tick.label) for tick in on.ticks)
-    named = tuple(Tick(x(value), label) for value, label in sorted(marks.items()))
+    named: list[Tick] = []
+    for value, label in marks.items():
+        crowded = any(other.label and abs(other.at - x(value)) < _LABEL_WIDTH for other in named)
+        named.append(Tick(x(value), "" if crowded else label))
     radius = round(max(1.0, min(4.0, row_height / 3)), 1)
-    return Picture(width, bottom + 30, top, bottom, radius, ticks, named, tuple(placed))
+    return Picture(width, bottom + 30, top, bottom, radius, ticks, tuple(named), tuple(placed))
 
 
 def _in_sight(values: Sequence[float]) -> list[float]:
     ordered = sorted(values)
     first, third = ordered[len(ordered) // 4], ordered[3 * len(ordered) // 4]
-    reach = 10 * (third - first)
+    reach = 4 * (third - first)
     return [v for v in ordered if first - reach <= v <= third + reach] or list(ordered)
 
 

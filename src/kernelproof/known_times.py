@@ -101,18 +101,19 @@ def _same(rows: Iterable[list[float]]) -> Picture | None:
         label = "" if nominal_us == before else f"{nominal_us:g} µs"
         before = nominal_us
         found.append(_row(label, ratio, low, high, 1.0))
-    marks = {BAND[0]: "−0.5 %", 1.0: "1", BAND[1]: "+0.5 %"}
+    marks = {1.0: "the same", BAND[0]: "−0.5 %", BAND[1]: "+0.5 %"}
     return charts.interval_picture(found, marks, row_height=max(1.5, min(8.0, 600 / max(1, len(found)))))
 
 
 def _different(rows: Iterable[list[Any]]) -> Picture | None:
     found = []
-    before, marks = None, {BAND[1]: "+0.5 %"}
+    before, marks = None, {}
     for kind, _, ratio, low, high, truth in sorted(rows, key=lambda row: (row[0], row[2])):
         label = "" if kind == before else f"+{kind.removeprefix('plus_')} %"
         before = kind
-        marks[truth] = f"{truth:.4f}"
+        marks[truth] = f"true {truth:.4f}"
         found.append(_row(label, ratio, low, high, truth))
+    marks[BAND[1]] = "+0.5 %"
     return charts.interval_picture(found, marks, row_height=max(2.0, min(8.0, 600 / max(1, len(found)))))
 
 
