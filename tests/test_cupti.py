@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kernelproof import cupti
+from kernelproof import cupti, gpu
 
 KERNEL, COPY = 10, 1
 NAMES = {KERNEL: "", COPY: "Memcpy"}
@@ -49,6 +49,7 @@ def test_launches_are_counted_per_call() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not gpu.available()[0], reason=f"needs a GPU: {gpu.available()[1]}")
 def test_a_real_kernel_is_seen() -> None:
     """In a process of its own: a loaded CUPTI changes the timings of all that comes after it."""
     import os

@@ -3,15 +3,17 @@
 import dataclasses
 import json
 import math
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kernelproof import cli, known_times, records, selfcheck, statistics
+from kernelproof import cli, config, gpu, known_times, processes, records, selfcheck, statistics
 from kernelproof.records import SelfcheckRecord
-from kernelproof.selfcheck import analysis
+from kernelproof.selfcheck import analysis, rotation
 from kernelproof.selfcheck.analysis import Shape
 
 SETTINGS = statistics.Settings(resamples=1000)
@@ -176,14 +178,55 @@ def test_the_whole_of_it_on_a_cpu(project: Path) -> None:
     json.dumps(record.data, allow_nan=False)
 
 
+def candidate(project: Path, entry: str) -> dict[str, object]:
+    """A kernel of the selfcheck's CPU library, built by the build command."""
+    loaded = config.load(project / "config.yaml", root=project)
+    own = selfcheck._built(selfcheck._project(loaded), "cpu")
+    fields = dict(selfcheck._entrant(own, "cpu", entry, {}, "variant").candidate)
+    del fields["name"]
+    return fields
+
+
+def said(module: str, task: dict[str, object]) -> object:
+    command = [sys.executable, "-m", f"kernelproof.selfcheck.{module}", json.dumps(task)]
+    environment = {**os.environ, "PYTHONPATH": processes.python_path(), "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
+    return json.loads(processes.run(command, env=environment, timeout_s=120).stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_the_processes_beside_it_call_what_they_are_given(project: Path) -> None:
+    """On a CPU nobody counts bytes and no peer times, but the kernels are loaded, given their arguments and called."""
+    made = said("rotation", {"candidate": candidate(project, "read"), "sizes": [1 << 20]})
+    assert isinstance(made, list)
+    assert [(one["mode"], one["times_cache"]) for one in made[:: rotation.CALLS]] == [
+        *(("cold", factor) for factor in rotation.FACTORS),
+        ("hot", 0),
+    ]
+    assert all(one["sets"] > 1 for one in made if one["mode"] == "cold")
+    task = {"candidates": [candidate(project, "base"), candidate(project, "plus_2")], "arguments": [1, 9, 9, 9]}
+    found = said("peers", {**task, "repeats": 2})
+    assert isinstance(found, dict)
+    assert set(found) == {"do_bench", "do_bench_cudagraph", "nvbench"}
+    assert all("reason" in entry for entry in found.values())
+
+
+PRESENT, WHY = gpu.available()
+
+
 @pytest.mark.gpu
+@pytest.mark.skipif(not PRESENT, reason=f"needs a GPU: {WHY}")
 def test_the_whole_of_it_on_a_gpu(project: Path) -> None:
     """In the least that it takes; the figures of a machine are kept by a full run."""
-    assert cli.main(["selfcheck", "--device", "cuda", "--processes", "10", "--twins", "3", "--seconds", "60"]) in (0, 1)
+    settings = ["--set", "bench.processes=2", "--set", "bench.max_seconds=0.05"]
+    command = ["selfcheck", "--device", "cuda", "--processes", "4", "--twins", "2", "--seconds", "40", *settings]
+    assert cli.main(command) in (0, 1)
     record = records.read(project / "results" / "selfcheck" / "selfcheck-cuda.json", SelfcheckRecord)
     held = {line.name: (line.held, line.value, line.detail) for line in record.lines}
     print("\n".join(selfcheck.summary(record)))
     assert held["accuracy"][0], held["accuracy"]
     assert held["false_positives"][1] == 0, held["false_positives"]
     assert record.gpu
-    assert record.data["cold"] or not held["cold"][0]
+    assert record.data["others_on_the_gpu"] == 0
+    assert (project / "results" / "selfcheck" / "selfcheck-cuda.csv.gz").is_file()
+    for name in ("cold", "speed_do_bench", "speed_do_bench_cudagraph"):
+        assert held[name][1] is not None, held[name]

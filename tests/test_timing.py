@@ -1,5 +1,6 @@
 """Timing in the worker: what can be checked without a GPU is the clock path, the rotation and the reading of traces."""
 
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelproof import images, timing
+from kernelproof import gpu, images, timing
 from kernelproof.operators import Call
 
 SPIN = """
@@ -223,3 +224,62 @@ def test_blocks_end_where_the_time_is_known(tmp_path: Path) -> None:
     (entry,) = found["stopping"]
     assert entry["ended"] == "precise"
     assert 3 <= entry["blocks"] < 20  # of the 64 that the budget holds, on a machine that others use too
+
+
+GPU_COPY = """
+def copy(x, y, us):
+    y.copy_(x)
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not gpu.available()[0], reason=f"needs a GPU: {gpu.available()[1]}")
+@pytest.mark.usefixtures("fresh_process")
+def test_every_method_gives_its_time_on_a_gpu(tmp_path: Path) -> None:
+    """All but the trace, which has a process of its own (test_cupti.py)."""
+    (tmp_path / "copy.py").write_text(GPU_COPY)
+    call = Call({"x": torch.rand(1 << 20), "y": torch.zeros(1 << 20), "us": 0.0}, outputs=("y",), axes=("i",))
+    launch = {"name": "copy", "grid": [1024, 1, 1], "block": [256, 1, 1], "shared_bytes": 0, "count": 1.0}
+    case = {
+        "id": "c",
+        "contenders": ["copy"],
+        "arguments": images.layout_images(call, tmp_path / "timed").spec,
+        "fresh": {},
+        "outputs": ["y"],
+    }
+    common = {"abi": "python", "device": "cuda", "passing": "destination", "library": None, "root": str(tmp_path)}
+    settings = dict.fromkeys(("scratch", "journal"), str(tmp_path)) | {"journal": str(tmp_path / "journal")}
+    found = timing.measure(
+        [{"name": "copy", "entry": "copy.py:copy", **common}],
+        [case],
+        dataclasses.asdict(
+            plan(
+                device="cuda",
+                modes=["hot", "cold"],
+                energy=True,
+                launches={"copy": {"c": [launch]}},
+                precision=0.01,
+                **settings,
+            )
+        ),
+    )
+    print(json.dumps({**found, "samples": len(found["samples"]["method"])}, indent=1))
+    assert found["outcomes"] == []
+    median = {
+        (mode, method): sorted(
+            us
+            for m, by, us in zip(*(found["samples"][n] for n in ("mode", "method", "time_us")), strict=True)
+            if (m, by) == (mode, method)
+        )
+        for mode, method in set(zip(found["samples"]["mode"], found["samples"]["method"], strict=True))
+    }
+    times = {key: values[len(values) // 2] for key, values in median.items()}
+    assert {method for mode, method in times if mode == "hot"} == {
+        *("graph_slope", "wall_slope", "eager", "event_pair", "floor", "floor_event_pair")
+    }
+    assert times["hot", "wall_slope"] == pytest.approx(times["hot", "graph_slope"], rel=0.2, abs=0.5)
+    assert times["hot", "floor"] < times["hot", "graph_slope"] < times["cold", "graph_slope"] * 1.05
+    (used,) = found["energy"]
+    assert used.get("reason") or 1e-6 < used["joules_per_call"] < 0.1
+    assert found["neighbours"] == 0
+    assert all(clock for clock in found["samples"]["sm_clock_mhz"])

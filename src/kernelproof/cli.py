@@ -145,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     selfcheck.add_argument("--device", choices=["cpu", "cuda"], help="default: cuda where there is a GPU")
     selfcheck.add_argument("--processes", type=_positive, default=20, metavar="N", help="at most; default: 20")
     selfcheck.add_argument("--twins", type=_twins, default=7, metavar="N", help="kernels of one kind; default: 7")
-    selfcheck.add_argument("--seconds", type=_positive, default=130, metavar="S", help="in all, about; default: 130")
+    selfcheck.add_argument("--seconds", type=_positive, default=140, metavar="S", help="in all, about; default: 140")
     selfcheck.add_argument(
         "--output", type=Path, metavar="FILE", help="default: results/selfcheck/selfcheck-DEVICE.json"
     )

@@ -24,7 +24,7 @@ def main() -> None:
     import torch
 
     task = json.loads(sys.argv[1])
-    x, y = torch.ones(64, device="cuda"), torch.empty(64, device="cuda")
+    x, y = (torch.ones(64, device=task["candidates"][0]["device"]) for _ in range(2))
     calls: list[Callable[[], Any]] = []
     for fields in task["candidates"]:
         candidate = loading.Candidate(**fields)
