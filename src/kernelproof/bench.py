@@ -31,6 +31,7 @@ from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import (
     BenchError,
+    LeaseError,
     RecordError,
     TestError,
     WorkerCrashed,
@@ -93,8 +94,11 @@ def run(config: Config, operator: str, device: str, output: Path) -> BenchRecord
     if reason := _cannot_run(device, entrants):
         record.status, (record.reason, record.remedy) = records.NOT_RUN, reason
     else:
-        with _board(config, record):
-            _measure_and_summarise(config, record, entrants, samples_path, started)
+        try:
+            with _board(config, record):
+                _measure_and_summarise(config, record, entrants, samples_path, started)
+        except LeaseError as busy:
+            record.status, record.reason, record.remedy = records.NOT_RUN, busy.message, busy.hint
     record.duration_s = round(time.monotonic() - started, 3)
     records.write(output, record)
     return record
