@@ -5,6 +5,7 @@ Nsight Compute needs a GPU, so here a script takes its place on the command line
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import packed_run
@@ -156,8 +157,6 @@ def test_a_metric_that_this_gpu_lacks_is_left_out_and_said(config: Config, monke
 
 
 def test_a_profile_that_hangs_is_killed(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
     monkeypatch.setenv("FAKE_NCU", "hang")
     record = profiled(replace(config, profile=replace(config.profile, time_limit_s=0.5)))
     assert record.status == "failed"
