@@ -161,6 +161,7 @@ class Picture:
     top: float
     bottom: float
     radius: float
+    stroke: float
     ticks: tuple[Tick, ...]
     marks: tuple[Tick, ...]
     rows: tuple[PlacedRow, ...]
@@ -202,7 +203,8 @@ def interval_picture(
         crowded = any(other.label and abs(other.at - x(value)) < _LABEL_WIDTH for other in named)
         named.append(Tick(x(value), "" if crowded else label))
     radius = round(max(1.0, min(4.0, row_height / 3)), 1)
-    return Picture(width, bottom + 30, top, bottom, radius, ticks, tuple(named), tuple(placed))
+    stroke = round(min(1.0, 0.4 * row_height), 2)
+    return Picture(width, bottom + 30, top, bottom, radius, stroke, ticks, tuple(named), tuple(placed))
 
 
 def _in_sight(values: Sequence[float]) -> list[float]:
