@@ -171,6 +171,11 @@ def _excuse(record: SelfcheckRecord) -> None:
                 line.detail = f"missed on a busy machine (load {record.load_before:g} on {cores} cores): {line.detail}"
 
 
+def _environment() -> dict[str, str]:
+    """Of a process beside us: this very package, and no extension compiled into the home folder (supervisor.py)."""
+    return {**os.environ, "PYTHONPATH": processes.python_path(), "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
+
+
 def _load() -> float:
     return round(os.getloadavg()[0], 2)
 
@@ -216,7 +221,7 @@ def _built(project: Config, device: str) -> Config:
     """The library of one device, by the build command. Raises BenchError with what the compiler said."""
     name = VARIANT_OF[device]
     command = [sys.executable, "-m", "kernelproof", "build", "--operator", "spin", "--variant", name]
-    environment = {**os.environ, "PYTHONPATH": processes.python_path()}
+    environment = _environment()
     said = processes.run(command, cwd=project.root, env=environment, timeout_s=300, check=False)
     record = project.record("build", "spin", name)
     if said.returncode != 0 or records.read(record, records.BuildRecord).library is None:
@@ -505,7 +510,7 @@ def _counted(project: Config) -> list[dict[str, Any]]:
     report = project.results / "rotation.ncu-rep"
     # The caches are left as the calls before leave them: that is what is to be proved.
     first, *rest = nsight.command(ncu, report, target, [], [DRAM_READ, "gpu__time_duration.sum"])
-    environment = {**os.environ, "PYTHONPATH": processes.python_path()}
+    environment = _environment()
     log = project.results / "logs" / "rotation.log"
     done = processes.run([first, "--cache-control", "none", *rest], env=environment, timeout_s=120, log=log)
     made = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[{")))
@@ -540,7 +545,7 @@ def _peers(project: Config, record: SelfcheckRecord, found: Found) -> list[Selfc
     ]
     numbers = [shape.ns, *(shape.iterations[kind] for kind in ("base", "plus_1", "plus_2"))]
     task = json.dumps({"candidates": candidates, "arguments": numbers, "repeats": PEER_REPEATS})
-    environment = {**os.environ, "PYTHONPATH": processes.python_path(), "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
+    environment = _environment()
     log = project.results / "logs" / "peers.log"
     done = processes.run(
         [sys.executable, "-m", "kernelproof.selfcheck.peers", task], env=environment, timeout_s=120, log=log
