@@ -45,6 +45,17 @@ def raising(x, weight, eps):
     raise ValueError("no such launch")
 
 
+def refusing(x, weight, eps):
+    raise NotImplementedError("only squares")
+
+
+def failing_later(x, weight, eps):
+    SEEN["later"] = SEEN.get("later", 0) + 1
+    if SEEN["later"] > 40:
+        raise RuntimeError("enough")
+    return norm(x, weight, eps)
+
+
 def crashing(x, weight, eps):
     os.abort()
 
@@ -228,6 +239,110 @@ def test_only_correct_contenders_are_timed(tmp_path: Path) -> None:
     assert {row.contender for row in record.times} == {"good"}
     assert [row.reason for row in record.oracle] == ["no correct baseline was timed"]
     assert not record.oracle[0].passed
+
+
+def summarised(
+    folder: Path, rows: list[dict[str, Any]], others: int = 0, energy: list[dict[str, Any]] | None = None
+) -> BenchRecord:
+    """What the stage says of samples that came from its processes; `rows` override what a good sample is."""
+    loaded = project(folder, {"ours": contender("once")}, {"base": contender("thrice")})
+    entrants = bench._entrants(loaded, loaded.operator("rmsnorm"), "cpu")
+    from kernelproof import operators
+
+    operator = operators.load("kernelproof.operators.rmsnorm", folder)
+    arenas = bench._arenas(loaded.operator("rmsnorm"), operator, entrants, folder / "images")
+    found = bench.Measured(neighbours=others, energy=energy or [])
+    good = {"case": arenas[0].id, "mode": "hot", "method": "cpu_clock", "calls": 100, "time_us": 10.0, "throttle": ""}
+    for row in rows:
+        for name in ("process", *bench_columns()):
+            found.samples[name].append({"process": 0, "block": 0, "order": 0, **good, **row}.get(name))
+    record = BenchRecord(operator="rmsnorm", device="cpu", modes=["hot"], processes=2)
+    record.contenders = [entrant.contender for entrant in entrants]
+    record.cases = [arena.cost for arena in arenas]
+    bench.Summary(loaded, record, entrants, arenas, found).fill(0, folder / "samples.csv.gz")
+    return record
+
+
+def bench_columns() -> tuple[str, ...]:
+    from kernelproof import timing
+
+    return timing.COLUMNS
+
+
+def blocks(name: str, clocks: tuple[float, ...] = (1980.0, 1980.0), **more: Any) -> list[dict[str, Any]]:
+    """Two processes of two blocks, with the SM clock of each block."""
+    return [
+        {"contender": name, "process": process, "block": block, "sm_clock_mhz": clock, **more}
+        for process in range(2)
+        for block, clock in enumerate(clocks)
+    ]
+
+
+def times_of(record: BenchRecord, name: str) -> list[records.TimeRow]:
+    return [row for row in record.times if row.contender == name]
+
+
+def test_a_gpu_that_throttles_throughout_gives_no_number(tmp_path: Path) -> None:
+    record = summarised(tmp_path, [*blocks("ours", throttle="hw_thermal_slowdown"), *blocks("base")])
+    assert outcomes(record) == {
+        "ours": "no time: every sample was taken while the GPU was throttled",
+        "base": "timed",
+    }
+    assert not times_of(record, "ours")
+    assert not record.ratios
+    assert [row.reason for row in record.oracle] == ["the variant has no time here"]
+    assert {entry["reason"] for entry in record.discarded} == {"throttled: hw_thermal_slowdown"}
+
+
+def test_a_clock_that_drops_between_blocks_is_flagged(tmp_path: Path) -> None:
+    record = summarised(tmp_path, [*blocks("ours", (1980.0, 1500.0)), *blocks("base", (1980.0, 1965.0))])
+    (ours,), (base,) = times_of(record, "ours"), times_of(record, "base")
+    assert ours.flags == ["clock_changed"]
+    assert ours.reasons == ["the SM clock moved from 1500 to 1980 MHz between its blocks"]
+    assert base.flags == []
+
+
+def test_another_process_on_the_gpu_is_flagged_and_recorded(tmp_path: Path) -> None:
+    record = summarised(tmp_path, [*blocks("ours"), *blocks("base")], others=2)
+    assert record.states["others_on_the_gpu"] == 2
+    for row in record.times:
+        assert row.flags == ["gpu_shared"]
+        assert row.reasons == ["2 other processes on the GPU while it was measured"]
+
+
+def test_one_sample_is_no_number_like_the_others(tmp_path: Path) -> None:
+    record = summarised(tmp_path, [{"contender": "ours"}, *blocks("base")])
+    (row,) = times_of(record, "ours")
+    assert row.flags == ["one_sample", "only_1_of_2_processes"]
+    assert row.low_us == row.median_us == row.high_us
+    assert [ratio.verdict for ratio in record.ratios] == ["undecided"]
+    assert [(line.passed, line.reason) for line in record.oracle] == [(False, "one process decides nothing")]
+
+
+def test_no_sample_at_all_is_a_failed_record(tmp_path: Path) -> None:
+    record = summarised(tmp_path, [])
+    assert (record.status, record.reason) == (records.FAILED, "every contender was dropped")
+
+
+def test_energy_is_recorded_or_says_why_not(tmp_path: Path) -> None:
+    given = [
+        {"contender": "ours", "case": "small-float32", "mode": "hot", "joules_per_call": 0.0015},
+        {"contender": "base", "case": "small-float32", "mode": "hot", "reason": "no counter"},
+    ]
+    record = summarised(tmp_path, [*blocks("ours"), *blocks("base")], energy=given)
+    assert [(row.joules_per_call, row.reason) for row in record.energy] == [(0.0015, None), (None, "no counter")]
+
+
+def test_a_baseline_that_refuses_the_shape_is_named(tmp_path: Path) -> None:
+    record = measured(project(tmp_path, {"once": contender("once")}, {"picky": contender("refusing")}))
+    assert outcomes(record)["picky"] == "dropped: refused: NotImplementedError: only squares"
+    assert [row.reason for row in record.oracle] == ["no correct baseline was timed"]
+
+
+def test_one_that_fails_in_the_middle_is_named(tmp_path: Path) -> None:
+    record = measured(project(tmp_path, {"once": contender("once"), "late": contender("failing_later")}, {}))
+    assert outcomes(record)["late"] == "dropped: failed: RuntimeError: enough"
+    assert {row.contender for row in record.times} == {"once"}
 
 
 def test_nothing_to_measure_is_a_record(tmp_path: Path) -> None:

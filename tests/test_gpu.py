@@ -115,6 +115,35 @@ def test_cuda_device_0_is_found_among_nvml_devices(
     assert gpu.index_of_first_visible(visible) == index
 
 
+@pytest.mark.parametrize(
+    ("visible", "found"),
+    [
+        (None, ["GPU-11111111-2222-3333-4444-555555555555"]),
+        ("0", ["GPU-11111111-2222-3333-4444-555555555555"]),
+        ("GPU-1111", ["GPU-11111111-2222-3333-4444-555555555555"]),
+        ("MIG-a", ["MIG-a"]),
+        ("", []),
+        ("7", []),
+        ("none,0", []),
+    ],
+)
+def test_what_cuda_leaves_visible(monkeypatch: pytest.MonkeyPatch, visible: str | None, found: list[str]) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", board(set()))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu.visible() == found
+
+
+def test_who_else_computes_and_what_it_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = board({"nvmlDeviceGetTotalEnergyConsumption"})
+    nvml.nvmlDeviceGetComputeRunningProcesses = lambda handle: [types.SimpleNamespace(pid=7)]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert gpu.compute_processes(0) == [7]
+    with pytest.raises(AttributeError):  # this binding does not even have the function
+        gpu.energy_mj(0)
+
+
 @pytest.mark.gpu
 def test_the_real_board_answers() -> None:
     present, why = gpu.available()
@@ -124,3 +153,5 @@ def test_the_real_board_answers() -> None:
     assert info.name
     assert info.driver
     assert state.sm_clock_mhz
+    assert gpu.visible()
+    assert isinstance(gpu.compute_processes(0), list)

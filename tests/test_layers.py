@@ -11,7 +11,7 @@ GROUND = {"errors", "records"}
 STAGES = {"capture", "build", "test", "bench", "profile", "manifest", "report", "bundle"}
 STAGES |= {"verify", "gate", "derive", "doctor", "scaffold", "run", "mutants"}
 # What a stage consists of besides its own file, and shares with nobody.
-PARTS = {"report": {"views", "charts"}, "mutants": {"mutations"}, "test": {"ladder"}}
+PARTS = {"report": {"views"}, "mutants": {"mutations"}, "test": {"ladder"}, "bench": {"selfcheck"}}
 TOP = {"cli", "workflow", "__main__"}
 NEEDS_TENSORS = {
     "operators",
@@ -29,6 +29,7 @@ NEEDS_TENSORS = {
     "ladder",
     "bench",
     "skeleton",
+    "selfcheck",
 }
 
 

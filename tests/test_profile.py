@@ -5,13 +5,14 @@ Nsight Compute needs a GPU, so here a script takes its place on the command line
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import packed_run
 import pytest
 import test_nsight
 
-from kernelproof import gpu, nsight, profile, records
+from kernelproof import gpu, lease, nsight, profile, records
 from kernelproof.config import Config
 
 NCU = r"""#!{python}
@@ -59,6 +60,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.setenv("KERNELPROOF_NCU", str(ncu))
     monkeypatch.setenv("FAKE_NCU", "good")
     monkeypatch.setattr(gpu, "available", lambda: (True, None))
+    monkeypatch.setattr(gpu, "visible", lambda: [f"GPU-{tmp_path}"])  # a board of our own to hold
     test_nsight.install(monkeypatch, [[test_nsight.action()]])
     return packed_run.make(tmp_path / "repo")
 
@@ -155,12 +157,23 @@ def test_a_metric_that_this_gpu_lacks_is_left_out_and_said(config: Config, monke
 
 
 def test_a_profile_that_hangs_is_killed(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
     monkeypatch.setenv("FAKE_NCU", "hang")
     record = profiled(replace(config, profile=replace(config.profile, time_limit_s=0.5)))
     assert record.status == "failed"
     assert "ran past its limit of 0.5 s" in str(record.reason)
+
+
+def test_a_gpu_that_another_one_holds_is_an_obstacle(config: Config, tmp_path: Path) -> None:
+    """The same lock from another open file is another holder's."""
+    held = lease.lock(gpu.uuid_sha256(f"GPU-{tmp_path}"))
+    assert held is not None
+    try:
+        record = profiled(replace(config, bench=replace(config.bench, gpu_wait_s=0.0)))
+    finally:
+        os.close(held)
+    assert record.status == "not_run"
+    assert "another kernelproof" in str(record.reason)
+    assert "bench.gpu_wait_s" in str(record.remedy)
 
 
 def test_without_a_gpu(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-NATIVE = ("csrc", "src/kernelproof/skeleton", "examples", "tests/defects", "tests/museum", "tests/sanitizer")
+NATIVE = (
+    "csrc",
+    "src/kernelproof/selfcheck",
+    "src/kernelproof/skeleton",
+    "examples",
+    "tests/defects",
+    "tests/museum",
+    "tests/sanitizer",
+)
 
 # What `snakemake --lint` says of the workflow and is meant to be so: the beginning of its words, and why.
 LINT_ALLOWED = {

@@ -1,5 +1,6 @@
 """Timing in the worker: what can be checked without a GPU is the clock path, the rotation and the reading of traces."""
 
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelproof import images, timing
+from kernelproof import gpu, images, timing
 from kernelproof.operators import Call
 
 SPIN = """
@@ -167,3 +168,118 @@ def test_the_slope_leaves_out_what_a_replay_costs_once() -> None:
     visit = timing._visit_of_slope(25, 100, 40.0 + 25 * 9.1, 40.0 + 100 * 9.1)
     assert visit.time_us == pytest.approx(9.1)
     assert (visit.calls, visit.short_calls) == (100, 25)
+
+
+def plan(**given: Any) -> timing.Plan:
+    fixed = {"action": "time", "device": "cpu", "modes": ["hot"], "blocks": 3, "sample_ms": 1.0, "max_seconds": 1.0}
+    return timing.Plan(**{**fixed, "seed": 0, "epoch": 0.0, "scratch": "", "journal": "", **given})
+
+
+def stopping(spread: float, blocks: int, **given: Any) -> timing.Stopping:
+    """Ours is 0.9 of the baseline; drift of tens of percent falls on both, `spread` on ours alone."""
+    found = timing.Stopping(plan(**{"precision": 0.01, "baselines": ["base", "slow"], **given}))
+    for block in range(blocks):
+        drift = 1 + 0.3 * (block % 3)
+        for _ in range(2):
+            found.note("base", block, 10 * drift)
+            found.note("slow", block, 30 * drift)
+            found.note("ours", block, 9 * drift * (1 + spread * (-1) ** block))
+    return found
+
+
+def test_blocks_are_enough_when_the_ratio_is_known_although_times_drift() -> None:
+    names = ["ours", "base", "slow"]
+    assert stopping(0.001, 6).precise(names)
+    assert not stopping(0.02, 6).precise(names)
+    assert not stopping(0.001, 2).precise(names)  # two blocks have no spread to speak of
+    assert not stopping(0.001, 6, precision=0.0).precise(names)
+    (entry,) = [one for one in stopping(0.02, 6).account(names) if one["contender"] == "ours"]
+    # Alternating by 2 %: the standard deviation is 0.0219, and Student's t for 6 blocks 2.571.
+    assert entry["half_width"] == pytest.approx(2.571 * 0.0219 / 6**0.5, rel=0.01)
+    assert (entry["ended"], entry["blocks"]) == ("budget", 6)
+    assert {one["contender"] for one in stopping(0.001, 6).account(names)} == {"ours", "slow", "base"} - {
+        "base",
+        "slow",
+    }
+    assert stopping(0.001, 6, precision=0.0).account(names) == []
+
+
+def test_without_a_baseline_the_time_itself_counts() -> None:
+    found = stopping(0.0, 6, baselines=[])
+    assert not found.precise(["ours"])
+    assert found.account(["ours"])[0]["half_width"] > 0.1
+
+
+@pytest.mark.usefixtures("fresh_process")
+def test_blocks_go_on_until_the_budget_is_spent(tmp_path: Path) -> None:
+    found = measure(tmp_path, 100.0, ["spin"], blocks=2, precision=1e-9, max_seconds=0.2)
+    assert [(entry["contender"], entry["ended"]) for entry in found["stopping"]] == [("spin", "budget")]
+    assert found["stopping"][0]["blocks"] > 2
+    assert found["state_s"] < 0.05
+
+
+@pytest.mark.usefixtures("fresh_process")
+def test_blocks_end_where_the_time_is_known(tmp_path: Path) -> None:
+    found = measure(tmp_path, 100.0, ["spin"], blocks=3, precision=0.9, max_seconds=5.0)
+    (entry,) = found["stopping"]
+    assert entry["ended"] == "precise"
+    assert 3 <= entry["blocks"] < 20  # of the 64 that the budget holds, on a machine that others use too
+
+
+GPU_COPY = """
+def copy(x, y, us):
+    y.copy_(x)
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not gpu.available()[0], reason=f"needs a GPU: {gpu.available()[1]}")
+@pytest.mark.usefixtures("fresh_process")
+def test_every_method_gives_its_time_on_a_gpu(tmp_path: Path) -> None:
+    """All but the trace, which has a process of its own (test_cupti.py)."""
+    (tmp_path / "copy.py").write_text(GPU_COPY)
+    call = Call({"x": torch.rand(1 << 20), "y": torch.zeros(1 << 20), "us": 0.0}, outputs=("y",), axes=("i",))
+    launch = {"name": "copy", "grid": [1024, 1, 1], "block": [256, 1, 1], "shared_bytes": 0, "count": 1.0}
+    case = {
+        "id": "c",
+        "contenders": ["copy"],
+        "arguments": images.layout_images(call, tmp_path / "timed").spec,
+        "fresh": {},
+        "outputs": ["y"],
+    }
+    common = {"abi": "python", "device": "cuda", "passing": "destination", "library": None, "root": str(tmp_path)}
+    settings = dict.fromkeys(("scratch", "journal"), str(tmp_path)) | {"journal": str(tmp_path / "journal")}
+    found = timing.measure(
+        [{"name": "copy", "entry": "copy.py:copy", **common}],
+        [case],
+        dataclasses.asdict(
+            plan(
+                device="cuda",
+                modes=["hot", "cold"],
+                energy=True,
+                launches={"copy": {"c": [launch]}},
+                precision=0.01,
+                **settings,
+            )
+        ),
+    )
+    print(json.dumps({**found, "samples": len(found["samples"]["method"])}, indent=1))
+    assert found["outcomes"] == []
+    median = {
+        (mode, method): sorted(
+            us
+            for m, by, us in zip(*(found["samples"][n] for n in ("mode", "method", "time_us")), strict=True)
+            if (m, by) == (mode, method)
+        )
+        for mode, method in set(zip(found["samples"]["mode"], found["samples"]["method"], strict=True))
+    }
+    times = {key: values[len(values) // 2] for key, values in median.items()}
+    assert {method for mode, method in times if mode == "hot"} == {
+        *("graph_slope", "wall_slope", "eager", "event_pair", "floor", "floor_event_pair")
+    }
+    assert times["hot", "wall_slope"] == pytest.approx(times["hot", "graph_slope"], rel=0.2, abs=0.5)
+    assert times["hot", "floor"] < times["hot", "graph_slope"] < times["cold", "graph_slope"] * 1.05
+    (used,) = found["energy"]
+    assert used.get("reason") or 1e-6 < used["joules_per_call"] < 0.1
+    assert found["neighbours"] == 0
+    assert all(clock for clock in found["samples"]["sm_clock_mhz"])

@@ -7,6 +7,7 @@ dropped by name and the others go on.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -20,16 +21,17 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import launches, records, repository, traces
+from kernelproof import launches, methods, records, repository, traces
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import (
     BenchError,
+    LeaseError,
     RecordError,
     TestError,
     WorkerCrashed,
@@ -44,6 +46,7 @@ from kernelproof.records import (
     BuildRecord,
     Case,
     Contender,
+    EnergyRow,
     OracleRow,
     RatioRow,
     TestRecord,
@@ -77,7 +80,6 @@ WHEN = {
     "poisoned": "after its output was poisoned",
     "fresh": "for new values in the same memory",
 }
-DISAGREE_SHARE, DISAGREE_US = 0.03, 0.1
 # From outside, by the supervisor's clock: so much at least, then so many times as much; the slope is a call's time.
 OUTSIDE_US, OUTSIDE_LONGER = 5000.0, 3
 OUTSIDE_REPLAYS = 1000
@@ -87,7 +89,7 @@ OUTSIDE_LIMIT = 1.25  # in every round by more: what a contender says of its tim
 # A GPU's samples of the process itself count too: other programs do not change them, and clocks fall by less than this.
 OUTSIDE_LIMIT_OF_SAMPLES = 1.5
 OUTSIDE_WAIT_S = 60.0
-HOST_BOUND = 1.5  # eager latency this many times the device's time: the caller waits for the host
+CLOCK_CHANGED = 0.05  # between the blocks of a contender in one process: their times are of two machines
 
 Key = tuple[str, str, str, str]  # contender, case, mode, method
 Output = tuple[str, str, str, str]  # contender, case, values, hash
@@ -105,10 +107,28 @@ def run(config: Config, operator: str, device: str, output: Path) -> BenchRecord
     if reason := _cannot_run(device, entrants):
         record.status, (record.reason, record.remedy) = records.NOT_RUN, reason
     else:
-        _measure_and_summarise(config, record, entrants, samples_path, started)
+        try:
+            with _board(config, record):
+                _measure_and_summarise(config, record, entrants, samples_path, started)
+        except LeaseError as busy:
+            record.status, record.reason, record.remedy = records.NOT_RUN, busy.message, busy.hint
     record.duration_s = round(time.monotonic() - started, 3)
     records.write(output, record)
     return record
+
+
+@contextlib.contextmanager
+def _board(config: Config, record: BenchRecord) -> Iterator[None]:
+    """Hold a GPU while it is measured on, and say who else is there before we are."""
+    if record.device != "cuda":
+        yield
+        return
+    from kernelproof import gpu, lease
+
+    with lease.gpu_lease(config.bench.gpu_wait_s, "bench") as record.gpu:
+        index = gpu.index_of_first_visible(os.environ["CUDA_VISIBLE_DEVICES"])
+        record.states["others_before"] = len(gpu.compute_processes(index) or ())
+        yield
 
 
 # --- who takes part ---------------------------------------------------------------------------------------------------
@@ -271,6 +291,10 @@ class Measured:
     notes: list[dict[str, Any]] = field(default_factory=list)
     seen_us: dict[tuple[str, str], float] = field(default_factory=dict)  # µs a call by our clock; contender, case
     escapes: list[tuple[str, Arena, str]] = field(default_factory=list)
+    energy: list[dict[str, Any]] = field(default_factory=list)
+    stopping: list[dict[str, Any]] = field(default_factory=list)
+    neighbours: int = 0  # other processes on the GPU, at most
+    state_s: float = 0.0  # spent on looking at the machine's state
     measuring_s: float = 0.0
 
 
@@ -469,7 +493,7 @@ class Measurement:
                 found[name, case] = max(time_us, found.get((name, case), 0.0))
         return found
 
-    def plan(self, action: str, seed: int) -> dict[str, Any]:
+    def plan(self, action: str, seed: int, *, with_energy: bool = False) -> dict[str, Any]:
         """What a process is told of how to measure (timing.Plan)."""
         return {
             "action": action,
@@ -483,6 +507,10 @@ class Measurement:
             "scratch": str(self.scratch),
             "journal": str(self.scratch / JOURNAL),
             "launches": self.found.kernels,
+            "precision": self.settings.precision,
+            "confidence": self.settings.confidence,
+            "baselines": [name for name, entrant in self.entrants.items() if entrant.variant.role == "baseline"],
+            "energy": with_energy and self.settings.energy and self.device == "cuda" and action == "time",
         }
 
     def ask(self, worker: Any, arena: Arena, names: list[str], action: str, index: int, seed: int) -> Mapping[str, Any]:
@@ -493,7 +521,7 @@ class Measurement:
             room_bytes=self.kept_bytes() + ROOM_FACTOR * len(names) * arena.calls[TIMED].output.nbytes,
             contenders=[self.entrants[name].candidate for name in names],
             cases=[{**arena.payload, "contenders": names}],
-            plan=self.plan(action, seed),
+            plan=self.plan(action, seed, with_energy=index == 0),
         )
         return reply
 
@@ -512,6 +540,10 @@ class Measurement:
         for name, cases in reply["eager_kernels"].items():
             self.found.eager_kernels.setdefault(name, {}).update(cases)
         self.found.rotation.update(reply["rotation"])
+        self.found.energy += reply["energy"]
+        self.found.stopping += reply["stopping"]
+        self.found.neighbours = max(self.found.neighbours, reply["neighbours"])
+        self.found.state_s += reply["state_s"]
         for output in reply["outputs"]:
             values = "fresh" if output["version"] == "fresh" else "timed"
             self.found.outputs.setdefault((output["contender"], output["case"], values, output["sha256"]), output)
@@ -723,6 +755,8 @@ class Summary:
         self.settings = statistics.Settings(config.bench.confidence, config.bench.bootstrap)
         self.in_case = {(name, arena.id) for arena in arenas for name in arena.names}
         self.capped: set[Key] = set()
+        self.throttled: Counter[str] = Counter()
+        self.clocks: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))  # … process: MHz
         self.estimates: dict[Key, statistics.Estimate] = {}
 
     def fill(self, checked: int, samples_path: Path) -> None:
@@ -738,7 +772,10 @@ class Summary:
             for name, by_case in self.found.kernels.items()
         }
         record.discarded += [{"what": "contender", **entry} for entry in self.found.dropped]
-        record.states = self.states(checked)
+        record.energy = [
+            EnergyRow(**row) for row in self.found.energy if (row["contender"], row["case"]) in self.in_case
+        ]
+        record.states |= self.states(checked)
         if not record.times:
             record.status, record.reason = records.FAILED, "every contender was dropped"
 
@@ -760,15 +797,18 @@ class Summary:
         kept: Samples = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
         discarded: Counter[tuple[str, str, str, str, int, int, str]] = Counter()
         columns, place = self.found.samples, ("contender", "case", "mode", "method", "process", "block")
-        names = ("contender", "case", "mode", "method", "process", "block", "time_us", "throttle")
-        for contender, case, mode, method, process, block, time_us, throttle in zip(
+        names = ("contender", "case", "mode", "method", "process", "block", "time_us", "throttle", "sm_clock_mhz")
+        for contender, case, mode, method, process, block, time_us, throttle, clock in zip(
             *(columns[n] for n in names), strict=True
         ):
             if (contender, case) not in self.in_case:
                 continue
             reasons = set((throttle or "").split("|"))
+            if clock:
+                self.clocks[contender, case, mode, method][process].append(clock)
             if bad := sorted(reasons & DISCARDED_STATES):
                 discarded[contender, case, mode, method, process, block, "throttled: " + ", ".join(bad)] += 1
+                self.throttled[contender] += 1
             elif not time_us > 0:
                 discarded[contender, case, mode, method, process, block, "no positive slope"] += 1
             else:
@@ -796,10 +836,12 @@ class Summary:
             for case, kernels in by_case.items():
                 if (name, case) in self.in_case:
                     total = _rounded(sum(kernel["duration_us"] for kernel in kernels))
-                    key = (name, case, self.record.modes[0], "device_trace")
+                    by_binding = kernels[0]["source"].startswith(methods.TRACES["cupti"])
+                    key = (name, case, self.record.modes[0], "cupti" if by_binding else "device_trace")
                     rows[key] = TimeRow(*key, total, total, total, 1, 1)
         for key, row in rows.items():
-            row.flags = sorted(self.flags(key, row, rows))
+            found = dict(self.flags(key, row, rows))
+            row.flags, row.reasons = sorted(found), [found[flag] for flag in sorted(found) if found[flag]]
         self.record.times = [rows[key] for key in sorted(rows, key=self.order)]
 
     def order(self, key: Key) -> tuple[Any, ...]:
@@ -809,30 +851,33 @@ class Summary:
         names = [entrant.name for entrant in self.entrants]
         return cases.index(case), self.record.modes.index(mode), names.index(contender), method != self.primary, method
 
-    def flags(self, key: Key, row: TimeRow, rows: Mapping[Key, TimeRow]) -> Iterable[str]:
+    def flags(self, key: Key, row: TimeRow, rows: Mapping[Key, TimeRow]) -> Iterator[tuple[str, str]]:
+        """What a reader must know of a time, each with the likely reason; empty where the flag says it all."""
         contender, case, mode, method = key
         if key in self.capped:
-            yield "power_capped"
-        if method == "device_trace" and self.others_than_sealed(contender, case):
-            yield "other_kernels_than_sealed"
+            yield "power_capped", ""
         if method == "eager":
             slope = rows.get((contender, case, mode, self.primary))
-            if slope and row.median_us > HOST_BOUND * slope.median_us:
-                yield "host_bound"
+            if slope and row.median_us > methods.HOST_BOUND * slope.median_us:
+                yield "host_bound", ""
         if method != self.primary:
             return
         if row.processes < self.config.bench.processes:
-            yield f"only_{row.processes}_of_{self.config.bench.processes}_processes"
-        if self.others_than_sealed(contender, case):
-            yield "other_kernels_than_sealed"
+            yield f"only_{row.processes}_of_{self.config.bench.processes}_processes", ""
+        if row.samples == 1:
+            yield "one_sample", "a single sample has no interval"
         if any(n["outcome"] == "slow" and (n["contender"], n["case"]) == (contender, case) for n in self.found.notes):
-            yield "one_call_a_process"
+            yield "one_call_a_process", ""
+        if self.others_than_sealed(contender, case):
+            yield "other_kernels_than_sealed", "its host code launches something else when it is timed"
         for note in self.found.notes:
             if note["outcome"] in NOTED and (note["contender"], note["case"]) == (contender, case):
-                yield str(note["outcome"])
-        if mode == "cold" and not self.found.rotation.get(case, {}).get(mode, {}).get("exceeds_cache", True):
-            yield "rotation_within_cache"
-        yield from self.disagreements(key, row, rows)
+                yield str(note["outcome"]), ""
+        if changed := self.clock_change(key):
+            yield "clock_changed", changed
+        if shared := self.shared():
+            yield "gpu_shared", f"{shared} on the GPU while it was measured"
+        yield from methods.doubts(self.seen(key, rows))
 
     def others_than_sealed(self, contender: str, case: str) -> bool:
         """Whether a timed call ran other kernels than the same call did from the cubin alone, where it did."""
@@ -842,24 +887,48 @@ class Summary:
         steps = sealed.get(launches.signature(launches.outlined(arguments)))
         return steps is not None and traced is not None and not launches.same_kernels(steps, traced)
 
-    def disagreements(self, key: Key, row: TimeRow, rows: Mapping[Key, TimeRow]) -> Iterable[str]:
-        """Methods that tell another time than the slope: by more than max(3 %, 0.1 µs), the floor accounted for."""
+    def clock_change(self, key: Key) -> str:
+        """How far the SM clock moved between the blocks of one process, where that is too far; else nothing."""
+        spans = [(max(clocks) / min(clocks) - 1, min(clocks), max(clocks)) for clocks in self.clocks[key].values()]
+        share, low, high = max(spans, default=(0.0, 0.0, 0.0))
+        return (
+            f"the SM clock moved from {low:.0f} to {high:.0f} MHz between its blocks" if share > CLOCK_CHANGED else ""
+        )
+
+    def shared(self) -> str:
+        """Who else was on the GPU, in words; empty where nobody was seen."""
+        count = max(self.found.neighbours, self.record.states.get("others_before", 0))
+        return f"{count} other process{'es' if count > 1 else ''}" if count else ""
+
+    def seen(self, key: Key, rows: Mapping[Key, TimeRow]) -> methods.Seen:
+        """All that was recorded beside a primary time."""
         contender, case, mode, _ = key
-        allowed = max(DISAGREE_SHARE * row.median_us, DISAGREE_US)
+        mine = {row.method: row.median_us for row in rows.values() if (row.contender, row.case, row.mode) == key[:3]}
+        clocks = {m: [c for found in self.clocks[(*key[:3], m)].values() for c in found] for m in mine}
+        hot = rows.get((contender, case, "hot", self.primary))
+        return methods.Seen(
+            self.primary,
+            mode,
+            mine,
+            {method: plain_statistics.median(found) for method, found in clocks.items() if found},
+            sum(kernel["count"] for kernel in self.found.kernels.get(contender, {}).get(case, [])),
+            hot.median_us if hot else None,
+            self.found.rotation.get(case, {}).get(mode, {}),
+            self.bytes_per_s,
+        )
 
-        def median(method: str) -> float | None:
-            found = rows.get((contender, case, mode, method))
-            return found.median_us if found else None
+    @functools.cached_property
+    def bytes_per_s(self) -> float | None:
+        """What the GPU's memory can move, by its clock and width (two transfers a clock); None where unknown."""
+        if self.record.device != "cuda":
+            return None
+        from kernelproof import gpu
 
-        wall, pair, floor, pair_floor = (median(m) for m in ("wall_slope", "event_pair", "floor", "floor_event_pair"))
-        if wall is not None and abs(wall - row.median_us) > allowed:
-            yield "disagrees_wall_slope"
-        if None not in (pair, floor, pair_floor):
-            assert pair is not None
-            assert floor is not None
-            assert pair_floor is not None
-            if abs((pair - pair_floor) - (row.median_us - floor)) > allowed:
-                yield "disagrees_event_pair"
+        index = gpu.index_of_first_visible(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        board = next((found for found in gpu.gpus() if found.index == index), None)
+        if board is None or not board.memory_clock_max_mhz or not board.memory_bus_bits:
+            return None
+        return 2e6 * board.memory_clock_max_mhz * board.memory_bus_bits / 8
 
     def ratios(self, samples: Samples) -> None:
         """Every variant against every baseline of its case and mode, judged as one family."""
@@ -927,7 +996,10 @@ class Summary:
 
     def contenders(self) -> None:
         """Say of those that lost some cases which."""
+        timed = {row.contender for row in self.record.times if row.method == self.primary}
         for entrant in self.entrants:
+            if entrant.contender.outcome == TIMED and entrant.name not in timed and self.throttled[entrant.name]:
+                entrant.contender.outcome = "no time: every sample was taken while the GPU was throttled"
             lost = [entry for entry in self.found.dropped if entry["contender"] == entrant.name and entry["case"]]
             if entrant.contender.outcome == TIMED and lost:
                 entrant.contender.outcome = f"{TIMED}, but dropped from {', '.join(entry['case'] for entry in lost)}"
@@ -955,7 +1027,19 @@ class Summary:
             "samples": len(columns.get("contender", [])),
             "measuring_s": round(self.found.measuring_s, 3),
             "notes": self.found.notes,
+            "others_on_the_gpu": self.found.neighbours,
+            "state_s": round(self.found.state_s, 3),
+            "stopping": self.stopping(),
         }
+
+    def stopping(self) -> dict[str, Any]:
+        """How often the asked precision was reached, how often the budget ended first, and where it was worst."""
+        if not self.found.stopping:
+            return {}
+        known = [entry for entry in self.found.stopping if entry["half_width"] is not None]
+        worst = max(known, key=lambda entry: float(entry["half_width"]), default={})
+        ended = Counter(entry["ended"] for entry in self.found.stopping)
+        return {"asked": self.config.bench.precision, **ended, "worst": dict(worst)}
 
 
 def _rounded(value: float) -> float:

@@ -15,6 +15,7 @@ from kernelproof.records import Histogram
 
 _MARGIN = 3.0  # percent of the width kept free at both ends, so that no mark is cut
 _LABEL_LINE = 14.0  # pixels between labels that stand above each other
+_LABEL_WIDTH = 60.0  # pixels that the label of a reference line needs
 _LOG_SPAN = 3.0  # a range wider than this factor gets a logarithmic axis
 
 
@@ -123,6 +124,94 @@ class Whisker:
 def whisker(on: Axis, middle: float, low: float, high: float, kind: str, title: str) -> Whisker:
     """A median and its interval on an axis."""
     return Whisker(on.at(middle), on.at(low), on.at(high), kind, title)
+
+
+@dataclass(frozen=True)
+class IntervalRow:
+    """An estimate with its interval; `kind` is the template's name for its colour. A label stands once for many."""
+
+    label: str
+    middle: float
+    low: float
+    high: float
+    kind: str
+    title: str
+
+
+@dataclass(frozen=True)
+class PlacedRow:
+    """The same in pixels."""
+
+    label: str
+    label_y: float
+    at: float
+    low: float
+    high: float
+    y: float
+    kind: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A file of its own: many intervals below each other on one axis. All positions in pixels."""
+
+    width: float
+    height: float
+    top: float
+    bottom: float
+    radius: float
+    stroke: float
+    ticks: tuple[Tick, ...]
+    marks: tuple[Tick, ...]
+    rows: tuple[PlacedRow, ...]
+
+
+def interval_picture(
+    rows: Sequence[IntervalRow], marks: Mapping[float, str], unit: str = "", row_height: float = 8.0
+) -> Picture | None:
+    """Rows from the top down with reference lines at `marks`, the most important first; None without a row.
+
+    What is far outside (beyond four times the spread of the middle half) sits at the edge, so that the rest is seen. Of
+    marks that are close together only the first keeps its label.
+    """
+    if not rows:
+        return None
+    left, top, width = 90.0, 56.0, 860.0
+    on = axis([*_in_sight([v for row in rows for v in (row.low, row.middle, row.high)]), *marks], unit)
+
+    def x(value: float) -> float:
+        return round(left + (width - left) * on.at(value) / 100, 1)
+
+    bottom = round(top + row_height * len(rows), 1)
+    placed = [
+        PlacedRow(
+            row.label,
+            round(top + row_height * number + max(10.0, row_height / 2 + 4), 1),
+            x(row.middle),
+            x(row.low),
+            x(row.high),
+            round(top + row_height * (number + 0.5), 1),
+            row.kind,
+            row.title,
+        )
+        for number, row in enumerate(rows)
+    ]
+    ticks = tuple(Tick(round(left + (width - left) * tick.at / 100, 1), tick.label) for tick in on.ticks)
+    named: list[Tick] = []
+    for value, label in marks.items():
+        crowded = any(other.label and abs(other.at - x(value)) < _LABEL_WIDTH for other in named)
+        named.append(Tick(x(value), "" if crowded else label))
+    radius = round(max(1.0, min(4.0, row_height / 3)), 1)
+    stroke = round(min(1.0, 0.4 * row_height), 2)
+    return Picture(width, bottom + 30, top, bottom, radius, stroke, ticks, tuple(named), tuple(placed))
+
+
+def _in_sight(values: Sequence[float]) -> list[float]:
+    ordered = sorted(values)
+    first, third = ordered[len(ordered) // 4], ordered[3 * len(ordered) // 4]
+    reach = 4 * (third - first)
+    return [v for v in ordered if first - reach <= v <= third + reach] or list(ordered)
 
 
 # --- stacked bars -----------------------------------------------------------------------------------------------------

@@ -141,6 +141,15 @@ def _parser() -> argparse.ArgumentParser:
     mutants.add_argument("--output", type=Path, metavar="DIR", help="default: results/mutants")
     mutants.add_argument("--arguments", type=Path, metavar="FILE", help="default: arguments.yaml in --output")
 
+    selfcheck = command("selfcheck", "time kernels whose time is known, and say how true the times are", _selfcheck)
+    selfcheck.add_argument("--device", choices=["cpu", "cuda"], help="default: cuda where there is a GPU")
+    selfcheck.add_argument("--processes", type=_positive, default=20, metavar="N", help="at most; default: 20")
+    selfcheck.add_argument("--twins", type=_twins, default=7, metavar="N", help="kernels of one kind; default: 7")
+    selfcheck.add_argument("--seconds", type=_positive, default=140, metavar="S", help="in all, about; default: 140")
+    selfcheck.add_argument(
+        "--output", type=Path, metavar="FILE", help="default: results/selfcheck/selfcheck-DEVICE.json"
+    )
+
     gate = command("gate", "decide by the records whether the claims hold", _gate)
     gate.add_argument("records", nargs="?", type=Path, help="default: results")
 
@@ -407,6 +416,28 @@ def _mutants(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(mutants.summary(record, output)))
     return ExitCode.BAD_VERDICT if any(m.outcome == "survived" for m in record.mutants) else ExitCode.WELL
+
+
+def _twins(text: str) -> int:
+    """A whole number from 2 to 26, for argparse: twins are named by letters."""
+    if not text.isdecimal() or not 2 <= int(text) <= 26:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 2 to 26")
+    return int(text)
+
+
+def _selfcheck(arguments: argparse.Namespace) -> int:
+    from kernelproof import gpu, selfcheck
+
+    config = _config(arguments)
+    device = arguments.device or ("cuda" if gpu.available()[0] else "cpu")
+    options = selfcheck.Options(device, arguments.processes, arguments.twins, float(arguments.seconds))
+    output = arguments.output or config.results / "selfcheck" / f"selfcheck-{device}.json"
+    record = selfcheck.run(config, options, output)
+    if arguments.json:
+        _print_json(record)
+    else:
+        print("\n".join([*selfcheck.summary(record), str(output)]))
+    return ExitCode.BAD_VERDICT if any(line.held is False for line in record.lines) else ExitCode.WELL
 
 
 def _gate(arguments: argparse.Namespace) -> int:

@@ -200,6 +200,9 @@ class BenchConfig:
     bootstrap: int
     confidence: float
     cpu_threads: int
+    precision: float = 0.0  # half-width of a ratio's interval within a process; 0: a fixed number of blocks
+    energy: bool = True
+    gpu_wait_s: float = 600.0
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@
     csrc/README.md                                tables, between `<!-- derived: OPERATOR TABLE -->` and `<!-- end -->`
     csrc/<operator>/choices.h                     for a dispatcher: which of its rungs was fastest where
     docs/explanation/correctness.md               the judge's margins, in `<!-- derived: calibration margins -->`
+    reports/reference/<machine>/selfcheck.json    what the benchmark says of kernels whose time is known
+    docs/explanation/selfcheck.md                 its figures, in `<!-- derived: selfcheck lines -->`, and pictures
 
 TABLE is `measured` (each rung's time, rate, ratio to the best peer, resources), `cases` (for each measured case the
 fastest rung) or `takes` (what a rung accepts, from the configuration). A dispatcher is a variant with `rungs`; each is
@@ -16,22 +18,32 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from kernelproof import formats, margins, records
+from kernelproof import formats, known_times, margins, records
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import KernelproofError, RecordError
 from kernelproof.formats import ABSENT
-from kernelproof.records import BenchCase, BenchRecord, CalibrationRecord, CaptureRecord, ProfileRecord, R
+from kernelproof.records import (
+    BenchCase,
+    BenchRecord,
+    CalibrationRecord,
+    CaptureRecord,
+    ProfileRecord,
+    R,
+    SelfcheckRecord,
+)
 
 README = Path("csrc") / "README.md"
 CHOICES = "choices.h"
 MARGINS_PAGE = Path("docs") / "explanation" / "correctness.md"
 CALIBRATION = "calibration.json"
+SELFCHECK_PAGE = Path("docs") / "explanation" / "selfcheck.md"
+SELFCHECK = "selfcheck.json"
 KEPT = Path("reports") / "reference"
 MODE, METHODS = "hot", ("graph_slope", "cpu_clock")
 COMPUTE_BOUND = 50.0  # operations a byte of inputs and outputs; below, bytes a second say more than operations
@@ -57,7 +69,7 @@ def run(config: Config, *, check: bool = False) -> list[Derived]:
     Raises KernelproofError where the README or a record is missing or cannot be read.
     """
     kept = _kept(config.root)
-    found = [_compared(config.root, README, _readme(config, kept)), *_margins(config.root)]
+    found = [_compared(config.root, README, _readme(config, kept)), *_margins(config.root), *_selfchecks(config.root)]
     for operator in config.operators.values():
         for variant in operator.variants.values():
             if variant.rungs:
@@ -102,26 +114,39 @@ def _kept(root: Path) -> list[Kept]:
     return [Kept(folder.name, folder) for folder in folders]
 
 
-# --- the margins ------------------------------------------------------------------------------------------------------
+# --- pages of the documentation ---------------------------------------------------------------------------------------
 
 
 def _margins(root: Path) -> Iterator[Derived]:
     """The page with the judge's margins, where a project has one that asks for them."""
-    page = root / MARGINS_PAGE
-    text = page.read_text(encoding="utf-8") if page.is_file() else ""
-    paths = sorted((root / KEPT).glob(f"*/{CALIBRATION}"))
+    kept = [records.read(path, CalibrationRecord) for path in sorted((root / KEPT).glob(f"*/{CALIBRATION}"))]
+    yield from _page(root, MARGINS_PAGE, ("calibration", "margins"), lambda: margins.lines(kept))
+
+
+def _selfchecks(root: Path) -> Iterator[Derived]:
+    """The page of the selfchecks and a file a picture, where a project has one that asks for them."""
+    paths = sorted((root / KEPT).glob(f"*/{SELFCHECK}"))
+    kept = {path.parent.name: records.read(path, SelfcheckRecord) for path in paths}
+    folder = SELFCHECK_PAGE.with_suffix("")
+    asked = list(_page(root, SELFCHECK_PAGE, ("selfcheck", "lines"), lambda: known_times.lines(kept, folder.name)))
+    yield from asked
+    for name, record in kept.items() if asked else ():
+        for what, text in known_times.pictures(record).items():
+            yield _compared(root, folder / f"{name}-{what}.svg", text)
+
+
+def _page(root: Path, page: Path, asked: tuple[str, str], lines: Callable[[], list[str]]) -> Iterator[Derived]:
+    """A page with its marked part replaced; nothing where there is no such page, or it asks for nothing."""
+    text = (root / page).read_text(encoding="utf-8") if (root / page).is_file() else ""
 
     def replaced(match: re.Match[str]) -> str:
         opening, subject, table, _, closing = match.groups()
-        if (subject, table) != ("calibration", "margins"):
-            raise KernelproofError(
-                f"no table {subject} {table}; allowed: calibration margins", subject=str(MARGINS_PAGE)
-            )
-        lines = margins.lines(records.read(path, CalibrationRecord) for path in paths)
-        return opening + "\n".join(["", *lines, "", closing])
+        if (subject, table) != asked:
+            raise KernelproofError(f"no table {subject} {table}; allowed: {' '.join(asked)}", subject=str(page))
+        return opening + "\n".join(["", *lines(), "", closing])
 
     if _MARKED.search(text):
-        yield _compared(root, MARGINS_PAGE, _MARKED.sub(replaced, text))
+        yield _compared(root, page, _MARKED.sub(replaced, text))
 
 
 # --- the README -------------------------------------------------------------------------------------------------------

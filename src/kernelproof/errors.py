@@ -83,6 +83,10 @@ class BenchError(KernelproofError):
     """The bench stage could not run at all."""
 
 
+class LeaseError(KernelproofError):
+    """No GPU became free, or none can be locked."""
+
+
 class ProfileError(KernelproofError):
     """The profile stage could not run, or its report is empty or unreadable."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -133,6 +134,51 @@ def sample(index: int = 0) -> GpuSample:
     )
 
 
+def energy_mj(index: int = 0) -> int:
+    """What the board has used since the driver was loaded, in millijoules (Volta and later).
+
+    Raises whatever NVML raises where the board does not count it.
+    """
+    return int(_nvml().nvmlDeviceGetTotalEnergyConsumption(_handle(index)))
+
+
+def compute_processes(index: int = 0) -> list[int] | None:
+    """Ids of the processes that compute on a board, as NVML counts them (a container may not know the numbers).
+
+    None where NVML does not say.
+    """
+    nvml = _nvml()
+    try:
+        return [int(process.pid) for process in nvml.nvmlDeviceGetComputeRunningProcesses(_handle(index))]
+    except nvml.NVMLError:
+        return None
+
+
+def visible() -> list[str]:
+    """UUIDs of the boards that CUDA_VISIBLE_DEVICES leaves, in its order, MIG instances by their own."""
+    nvml = _nvml()
+    known = [_text(nvml.nvmlDeviceGetUUID(_handle(index))) for index in range(nvml.nvmlDeviceGetCount())]
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        return known
+    found = []
+    for name in (part.strip() for part in given.split(",")):
+        if name.isdigit() and int(name) < len(known):
+            found.append(known[int(name)])
+        elif name.startswith("GPU-"):
+            found += [uuid for uuid in known if uuid.startswith(name)][:1]
+        elif name.startswith("MIG-"):
+            found.append(name)
+        else:
+            break  # CUDA, too, ignores what follows a name that it does not know
+    return found
+
+
+def uuid_sha256(uuid: str) -> str:
+    """What stands for a board in records and file names."""
+    return hashlib.sha256(uuid.encode()).hexdigest()[:UUID_DIGITS]
+
+
 def throttle_names(bits: int) -> list[str]:
     """The names of the reasons in a bit mask; a bit that this release does not know is named by its value."""
     known = [name for bit, name in THROTTLE_REASONS.items() if bits & bit]
@@ -184,7 +230,7 @@ def _reasons_function(nvml: Any) -> str:
 
 _PROBES: dict[str, Callable[[Any, Any], Any]] = {
     "name": lambda n, h: _text(n.nvmlDeviceGetName(h)),
-    "uuid_sha256": lambda n, h: hashlib.sha256(_text(n.nvmlDeviceGetUUID(h)).encode()).hexdigest()[:UUID_DIGITS],
+    "uuid_sha256": lambda n, h: uuid_sha256(_text(n.nvmlDeviceGetUUID(h))),
     "architecture": _architecture_name,
     "compute_capability": _capability,
     "multiprocessors": lambda n, h: n.nvmlDeviceGetAttributes_v2(h).multiprocessorCount,

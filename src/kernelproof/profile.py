@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelproof import gpu, nsight, repository
+from kernelproof import gpu, lease, nsight, repository
 from kernelproof.cases import unsupported
 from kernelproof.config import Config, ProfileSelection, VariantConfig
-from kernelproof.errors import ProfileError, ToolError
+from kernelproof.errors import LeaseError, ProfileError, ToolError
 from kernelproof.processes import run as run_process
 from kernelproof.processes import scrubbed_in_place
 from kernelproof.records import FAILED, NOT_RUN, OK, Case, FileHash, ProfileRecord, atomic_write, sha256_file, write
@@ -95,9 +95,12 @@ def run(config: Config, operator: str, variant: str, output: Path) -> ProfileRec
         record.tool_version = nsight.version(ncu)
         log.unlink(missing_ok=True)
         record.log = _from_root(log, config)
-        _profile(config, settings, selection, ncu, output, log, record)
+        with lease.gpu_lease(config.bench.gpu_wait_s, "profile"):
+            _profile(config, settings, selection, ncu, output, log, record)
     except CannotProfile as why:
         record.status, record.reason, record.remedy = NOT_RUN, why.reason, why.remedy
+    except LeaseError as busy:
+        record.status, record.reason, record.remedy = NOT_RUN, busy.message, busy.hint
     except (ProfileError, ToolError) as error:
         record.status, record.reason, record.remedy = FAILED, error.message, error.hint
     record.duration_s = time.monotonic() - started

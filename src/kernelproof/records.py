@@ -409,7 +409,7 @@ class Contender:
 class TimeRow:
     """A time of one call in microseconds: median with its interval, by one method.
 
-    method: graph_slope, event_pair, cpu_clock, floor, eager …
+    method: graph_slope, event_pair, cpu_clock, floor, eager … `reasons` say in words what is likely behind `flags`.
     """
 
     contender: str
@@ -422,6 +422,25 @@ class TimeRow:
     samples: int
     processes: int
     flags: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+
+@dataclass
+class EnergyRow:
+    """Energy of one call of a contender, the whole board's; without a figure, the `reason`.
+
+    resolution_j: what one step of the counter is, a call; calls and seconds: over how much it was taken; watts: while.
+    """
+
+    contender: str
+    case: str
+    mode: str
+    joules_per_call: float | None = None
+    resolution_j: float | None = None
+    calls: int | None = None
+    seconds: float | None = None
+    watts: float | None = None
+    reason: str | None = None
 
 
 @dataclass
@@ -485,6 +504,8 @@ class BenchRecord(Record):
     discarded: list[dict[str, Any]] = field(default_factory=list)
     states: dict[str, Any] = field(default_factory=dict)
     kernels_in_interval: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    energy: list[EnergyRow] = field(default_factory=list)
+    gpu: str | None = None  # what stands for the UUID of the board that was measured on
     processes: int = 0
     startup_s: float = 0.0
     threads: int | None = None
@@ -670,6 +691,45 @@ class CalibrationRecord(Record):
     combinations: list[Combination] = field(default_factory=list)
     climbs: list[CalibrationClimb] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+
+
+# --- selfcheck --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class SelfcheckLine:
+    """One line to hold: a figure in `unit`, its target in words, and whether it is held (None: not decided here)."""
+
+    name: str
+    target: str
+    value: float | None
+    unit: str
+    held: bool | None
+    detail: str = ""
+
+
+@dataclass
+class SelfcheckRecord(Record):
+    """What the benchmark says of kernels whose time is known.
+
+    group: processes of one comparison. `data`: what the pictures show, `same` and `different` as rows that end with
+    ratio and interval (and the known ratio).
+    """
+
+    SCHEMA: ClassVar[str] = "kernelproof.selfcheck/1"
+
+    device: str = "cpu"
+    machine: str = ""
+    gpu: str | None = None
+    driver: str | None = None
+    torch: str = ""
+    processes: int = 0
+    group: int = 0
+    twins: int = 0
+    load_before: float = 0.0
+    load_after: float = 0.0
+    lines: list[SelfcheckLine] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)
 
 
 # --- mutants ----------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ and once more for new values behind the same pointers: a result that was remembe
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import hashlib
@@ -34,9 +35,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernelproof import loading, traces
+from kernelproof import cupti, energy, loading, statistics, traces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,6 +68,7 @@ FLOOR_VISITS = 6
 TRACED_CALLS = 8
 TOUCHED_ELEMENTS = 16  # of an input, that change from call to call where values are to be new
 TOUCHED_CALLS_US = 1000.0  # a replay of such calls
+BLOCKS_LIMIT = 64
 PAD_LIMIT_BYTES = {"cpu": 1 << 20, "cuda": 64 << 20}
 
 
@@ -88,6 +91,10 @@ class Plan:
     scratch: str
     journal: str
     launches: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)  # contender, case: from `trace`
+    precision: float = 0.0  # blocks go on until ratios to the fastest baseline are known so well; 0: just `blocks`
+    confidence: float = 0.95
+    baselines: list[str] = field(default_factory=list)
+    energy: bool = False
 
 
 @dataclass
@@ -100,6 +107,10 @@ class Found:
     kernels: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
     eager_kernels: dict[str, dict[str, list[str]]] = field(default_factory=dict)  # names, of a call outside a graph
     rotation: dict[str, dict[str, Any]] = field(default_factory=dict)
+    energy: list[dict[str, Any]] = field(default_factory=list)
+    stopping: list[dict[str, Any]] = field(default_factory=list)
+    neighbours: int = 0  # other processes on the GPU, the most that were seen
+    state_s: float = 0.0  # spent on looking at the machine's state
 
     def sample(self, **values: Any) -> None:
         for name in COLUMNS:
@@ -136,6 +147,64 @@ class _Function:
     name: str
     call: Callable[..., Any]
     passing: str
+
+
+class Stopping:
+    """When blocks are enough: the ratio of each variant to the fastest baseline is known as well as was asked.
+
+    What counts is the standard error over a process's own blocks (each an A B B A mean of logarithms), times Student's
+    t: the half-width of the ratio's interval in this process. Without a baseline nothing is compared, and the
+    contender's own time takes its place.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.logs: dict[str, dict[int, list[float]]] = {}
+
+    def note(self, name: str, block: int, time_us: float) -> None:
+        if time_us > 0:
+            self.logs.setdefault(name, {}).setdefault(block, []).append(math.log(time_us))
+
+    def half_width(self, name: str, fastest: str | None) -> float:
+        """Relative, of one ratio (or time); infinite with fewer than three blocks."""
+        mine = {block: fmean(values) for block, values in self.logs.get(name, {}).items()}
+        other = {block: fmean(values) for block, values in self.logs.get(fastest or "", {}).items()}
+        found = [mine[block] - other[block] for block in mine if block in other] if fastest else list(mine.values())
+        if len(found) < 3:
+            return math.inf
+        t = statistics.student_t_quantile((1 + self.plan.confidence) / 2, len(found) - 1)
+        return t * stdev(found) / math.sqrt(len(found))
+
+    def fastest(self, names: Sequence[str]) -> str | None:
+        known = {
+            name: fmean(value for values in self.logs[name].values() for value in values)
+            for name in names
+            if name in self.plan.baselines and name in self.logs
+        }
+        return min(known, key=lambda name: known[name], default=None)
+
+    def widths(self, names: Sequence[str]) -> dict[str, float]:
+        fastest = self.fastest(names)
+        return {
+            name: self.half_width(name, fastest) for name in names if name not in self.plan.baselines or not fastest
+        }
+
+    def precise(self, names: Sequence[str]) -> bool:
+        return self.plan.precision > 0 and all(width <= self.plan.precision for width in self.widths(names).values())
+
+    def account(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """How it ended for each: `precise`, or the `budget` (or the limit of blocks) spent. Nothing when not asked."""
+        if not self.plan.precision:
+            return []
+        return [
+            {
+                "contender": name,
+                "blocks": len(self.logs.get(name, {})),
+                "half_width": float(f"{width:.3g}") if math.isfinite(width) else None,
+                "ended": "precise" if width <= self.plan.precision else "budget",
+            }
+            for name, width in self.widths(names).items()
+        ]
 
 
 _LOADED: dict[str, _Function] = {}  # once a process, whatever the number of requests
@@ -226,7 +295,7 @@ class _Session:
         slow = {runner.name for runner in runners if runner.too_slow}
         for runner in runners:
             if runner.too_slow:
-                state = _state(self.plan.device)
+                state = self.state()
                 self.keep(identity, mode, 0, 0, runner.name, runner.method, runner.first_call(), state)
                 limit = f"one visit takes {runner.visit_s:.2g} s, more than the budget of {self.budget_s:.2g} s"
                 self.found.outcomes.append(
@@ -249,25 +318,49 @@ class _Session:
         """The interleaved blocks, then what stands beside them."""
         active = [runner for runner in runners if not runner.too_slow]
         rounds = {runner.name: self.rounds(runner) for runner in active}
-        for block in range(self.plan.blocks):
+        stopping = Stopping(self.plan)
+        for block in range(max(rounds.values(), default=0)):
             present = [runner for runner in active if block < rounds[runner.name]]
+            if block >= self.plan.blocks and (not present or stopping.precise([runner.name for runner in present])):
+                break
             self.random.shuffle(present)
-            state = _state(self.plan.device)
+            state = self.state()
             for order, runner in enumerate(present + present[::-1]):
                 if runner not in active:
                     continue
                 with self.attempt(runner.name, case, mode) as attempt:
-                    self.keep(case, mode, block, order, runner.name, runner.method, runner.visit(), state)
+                    visit = runner.visit()
+                    stopping.note(runner.name, block, visit.time_us)
+                    self.keep(case, mode, block, order, runner.name, runner.method, visit, state)
                 if not attempt.succeeded:
                     active = [other for other in active if other is not runner]
+        for entry in stopping.account([runner.name for runner in active]):
+            self.found.stopping.append({"case": case, "mode": mode, **entry})
+        self.look_around()
         if mode == self.plan.modes[0]:
             for runner in active:
                 self.beside(case, mode, runner)
         runners[:] = [runner for runner in runners if runner.too_slow or runner in active]
 
     def rounds(self, runner: _Runner) -> int:
-        """Blocks that a contender takes part in: all, or fewer where that would break its budget."""
-        return max(1, min(self.plan.blocks, int(self.budget_s / (2 * runner.visit_s))))
+        """Blocks that a contender may take part in: as many as its budget holds, or just those of the plan."""
+        most = BLOCKS_LIMIT if self.plan.precision else self.plan.blocks
+        return max(1, min(max(most, self.plan.blocks), int(self.budget_s / (2 * runner.visit_s))))
+
+    def state(self) -> dict[str, Any]:
+        started = time.perf_counter()
+        state = _state(self.plan.device)
+        self.found.state_s += time.perf_counter() - started
+        return state
+
+    def look_around(self) -> None:
+        """Count who else is on the GPU: this process is one of those that NVML sees, or none is visible from here."""
+        if self.plan.device == "cuda":
+            from kernelproof import gpu
+
+            with contextlib.suppress(Exception):  # a machine without NVML
+                index = gpu.index_of_first_visible(os.environ.get("CUDA_VISIBLE_DEVICES"))
+                self.found.neighbours = max(self.found.neighbours, len(gpu.compute_processes(index) or ()) - 1)
 
     def keep(
         self,
@@ -285,20 +378,23 @@ class _Session:
 
     def beside(self, case: str, mode: str, runner: _Runner) -> None:
         """The other methods' samples and the floor's; block and order only number them."""
-        state = _state(self.plan.device)
+        state = self.state()
         launches = self.plan.launches.get(runner.name, {}).get(case, [])
         with self.attempt(runner.name, case, mode, "beside_failed"):
             for method, visits in runner.beside(launches):
                 for number, visit in enumerate(visits):
                     self.keep(case, mode, number, 0, runner.name, method, visit, state)
+        if self.plan.energy:
+            with self.attempt(runner.name, case, mode, "beside_failed"):
+                self.found.energy.append(runner.energy(case, mode))
 
     def trace(self, case: str, runners: Sequence[_Runner]) -> None:
         for runner in runners:
             assert isinstance(runner, _GraphRunner)
             with self.attempt(runner.name, case, self.plan.modes[0], "not_traced"):
-                kernels = runner.trace()
-                self.found.kernels.setdefault(runner.name, {})[case] = kernels
-                eager = kernels_of(runner.activities(runner.call), 1)
+                source, kernels = runner.trace()
+                self.found.kernels.setdefault(runner.name, {})[case] = [{**one, "source": source} for one in kernels]
+                _, eager = runner.observed(runner.call, 1)
                 self.found.eager_kernels.setdefault(runner.name, {})[case] = traces.names_of(eager)
 
     def check(self, case: str, mode: str, sets: ArgumentSets, runners: Sequence[_Runner]) -> None:
@@ -480,6 +576,7 @@ class _Runner(Protocol):
     def beside(self, launches: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Visit]]]: ...
     def repeat(self, times: int) -> float: ...
     def touched(self, by: int) -> tuple[Callable[[int], object], int]: ...
+    def energy(self, case: str, mode: str) -> dict[str, Any]: ...
     def results(self) -> list[Tensor]: ...
     def poison(self) -> None: ...
     def again(self) -> None: ...
@@ -562,6 +659,9 @@ class _ClockRunner:
                 call()
 
         return run, count
+
+    def energy(self, case: str, mode: str) -> dict[str, Any]:
+        return {"contender": self.name, "case": case, "mode": mode, "reason": "no counter of a CPU's energy is read"}
 
     def results(self) -> list[Tensor]:
         return self.last
@@ -757,26 +857,63 @@ class _GraphRunner:
         end.synchronize()
         return Visit(1, float(start.elapsed_time(end)) * 1000)
 
-    def trace(self) -> list[dict[str, Any]]:
-        """The kernels (copies and fills too) that one call runs, from a graph of a few calls under CUPTI."""
-        graph = self.capture(TRACED_CALLS * len(self.sets))
+    def energy(self, case: str, mode: str) -> dict[str, Any]:
+        """The board's energy over replays of the long graph; where there is no figure, the reason."""
+        from kernelproof import gpu
+
+        index = gpu.index_of_first_visible(os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+        def replay() -> None:
+            self.long.replay()
+            self.torch.cuda.synchronize()
+
+        try:
+            spent = energy.per_call(
+                replay, self.long_calls, self.each_us * self.long_calls / 1e6, lambda: gpu.energy_mj(index)
+            )
+        except energy.NoEnergy as why:
+            return {"contender": self.name, "case": case, "mode": mode, "reason": str(why)}
+        return energy.as_row(spent, self.name, case, mode)
+
+    def trace(self) -> tuple[str, list[dict[str, Any]]]:
+        """Who saw it, and the kernels (copies and fills too) that one call runs, from a graph of a few calls."""
+        calls = TRACED_CALLS * len(self.sets)
+        graph = self.capture(calls)
         graph.replay()
-        self.torch.cuda.synchronize()
-        kernels = kernels_of(self.activities(graph.replay), TRACED_CALLS * len(self.sets))
+        source, kernels = self.observed(graph.replay, calls)
         if not kernels:
             raise RuntimeError("the profiler saw no kernel")
-        return kernels
+        return source, kernels
 
-    def activities(self, action: Callable[[], Any]) -> list[dict[str, Any]]:
-        """What the device did from the beginning of an action until it had nothing left to do: a Chrome trace."""
-        with self.torch.profiler.profile(activities=[self.torch.profiler.ProfilerActivity.CUDA]) as profiler:
+    def observed(self, action: Callable[[], Any], calls: int) -> tuple[str, list[dict[str, Any]]]:
+        """Who looked, and what the device did for each of so many calls that an action makes, until it was idle."""
+
+        def work() -> None:
             action()
             self.torch.cuda.synchronize()
+
+        self.torch.cuda.synchronize()
+        if installed := cupti.version():
+            try:
+                if kernels := cupti.per_call(cupti.traced(work), calls):
+                    return f"cupti-python {installed}", kernels
+                why = "it saw no kernel"
+            except Exception as error:  # whatever the binding raises; torch.profiler has a CUPTI of its own
+                why = f"{type(error).__name__}: {error}"[:200]
+        else:
+            why = "cupti-python is not installed"
+        return f"torch.profiler ({why})", kernels_of(self.profiled(work), calls)
+
+    def profiled(self, work: Callable[[], None]) -> list[dict[str, Any]]:
+        """The events of torch's profiler, which has a CUPTI of its own."""
+        activities = [self.torch.profiler.ProfilerActivity.CUDA]
+        with self.torch.profiler.profile(activities=activities) as profiler:
+            work()
         with tempfile.TemporaryDirectory() as folder, loading.unlimited_files():
             path = Path(folder, "trace.json")
             profiler.export_chrome_trace(str(path))
-            found: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
-        return found
+            events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+        return events
 
     def repeat(self, times: int) -> float:
         """The very graph that was timed, so many times, until the whole device is idle; µs by events."""
@@ -845,21 +982,14 @@ def kernels_of(events: Sequence[Mapping[str, Any]], calls: int) -> list[dict[str
 
     Events of one name but another grid, block or shared memory are kept apart. Durations are CUPTI's, in µs.
     """
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    device_events = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
-    for event in sorted(device_events, key=lambda event: float(event["ts"])):
-        details = event.get("args", {})
-        grid, block = list(details.get("grid", [])), list(details.get("block", []))
-        shared = int(details.get("shared memory", 0))
-        key = (event["name"], *grid, *block, shared)
-        what = {"name": event["name"], "grid": grid, "block": block, "shared_bytes": shared}
-        entry = found.setdefault(key, {**what, "count": 0.0, "duration_us": 0.0})
-        entry["count"] += 1 / calls
-        entry["duration_us"] += float(event["dur"]) / calls
-    for entry in found.values():
-        entry["count"] = round(entry["count"], 3)
-        entry["duration_us"] = round(entry["duration_us"], 4)
-    return list(found.values())
+    entries = []
+    for event in events:
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
+            details, start_ns = event.get("args", {}), 1000 * float(event["ts"])
+            what = {"name": event["name"], "shared_bytes": int(details.get("shared memory", 0))}
+            place = {"grid": list(details.get("grid", [])), "block": list(details.get("block", []))}
+            entries.append({**what, **place, "start_ns": start_ns, "end_ns": start_ns + 1000 * float(event["dur"])})
+    return cupti.per_call(sorted(entries, key=lambda entry: float(entry["start_ns"])), calls)
 
 
 EMPTY_PTX = b"""

@@ -31,11 +31,14 @@ PRIMARY_METHODS = ("graph_slope", "cpu_clock")
 METHODS = {
     "graph_slope": "graph slope",
     "cpu_clock": "clock",
+    "wall_slope": "wall slope",
     "event_pair": "event pair",
     "cupti": "CUPTI",
+    "device_trace": "profiler",
     "ncu": "Nsight Compute",
     "eager": "eager",
     "floor": "floor",
+    "floor_event_pair": "floor, event pair",
 }
 
 
@@ -70,6 +73,8 @@ class MethodRow:
     mode: str
     cells: tuple[TimeRow | None, ...]
     flags: tuple[str, ...]
+    reasons: tuple[str, ...]
+    energy: str
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ class CaseView:
     best_at: float | None
     methods: tuple[str, ...]
     method_rows: tuple[MethodRow, ...]
+    no_energy: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -225,6 +231,7 @@ def _case(record: BenchRecord, case: BenchCase, profiled: Mapping[tuple[str, str
         on.at(best_row.median_us) if best_row else None,
         tuple(methods),
         tuple(method_rows),
+        tuple(dict.fromkeys(row.reason for row in record.energy if row.case == case.id and row.reason)),
     )
 
 
@@ -314,8 +321,18 @@ def _method_rows(
                 here = mode == "cold" or (number == len(modes) - 1 and "cold" not in modes)
                 cells.append(durations[contender.name] if here else None)
             flags = dict.fromkeys(flag for t in mine.values() for flag in t.flags)
-            rows.append(MethodRow(contender.name, mode, tuple(cells), tuple(flags)))
+            reasons = dict.fromkeys(reason for t in mine.values() for reason in t.reasons)
+            used = _energy(record, contender.name, case.id, mode)
+            rows.append(MethodRow(contender.name, mode, tuple(cells), tuple(flags), tuple(reasons), used))
     return rows
+
+
+def _energy(record: BenchRecord, name: str, case: str, mode: str) -> str:
+    """Joules of a call, or nothing; why there is none stands once below the table."""
+    for row in record.energy:
+        if (row.contender, row.case, row.mode) == (name, case, mode) and row.joules_per_call is not None:
+            return f"{formats.significant(1e3 * row.joules_per_call)}{formats.THIN}mJ"
+    return ""
 
 
 def _ncu_time(profile: ProfileRecord | None, case: BenchCase) -> TimeRow | None:

@@ -1,0 +1,90 @@
+"""One measurement a GPU: a lock on the board, held while kernelproof times or profiles on it.
+
+A file in the machine's temporary folder, named by the hash of the board's UUID, carries the lock (flock): the kernel
+frees it however its holder ends, and the file stays. Whoever does not use kernelproof is not kept away; that is what
+the list of processes on the GPU in a record is for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kernelproof import gpu
+from kernelproof.errors import LeaseError
+
+POLL_S = 0.5
+
+
+@contextlib.contextmanager
+def gpu_lease(wait_s: float, stage: str) -> Iterator[str]:
+    """Hold the first visible GPU that is free, and make it the only one this process and its children see.
+
+    Gives back what stands for its UUID. Waits at most `wait_s` seconds, saying so once on standard error. Raises
+    LeaseError when none becomes free. Must be entered before CUDA starts in this process.
+    """
+    boards = gpu.visible()
+    if not boards:
+        raise LeaseError("CUDA_VISIBLE_DEVICES leaves no GPU of this machine", subject=stage)
+    uuid, descriptor = _take(boards, wait_s, stage)
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = uuid
+    try:
+        yield gpu.uuid_sha256(uuid)
+    finally:
+        os.close(descriptor)
+        if before is None:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+        else:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
+
+
+def _take(boards: Sequence[str], wait_s: float, stage: str) -> tuple[str, int]:
+    deadline, told = time.monotonic() + wait_s, False
+    while True:
+        for uuid in boards:
+            if (descriptor := lock(gpu.uuid_sha256(uuid))) is not None:
+                return uuid, descriptor
+        if time.monotonic() >= deadline:
+            several = f"all {len(boards)} GPUs are" if len(boards) > 1 else "the GPU is"
+            raise LeaseError(
+                f"{several} measured on by another kernelproof, and {wait_s:g} s of waiting have passed",
+                subject=stage,
+                hint="wait for it to end, or set bench.gpu_wait_s to more seconds",
+            )
+        if not told:
+            print(f"{stage}: waiting for another kernelproof to leave the GPU ({wait_s:g} s at most)", file=sys.stderr)
+            told = True
+        time.sleep(POLL_S)
+
+
+def lock(name: str) -> int | None:
+    """The open, locked file of a board; None when another process holds it. Raises LeaseError where none can be made.
+
+    A file that another user made is only read: a lock needs no more.
+    """
+    path = Path(tempfile.gettempdir(), f"kernelproof-gpu-{name}.lock")
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        try:
+            descriptor = os.open(path, flags)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+            descriptor = os.open(path, flags)
+    except OSError as error:
+        raise LeaseError(
+            f"the lock cannot be opened: {error.strerror}", subject=str(path), hint="remove the file, or set TMPDIR"
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor

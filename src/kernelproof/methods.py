@@ -1,0 +1,112 @@
+"""The methods by which one call is timed: what each is called, when two of them disagree, and the likely reason why.
+
+Two methods disagree when they differ by more than max(3 %, 0.1 µs) after the floor (an empty kernel of the same
+launch, by the same method) is accounted for. A reason is a guess from what was recorded beside, in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+DISAGREE_SHARE, DISAGREE_US = 0.03, 0.1
+HOST_BOUND = 1.5  # eager latency this many times the device's time: the caller waits for the host
+CLOCK_SHARE = 0.02  # a clock that differs by more explains a time that differs by more than is allowed
+EVENT_STEP_US = 0.032  # of a CUDA event's clock on H100 and H200; older GPUs step more coarsely
+COLD_IS_HOT = 0.005  # relative
+MEMORY_SHARE = 0.1  # of a call's time that reading its arguments from memory would take at the very least
+TRACES = {"cupti": "cupti-python", "device_trace": "torch.profiler"}  # each with who took it
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of one contender on one case in one mode.
+
+    times_us and clock_mhz by method; kernels: launches in a call, 0 where unknown; hot_us: the primary time when hot;
+    rotation: timing.py's figures; bytes_per_s: the GPU's memory, None where unknown.
+    """
+
+    primary: str
+    mode: str
+    times_us: Mapping[str, float]
+    clock_mhz: Mapping[str, float] = field(default_factory=dict)
+    kernels: float = 0.0
+    hot_us: float | None = None
+    rotation: Mapping[str, float] = field(default_factory=dict)
+    bytes_per_s: float | None = None
+
+    def above_floor(self, method: str) -> float | None:
+        """Its time less the floor of the same kind; None where either was not taken."""
+        floors = {"event_pair": "floor_event_pair"}
+        time_us, floor_us = self.times_us.get(method), self.times_us.get(floors.get(method, "floor"))
+        return None if time_us is None or floor_us is None else time_us - floor_us
+
+
+def doubts(seen: Seen) -> Iterator[tuple[str, str]]:
+    """Flags of the primary time, each with the likely reason in words."""
+    slope_us = seen.times_us[seen.primary]
+    allowed_us = max(DISAGREE_SHARE * slope_us, DISAGREE_US)
+    wall_us = seen.times_us.get("wall_slope")
+    if wall_us is not None and abs(wall_us - slope_us) > allowed_us:
+        yield "disagrees_wall_slope", _why(seen, "wall_slope", wall_us - slope_us, "the host was kept from queueing")
+    pair_us, net_us = seen.above_floor("event_pair"), seen.above_floor(seen.primary)
+    if pair_us is not None and net_us is not None and abs(pair_us - net_us) > allowed_us:
+        yield "disagrees_event_pair", _why(seen, "event_pair", pair_us - net_us, _single_call(seen, pair_us - net_us))
+    for method in TRACES:
+        traced_us = seen.times_us.get(method)
+        if (
+            traced_us is not None
+            and net_us is not None
+            and not net_us - allowed_us <= traced_us <= slope_us + allowed_us
+        ):
+            over_us = traced_us - (net_us if traced_us < net_us else slope_us)
+            yield f"disagrees_{method}", _why(seen, method, over_us, _traced(seen, over_us))
+    yield from _warm(seen)
+
+
+def _why(seen: Seen, method: str, over_us: float, otherwise: str) -> str:
+    """The difference, and a clock that differs before anything else."""
+    mine, other = seen.clock_mhz.get(seen.primary), seen.clock_mhz.get(method)
+    said = f"{_words(method)} {'longer' if over_us > 0 else 'shorter'} by {abs(over_us):.2f} µs; likely: "
+    if mine and other and abs(other / mine - 1) > CLOCK_SHARE:
+        return f"{said}the SM clock changed, {mine:.0f} MHz for {_words(seen.primary)} and {other:.0f} MHz here"
+    return said + otherwise
+
+
+def _single_call(seen: Seen, over_us: float) -> str:
+    eager_us = seen.times_us.get("eager")
+    if seen.kernels > 1:
+        return f"{seen.kernels:g} kernels inside: gaps between single launches are longer than those in a graph"
+    if over_us > 0 and eager_us is not None and eager_us > HOST_BOUND * seen.times_us[seen.primary]:
+        return "host-bound: the host queues a call more slowly than the device runs it"
+    if abs(over_us) < 4 * EVENT_STEP_US:
+        return "the resolution of the event timer, which single calls cannot average out"
+    return "a call alone is not a call in a row of calls, which overlap at their ends"
+
+
+def _traced(seen: Seen, over_us: float) -> str:
+    if over_us < 0 and seen.kernels > 1:
+        return f"{seen.kernels:g} kernels inside, whose durations leave out the gaps between them"
+    if over_us < 0:
+        return "the time from one kernel to the next, which its duration leaves out"
+    return "tracing itself lengthened the kernels"
+
+
+def _warm(seen: Seen) -> Iterator[tuple[str, str]]:
+    """A cold time that nothing says was cold."""
+    if seen.mode != "cold" or not seen.rotation:
+        return
+    if not seen.rotation.get("exceeds_cache", True):
+        yield "rotation_within_cache", "as many copies as are allowed do not exceed the cache: some of it was warm"
+    elif seen.hot_us and seen.bytes_per_s:
+        cold_us = seen.times_us[seen.primary]
+        least_us = 1e6 * seen.rotation.get("set_bytes", 0) / seen.bytes_per_s
+        if cold_us <= (1 + COLD_IS_HOT) * seen.hot_us and least_us > MEMORY_SHARE * cold_us:
+            yield (
+                "cold_as_hot",
+                "warm where cold was asked: as fast as hot, although its inputs should not fit the cache",
+            )
+
+
+def _words(method: str) -> str:
+    return method.replace("_", " ")

@@ -1,0 +1,95 @@
+"""One measurement a GPU: the lock, among processes that really exist; the boards are only names."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelproof import gpu, lease
+from kernelproof.errors import LeaseError
+
+HOLDER = """
+import sys, time
+from kernelproof import lease
+assert lease.lock(sys.argv[1]) is not None
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two boards, and a temporary folder of our own for their locks."""
+    named = ["GPU-one", "GPU-two"]
+    monkeypatch.setattr(lease.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(gpu, "visible", lambda: named)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    return named
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the first board."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", HOLDER, gpu.uuid_sha256("GPU-one")]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_the_first_board_is_taken_and_becomes_the_only_one(boards: list[str]) -> None:
+    with lease.gpu_lease(0, "bench") as name:
+        assert name == gpu.uuid_sha256("GPU-one")
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-one"
+        with lease.gpu_lease(0, "bench") as other:
+            assert other == gpu.uuid_sha256("GPU-two")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_a_board_that_another_process_measures_on_is_left_alone(holder: subprocess.Popen[str]) -> None:
+    with lease.gpu_lease(0, "bench") as name:
+        assert name == gpu.uuid_sha256("GPU-two")
+
+
+def test_when_none_is_free_the_message_says_what_to_do(holder: subprocess.Popen[str], boards: list[str]) -> None:
+    del boards[1]
+    with (
+        pytest.raises(LeaseError, match="the GPU is measured on by another kernelproof") as raised,
+        lease.gpu_lease(0, "bench"),
+    ):
+        pass
+    assert "bench.gpu_wait_s" in str(raised.value)
+
+
+def test_the_lock_ends_with_its_holder_however_that_ends(
+    holder: subprocess.Popen[str], boards: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    del boards[1]
+    threading_killer = subprocess.Popen(
+        [sys.executable, "-c", f"import os, time; time.sleep(0.3); os.kill({holder.pid}, 9)"]
+    )
+    started = time.monotonic()
+    with lease.gpu_lease(30, "bench") as name:
+        assert name == gpu.uuid_sha256("GPU-one")
+    assert 0.2 < time.monotonic() - started < 20
+    assert capsys.readouterr().err.count("waiting for another kernelproof") == 1
+    threading_killer.wait()
+
+
+def test_a_link_in_the_place_of_a_lock_is_refused(tmp_path: Path) -> None:
+    (tmp_path / f"kernelproof-gpu-{gpu.uuid_sha256('GPU-one')}.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LeaseError, match="the lock cannot be opened"):
+        lease.lock(gpu.uuid_sha256("GPU-one"))
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_no_visible_board_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "visible", list)
+    with pytest.raises(LeaseError, match="leaves no GPU"), lease.gpu_lease(0, "bench"):
+        pass
