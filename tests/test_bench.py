@@ -393,7 +393,14 @@ def test_a_timed_call_is_compared_with_the_one_that_was_sealed(
 
     entrants = bench._entrants(loaded, settings, "cuda")
     arenas = bench._arenas(settings, operator, entrants, tmp_path / "images")
-    traced = {"name": "norm(float*)", "grid": grid, "block": [32, 1, 1], "count": 1.0, "duration_us": 3.0}
+    traced = {
+        "name": "norm(float*)",
+        "grid": grid,
+        "block": [32, 1, 1],
+        "count": 1.0,
+        "duration_us": 3.0,
+        "source": "torch.profiler",
+    }
     found = bench.Measured(kernels={"ours": {case.bench_id: [traced]}})
     record = BenchRecord(operator="rmsnorm", device="cuda", modes=["hot"])
     bench.Summary(loaded, record, entrants, arenas, found).times({})

@@ -856,6 +856,8 @@ class Summary:
         contender, case, mode, method = key
         if key in self.capped:
             yield "power_capped", ""
+        if method in (self.primary, *methods.TRACES) and self.others_than_sealed(contender, case):
+            yield "other_kernels_than_sealed", "its host code launches something else when it is timed"
         if method == "eager":
             slope = rows.get((contender, case, mode, self.primary))
             if slope and row.median_us > methods.HOST_BOUND * slope.median_us:
@@ -868,8 +870,6 @@ class Summary:
             yield "one_sample", "a single sample has no interval"
         if any(n["outcome"] == "slow" and (n["contender"], n["case"]) == (contender, case) for n in self.found.notes):
             yield "one_call_a_process", ""
-        if self.others_than_sealed(contender, case):
-            yield "other_kernels_than_sealed", "its host code launches something else when it is timed"
         for note in self.found.notes:
             if note["outcome"] in NOTED and (note["contender"], note["case"]) == (contender, case):
                 yield str(note["outcome"]), ""
