@@ -37,12 +37,9 @@ __global__ void __launch_bounds__(kWarps *kWarpSize, 1) attention(const __grid_c
 
     const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
     const int group = lane / 4, member = lane % 4;  // of the lane in a product, see mma.cuh
-    const uint32_t head_of_all = call.row_blocks.quotient(blockIdx.x);
-    const uint32_t batch = call.heads.quotient(head_of_all);
-    const uint32_t head = head_of_all - batch * call.heads.divisor;
-    const uint32_t key_head = call.heads_of_key.quotient(head);
+    const uint32_t head = blockIdx.y, batch = blockIdx.z, key_head = call.heads_of_key.quotient(head);
     // the last rows first: under a causal mask they take longest
-    const int first_row = static_cast<int>((head_of_all + 1) * call.row_blocks.divisor - 1 - blockIdx.x) * kRows;
+    const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;
     const int key_rows = call.key_rows;
     const float factor = call.scale.factor;
     const int first_end = call.visible_from(first_row), block_end = call.visible_from(first_row + kRows - 1);
@@ -306,10 +303,9 @@ template <typename T, int kDim, int kWarps, int kTiles, int kKeys>
 const char *launch_for(const AttentionArgs &args, void *stream) {
     constexpr int kRows = kTiles * kTile;
     constexpr int kSharedBytes = kWarps * kRows * (kDim * 4 / kRoundsOf<kWarps> + 8);
-    const int64_t row_blocks = (args.query_rows + kRows - 1) / kRows;
     return launch_kernel("fp16_split_kv", attention<T, kDim, kWarps, kTiles, kKeys>,
-                         {row_blocks * args.query_heads * args.batch, kWarps * kWarpSize, kSharedBytes}, args.placement,
-                         stream, short_call(args, row_blocks));
+                         short_grid(args, kRows, kWarps * kWarpSize, kSharedBytes), args.placement, stream,
+                         short_call(args));
 }
 
 template <typename T>
