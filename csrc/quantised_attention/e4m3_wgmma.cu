@@ -300,6 +300,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                     k_at.advance();
                     const float shrink[2] = {rows.shrink[0], rows.shrink[1]};  // what came before the share's tile
                     weigh(masked, tile);
+                    finish_before_wait(fmaxf(rows.total[0], rows.total[1]));
                     wgmma_wait<0>(share_rmem);
                     release(&vt_ring.empty[v_at.stage]);
                     v_at.advance();
