@@ -83,13 +83,9 @@ __global__ void __cluster_dims__(kShares, 1, 1) __launch_bounds__(kThreads, Tili
     const int thread = threadIdx.x % kWarpgroupSize, lane = threadIdx.x % kWarpSize;
     const int group = lane / 4, member = lane % 4;  // of the lane in an accumulator, see hopper.cuh
     const int rank = blockIdx.x % kShares, part = rank * kWarpgroups + warpgroup;
-    const uint32_t tile_of_all = blockIdx.x / kShares;
-    const uint32_t head_of_all = call.row_blocks.quotient(tile_of_all);
-    const uint32_t batch = call.heads.quotient(head_of_all);
-    const uint32_t head = head_of_all - batch * call.heads.divisor;
-    const uint32_t key_head = call.heads_of_key.quotient(head);
+    const uint32_t head = blockIdx.y, batch = blockIdx.z, key_head = call.heads_of_key.quotient(head);
     // the last rows first: under a causal mask they take longest
-    const int first_row = static_cast<int>((head_of_all + 1) * call.row_blocks.divisor - 1 - tile_of_all) * kRows;
+    const int first_row = static_cast<int>((gridDim.x - 1 - blockIdx.x) / kShares) * kRows;
 
     const int copy_row = thread / kUnitElements, copy_unit = thread % kUnitElements;
     const int place = copy_row * kSwizzleBytes + (copy_unit ^ copy_row % 8) * 16;
@@ -329,12 +325,10 @@ __global__ void __cluster_dims__(kShares, 1, 1) __launch_bounds__(kThreads, Tili
 template <typename T, int kDim>
 const char *launch_for(const AttentionArgs &args, void *stream) {
     using Tile = Tiling<kDim>;
-    const int64_t row_blocks = (args.query_rows + kRows - 1) / kRows;
     const int stages = args.key_rows > kParts * Tile::kKeys ? 2 : 1;
-    return launch_kernel(
-        "fp16_cluster", attention<T, kDim>,
-        {row_blocks * args.query_heads * args.batch * kShares, kThreads, Tile::kFixed + stages * Tile::kStage, kShares},
-        args.placement, stream, short_call(args, row_blocks));
+    return launch_kernel("fp16_cluster", attention<T, kDim>,
+                         short_grid(args, kRows, kThreads, Tile::kFixed + stages * Tile::kStage, kShares),
+                         args.placement, stream, short_call(args));
 }
 
 template <typename T>

@@ -84,6 +84,7 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
     __shared__ Ring<kStages> k_ring, v_ring;
 
     if (threadIdx.x == 0) {
+        for (const CUtensorMap *map : {&q_map, &k_map, &v_map}) tensor_map_prefetch(map);
         q_ring.init(kConsumers * kWarpgroupWarps);
         k_ring.init(kConsumers * kWarpgroupWarps);
         v_ring.init(kConsumers * kWarpgroupWarps);
@@ -94,7 +95,6 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
     if (consumer < 0) {
         registers_release<kProducerRegisters>();
         if (warp != 0 || lane != 0) return;
-        for (const CUtensorMap *map : {&q_map, &k_map, &v_map}) tensor_map_prefetch(map);
         const auto load = [](char *to_smem, int rows, const CUtensorMap *map, uint64_t *full, int row, int head,
                              int batch) {
             mbarrier_arrive_expect(full, rows * kDim * 2);
@@ -214,6 +214,7 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
                     k_at.advance();
                     look_at(tile);
                     softmax<T, decltype(masked)::value>(s_rmem, rows, visible, scale.factor);
+                    finish_before_wait(fmaxf(rows.total[0], rows.total[1]));
                     wgmma_wait<0>(o_rmem);
                     release(&v_ring.empty[v_at.stage]);
                     v_at.advance();
@@ -249,6 +250,7 @@ const char *launch_for(const AttentionArgs &args, int multiprocessors, void *str
     const Tensor4 v{"v", args.v, args.batch, args.key_heads, args.key_rows, kDim, args.v_stride, 2};
     const Tensor4 o{"o", args.o, args.batch, args.query_heads, args.query_rows, kDim, args.o_stride, 2};
     CUtensorMap q_map, k_map, v_map;
+    if (const char *why = schedule_refusal(kName, args, Tile::kRows)) return why;
     if (const char *why = check_rows_aligned(kName, o)) return why;
     if (const char *why = make_tensor_map(kName, q_map, kType, q, Tile::kRows)) return why;
     if (const char *why = make_tensor_map(kName, k_map, kType, k, kKeys)) return why;

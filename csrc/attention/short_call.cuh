@@ -2,6 +2,7 @@
 // short kernel waits for each, and in the order in which they are needed.
 #pragma once
 
+#include "../common/cuda_launch.h"
 #include "../common/divide.h"
 #include "../common/message.h"
 #include "online_softmax.h"
@@ -20,8 +21,6 @@ constexpr int kUnitElements = kUnit / 2;  // of 16 bits
 
 struct ShortCall {
     const char *q, *k, *v;  // [batch, heads, rows, head_dim]
-    Divider row_blocks;     // of a head, of so many query rows as a block or cluster has
-    Divider heads;          // query heads
     Divider heads_of_key;   // query heads of a key head
     Strides q_stride, k_stride, v_stride;
     int query_rows;
@@ -34,7 +33,7 @@ struct ShortCall {
     __device__ __forceinline__ int visible_from(int row) const { return min(max(row + diagonal, 0), key_rows); }
 };
 
-inline ShortCall short_call(const AttentionArgs &args, int64_t row_blocks) {
+inline ShortCall short_call(const AttentionArgs &args) {
     const auto units = [](const Strides3 &stride) {
         return Strides{static_cast<int>(stride.batch / kUnitElements), static_cast<int>(stride.head / kUnitElements),
                        static_cast<int>(stride.row / kUnitElements)};
@@ -42,8 +41,6 @@ inline ShortCall short_call(const AttentionArgs &args, int64_t row_blocks) {
     return {static_cast<const char *>(args.q),
             static_cast<const char *>(args.k),
             static_cast<const char *>(args.v),
-            Divider(static_cast<uint32_t>(row_blocks)),
-            Divider(static_cast<uint32_t>(args.query_heads)),
             Divider(static_cast<uint32_t>(args.query_heads / args.key_heads)),
             units(args.q_stride),
             units(args.k_stride),
@@ -54,6 +51,12 @@ inline ShortCall short_call(const AttentionArgs &args, int64_t row_blocks) {
             SoftmaxScale(args.scale),
             static_cast<char *>(args.o),
             units(args.o_stride)};
+}
+
+// One cluster of `cluster` blocks for every `rows` query rows of a head; heads and batches are dimensions of the grid.
+inline Grid short_grid(const AttentionArgs &args, int rows, int threads, int shared_bytes, int cluster = 1) {
+    const int64_t row_blocks = (args.query_rows + rows - 1) / rows;
+    return {row_blocks * cluster, threads, shared_bytes, cluster, args.query_heads, args.batch};
 }
 
 // Null, or what about the call does not suit a rung that passes it so.

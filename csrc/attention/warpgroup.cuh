@@ -4,6 +4,7 @@
 #include <cfloat>
 
 #include "../common/cuda_launch.h"
+#include "../common/divide.h"
 #include "../common/hopper.cuh"
 #include "../common/mma.cuh"
 #include "../common/reduce.cuh"
@@ -24,11 +25,15 @@ constexpr float kLargeExponent = 512.0f;
 // last of all. Block b of n takes items b, 2 n - 1 - b, 2 n + b, ...: what is longer than its neighbours' in one round
 // is shorter in the next, so that all blocks end at about the same time.
 struct Schedule {
-    int64_t items;
-    int64_t row_tiles;
-    int64_t heads;  // of a section; the last may have fewer
-    int64_t sections;
+    int64_t items;  // fewer than kMostItems
+    int row_tiles;
+    int sections;
+    Divider section_items;  // of every section but the last
+    Divider section_heads, last_heads;
+    Divider query_heads, heads_of_key;
 };
+
+constexpr int64_t kMostItems = INT32_MAX;  // what a Divider divides
 
 struct Item {
     int first_row, head, batch, key_head;
@@ -41,8 +46,21 @@ inline Schedule make_schedule(const AttentionArgs &args, int rows, int element_b
     const int64_t heads = args.batch * args.query_heads, row_tiles = (args.query_rows + rows - 1) / rows;
     const int64_t head_bytes = 2 * args.key_rows * args.head_dim * element_bytes * args.key_heads / args.query_heads;
     const int64_t fitting = args.causal ? l2_bytes / (head_bytes + 1) + 1 : 1;
-    const int64_t sections = (heads + fitting - 1) / fitting, section_heads = (heads + sections - 1) / sections;
-    return {heads * row_tiles, row_tiles, section_heads, (heads + section_heads - 1) / section_heads};
+    const int64_t wanted = (heads + fitting - 1) / fitting, section_heads = (heads + wanted - 1) / wanted;
+    const int64_t sections = (heads + section_heads - 1) / section_heads;
+    const auto by = [](int64_t divisor) { return Divider(static_cast<uint32_t>(divisor)); };
+    return {heads * row_tiles,          static_cast<int>(row_tiles),
+            static_cast<int>(sections), by(section_heads * row_tiles),
+            by(section_heads),          by(heads - (sections - 1) * section_heads),
+            by(args.query_heads),       by(args.query_heads / args.key_heads)};
+}
+
+// Null, or why the call has more items of so many rows than a schedule can count.
+inline const char *schedule_refusal(const char *kernel, const AttentionArgs &args, int rows) {
+    const int64_t heads = args.batch * args.query_heads, row_tiles = (args.query_rows + rows - 1) / rows;
+    if (heads < kMostItems && row_tiles < kMostItems / heads) return nullptr;
+    return message("%s counts fewer than 2^31 tiles of %d query rows; %lld heads of %lld rows have more", kernel, rows,
+                   static_cast<long long>(heads), static_cast<long long>(args.query_rows));
 }
 
 // The softmax's scale, its factor neither 0 nor infinite: a hidden score times it is -inf, no difference times it NaN.
@@ -54,17 +72,19 @@ inline SoftmaxScale finite_scale(double scale) {
 
 template <int kRows, int kKeys>
 __device__ __forceinline__ Item item_at(const AttentionArgs &args, const Schedule &schedule, int64_t index) {
-    const int64_t heads = args.batch * args.query_heads;
-    const int64_t section = index / (schedule.heads * schedule.row_tiles), first_head = section * schedule.heads;
-    const int64_t here = min(schedule.heads, heads - first_head);
-    const int64_t place = index - first_head * schedule.row_tiles;
-    const int64_t head = first_head + place % here, tile = place / here;
+    const uint32_t all = static_cast<uint32_t>(index), section = schedule.section_items.quotient(all);
+    const uint32_t place = all - section * schedule.section_items.divisor;
+    const bool last = section + 1 == static_cast<uint32_t>(schedule.sections);
+    const Divider &heads = last ? schedule.last_heads : schedule.section_heads;
+    const uint32_t tile = heads.quotient(place);
+    const uint32_t head = section * schedule.section_heads.divisor + place - tile * heads.divisor;
     const bool longest_first = (schedule.sections - section) % 2 != 0;
+    const uint32_t batch = schedule.query_heads.quotient(head);
     Item item;
     item.first_row = static_cast<int>(longest_first ? schedule.row_tiles - 1 - tile : tile) * kRows;
-    item.head = static_cast<int>(head % args.query_heads);
-    item.batch = static_cast<int>(head / args.query_heads);
-    item.key_head = item.head / static_cast<int>(args.query_heads / args.key_heads);
+    item.head = static_cast<int>(head - batch * schedule.query_heads.divisor);
+    item.batch = static_cast<int>(batch);
+    item.key_head = static_cast<int>(schedule.heads_of_key.quotient(item.head));
     const int64_t last_row = min(static_cast<int64_t>(item.first_row) + kRows, args.query_rows) - 1;
     item.tiles = static_cast<int>((visible_end(args, last_row) + kKeys - 1) / kKeys);
     return item;

@@ -32,12 +32,16 @@ static inline const char *cuda_message(const char *what, cudaError_t status) {
     return message("%s: %s (%s)", what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
-// How a kernel is spread over the device. Blocks count in one dimension, the only one that reaches 2^31 - 1.
+// How a kernel is spread over the device. Blocks count in the first dimension, which reaches 2^31 - 1; the others reach
+// kMostOfOthers, and spare a kernel the divisions that would tell one index apart.
+constexpr int64_t kMostOfOthers = 65535;
 struct Grid {
     int64_t blocks;
     int threads;
     int shared_bytes = 0;  // dynamic shared memory of a block
     int cluster = 1;       // blocks of a thread block cluster
+    int64_t second = 1;    // times so many blocks,
+    int64_t third = 1;     // times so many
 };
 
 // The same value, with zeros between its members: calls that are alike then hand the device the same bytes.
@@ -55,9 +59,11 @@ const char *launch_kernel(const char *name, Kernel kernel, const Grid &grid, Pla
                           const Arguments &...arguments) {
     constexpr int kSharedWithoutOptIn = 48 * 1024;
     if (!placement.on_cuda) return message("%s runs on a CUDA device; the tensors are in host memory", name);
-    if (grid.blocks > INT32_MAX) {
-        return message("%s would need %lld blocks; a grid has at most %d", name, static_cast<long long>(grid.blocks),
-                       INT32_MAX);
+    if (grid.blocks > INT32_MAX || grid.second > kMostOfOthers || grid.third > kMostOfOthers) {
+        return message("%s would need %lld x %lld x %lld blocks; a grid has at most %d x %lld x %lld", name,
+                       static_cast<long long>(grid.blocks), static_cast<long long>(grid.second),
+                       static_cast<long long>(grid.third), INT32_MAX, static_cast<long long>(kMostOfOthers),
+                       static_cast<long long>(kMostOfOthers));
     }
     const DeviceGuard guard(placement.index);
     cudaError_t status = guard.status();
@@ -66,7 +72,8 @@ const char *launch_kernel(const char *name, Kernel kernel, const Grid &grid, Pla
     }
     if (status != cudaSuccess) return cuda_message(name, status);
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
+    config.gridDim =
+        dim3(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.second), static_cast<unsigned>(grid.third));
     config.blockDim = dim3(static_cast<unsigned>(grid.threads));
     config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
     config.stream = static_cast<cudaStream_t>(stream);

@@ -155,6 +155,17 @@ __device__ __forceinline__ void pin(float (&d)[kSize]) {
     for (int i = 0; i < kSize; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+// Place it between arithmetic that a product in the background is to hide behind, and the wait for that product: ptxas
+// moves such a wait up, in front of whatever does not need it, but not across this branch, which needs `value`, a
+// result of that arithmetic. Below 2^127 it is not taken.
+__device__ __forceinline__ void finish_before_wait(float value) {
+    asm volatile(
+        "{\n.reg .pred large;\n"
+        "setp.ge.f32 large, %0, 0f7f000000;\n"
+        "@large nanosleep.u32 0;\n}" ::"f"(value)
+        : "memory");
+}
+
 // Waits until at most kPending groups are under way; `d` belongs to one of those that have ended.
 template <int kPending, int kSize>
 __device__ __forceinline__ void wgmma_wait(float (&d)[kSize]) {

@@ -156,6 +156,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
     __shared__ Handover k_ring, v_ring, vt_ring;
 
     if (threadIdx.x == 0) {
+        for (const CUtensorMap *map : {&q_map, &k_map, &v_map}) tensor_map_prefetch(map);
         q_ring.init(kConsumers * kWarpgroupWarps);
         k_ring.init(1, kConsumers * kWarpgroupWarps);
         v_ring.init(1, kWarpgroupWarps);
@@ -167,9 +168,6 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
     if (consumer < 0) {
         registers_release<kProducerRegisters>();
         const bool leader = warp == 0 && lane == 0;
-        if (leader) {
-            for (const CUtensorMap *map : {&q_map, &k_map, &v_map}) tensor_map_prefetch(map);
-        }
         Place<kQueries> q_at;
         Place<kStages> load_at, at;
         Item item = {};
@@ -300,6 +298,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                     k_at.advance();
                     const float shrink[2] = {rows.shrink[0], rows.shrink[1]};  // what came before the share's tile
                     weigh(masked, tile);
+                    finish_before_wait(fmaxf(rows.total[0], rows.total[1]));
                     wgmma_wait<0>(share_rmem);
                     release(&vt_ring.empty[v_at.stage]);
                     v_at.advance();
@@ -345,6 +344,7 @@ const char *launch_for(const QuantisedAttentionArgs &quantised, void *stream) {
     const Tensor4 v{"v", args.v, args.batch, args.key_heads, args.key_rows, kDim, args.v_stride, 1};
     const Tensor4 o{"o", args.o, args.batch, args.query_heads, args.query_rows, kDim, args.o_stride, 2};
     CUtensorMap q_map, k_map, v_map;
+    if (const char *why = schedule_refusal(kName, args, Tile::kRows)) return why;
     if (const char *why = check_rows_aligned(kName, o)) return why;
     if (const char *why = make_tensor_map(kName, q_map, kType, q, Tile::kRows)) return why;
     if (const char *why = make_tensor_map(kName, k_map, kType, k, kKeys)) return why;
