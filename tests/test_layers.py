@@ -21,6 +21,7 @@ NEEDS_TENSORS = {
     "images",
     "loading",
     "timing",
+    "ceilings",
     "worker",
     "baselines",
     "ladder",

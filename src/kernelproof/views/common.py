@@ -12,6 +12,7 @@ from kernelproof.records import (
     BenchRecord,
     BuildRecord,
     CaptureRecord,
+    CeilingsRecord,
     ManifestRecord,
     ProfileRecord,
     TestRecord,
@@ -73,6 +74,7 @@ class Records:
     builds: list[BuildRecord] = field(default_factory=list)
     tests: list[TestRecord] = field(default_factory=list)
     benches: list[BenchRecord] = field(default_factory=list)
+    ceilings: dict[str, CeilingsRecord] = field(default_factory=dict)  # by device
     profiles: list[ProfileRecord] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
 
@@ -171,6 +173,16 @@ def shown(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(shown(item) for item in value)
     return str(value)
+
+
+def arithmetic_ceiling(dtype: str, device: str) -> str:
+    """The ceiling that a case's arithmetic is held against: of a GPU's tensor cores, but for float32.
+
+    The simulated FP8 codes (uint8) are multiplied as 16-bit numbers.
+    """
+    if device == "cpu" or dtype in ("float32", "float64"):
+        return "matmul_float32"
+    return "tensor_float8_e4m3fn" if dtype.startswith("float8") else "tensor_bfloat16"
 
 
 def dims_text(dims: Mapping[str, int]) -> str:
