@@ -96,7 +96,9 @@ def action(metrics: dict[str, StandIn] = METRICS) -> StandIn:
         source_info=lambda address: (
             StandIn(file_name="/proc/self/cwd/csrc/k.cu", line=lines[address]) if address in lines else None
         ),
-        sass_by_pc=lambda address: f"  OP.{address:x} ",
+        sass_by_pc=lambda address: (
+            f"  OP.{address:x}   " if address != 0x7F00 else "@P0   BRA `(.L_x_0) 0x7f91b4fb36d0"
+        ),
         source_files={"/proc/self/cwd/csrc/k.cu": SOURCE},
     )
     found.NameBase_DEMANGLED = 1
@@ -153,6 +155,7 @@ def test_hot_lines_gather_their_instructions(report: Path) -> None:
     # An instruction without line information stands for itself.
     assert no_line == records.HotLine("SASS", 0x30, "OP.7f30", 1, 0.1)
     assert (cold.line, cold.source, cold.share) == (3, "int i = threadIdx.x;", 0.1)
+    assert cold.instructions == [records.HotInstruction(0, "@P0 BRA `(.L_x_0)", 0.1)]
     assert [line.stall for line in kernel.hot_lines] == [None] * 3
     assert kernel.stalls == []
 

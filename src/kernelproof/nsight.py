@@ -91,7 +91,7 @@ STALL_NAMES = {"gmma": "warpgroup_arrive", "no_instruction": "no_instructions"} 
 ISSUING = "selected"  # the warp whose turn it is: no stall
 CACHE_CONTROL = "all"  # caches are emptied before every pass: what is profiled is a cold launch, the same each time
 TOP_LINES = 12
-TOP_INSTRUCTIONS = 2  # of a line
+TOP_INSTRUCTIONS, LEAST_OF_LINE = 2, 0.1  # of a line, with at least this share of its samples
 _TOOLKIT = re.compile(r"^results/store/toolkit-\w+/")  # the build's link to it
 MAX_KERNELS = 64  # one call launches a handful; more means that something else was profiled
 NANOSECONDS = {"ns": 1.0, "nsecond": 1.0, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9}
@@ -293,9 +293,9 @@ def _hot_lines(action: Any, root: Path | None) -> list[HotLine]:
         if not (hits := sampled.samples.total()):
             break
         instructions = [
-            HotInstruction(address - first, action.sass_by_pc(address).strip(), count / total)
+            HotInstruction(address - first, _sass(action, address), count / total)
             for address, count in sorted(sampled.samples.items(), key=lambda item: (-item[1], item[0]))
-            if count
+            if count >= LEAST_OF_LINE * hits
         ][:TOP_INSTRUCTIONS]
         source = _source_line(texts, file, line, root)
         if source is None:
@@ -312,6 +312,11 @@ def _hot_lines(action: Any, root: Path | None) -> list[HotLine]:
             )
         )
     return found
+
+
+def _sass(action: Any, address: int) -> str:
+    """The instruction's text, without the address in this process's memory that ncu adds to a branch's label."""
+    return re.sub(r" 0x[0-9a-f]{9,}$", "", " ".join(action.sass_by_pc(address).split()))
 
 
 def _instances(metric: Any) -> Iterator[tuple[int, int]]:

@@ -152,10 +152,15 @@ def profiles(records: Records, limits: Limits) -> list[ProfileView]:
             badge(p.status, ok="profiled"),
             tuple(_statements(p, records.ceilings.get("cuda"))),
             _comparison(p, found),
-            tuple(_profiled(k, limits) for k in p.kernels[: limits.kernels]),
+            tuple(_profiled(k, limits) for k in _shown_kernels(p, limits)),
         )
         for p in found
     ]
+
+
+def _shown_kernels(profile: ProfileRecord, limits: Limits) -> list[ProfiledKernel]:
+    """A baseline's own profile is the first that a smaller page does without: the comparisons hold its figures."""
+    return profile.kernels[: limits.kernels] if profile.role == "variant" or limits.counters else []
 
 
 def _profiled(kernel: ProfiledKernel, limits: Limits) -> ProfiledKernelView:
@@ -164,16 +169,18 @@ def _profiled(kernel: ProfiledKernel, limits: Limits) -> ProfiledKernelView:
         name = METRIC_NAMES.get(metric, metric)
         if found.unit == "%" and isinstance(found.value, (int, float)):
             bars.append(MetricBar(name, metric, float(found.value)))
-        else:
+        elif limits.counters:
             unit = f"{formats.THIN}{found.unit}" if found.unit else ""
             rows.append(MetricRow(name, metric, f"{formats.significant(found.value, 4)}{unit}"))
     order = list(METRIC_NAMES)
     bars.sort(key=lambda b: order.index(b.metric) if b.metric in METRIC_NAMES else len(order))
-    stalls = [_stall_bar(s) for s in kernel.stalls if s.share >= LEAST_STALL][:MOST_STALLS]
-    rules = sorted(kernel.rules, key=lambda r: -(r.estimated_speedup_percent or 0.0))
+    stalls = sorted((s for s in kernel.stalls if s.share >= LEAST_STALL), key=lambda s: -s.share)[:MOST_STALLS]
+    rules = sorted(kernel.rules, key=lambda r: -(r.estimated_speedup_percent or 0.0))[: limits.advice]
     lines = [_hot_line(line) for line in sorted(kernel.hot_lines, key=lambda line: -line.share)[: limits.hot_lines]]
     launch = f"grid {_by(kernel.grid)}, block {_by(kernel.block)}, {formats.time_us(kernel.duration_us)}"
-    return ProfiledKernelView(kernel, launch, tuple(bars), tuple(rows), tuple(stalls), tuple(rules), tuple(lines))
+    return ProfiledKernelView(
+        kernel, launch, tuple(bars), tuple(rows), tuple(map(_stall_bar, stalls)), tuple(rules), tuple(lines)
+    )
 
 
 def _stall_bar(stall: Stall) -> StallBar:
@@ -290,10 +297,11 @@ def _comparison(profile: ProfileRecord, everybody: Sequence[ProfileRecord]) -> C
     if profile.role != "variant" or not others:
         return None
     best = min(others, key=_duration_us)
-    times = _duration_us(profile), _duration_us(best)
-    launches = [formats.plural(len(p.kernels), "launch", "launches") for p in (profile, best)]
-    ours, theirs = (f"{formats.time_us(time)} in {count}" for time, count in zip(times, launches, strict=True))
-    rows = [ComparisonRow("Time", ours, theirs, formats.ratio(times[0] / times[1]))]
+    ours_us, theirs_us = _duration_us(profile), _duration_us(best)
+    times = formats.time_us(ours_us), formats.time_us(theirs_us)
+    rows = [ComparisonRow("Time", *times, formats.ratio(ours_us / theirs_us))]
+    if len(profile.kernels) != len(best.kernels):
+        rows.append(ComparisonRow("Launches", str(len(profile.kernels)), str(len(best.kernels)), ""))
     for figure in FIGURES:
         mine, other = figure.of(profile), figure.of(best)
         if mine is not None and other is not None:
@@ -301,10 +309,10 @@ def _comparison(profile: ProfileRecord, everybody: Sequence[ProfileRecord]) -> C
             rows.append(ComparisonRow(figure.name, figure.shown(mine), figure.shown(other), ratio))
     mine_mostly, other_mostly = _top_stall(_longest(profile)), _top_stall(_longest(best))
     if mine_mostly and other_mostly:
-        rows.append(ComparisonRow("Its warp mostly", mine_mostly, other_mostly, ""))
+        rows.append(ComparisonRow("Longest stall", mine_mostly, other_mostly, ""))
     return Comparison(best.variant, tuple(rows))
 
 
 def _top_stall(kernel: ProfiledKernel) -> str:
     stall = next((stall for stall in kernel.stalls if stall.reason != ISSUING), None)
-    return f"{_stall_bar(stall).meaning} ({formats.percent(stall.share, 0)})" if stall else ""
+    return f"{words(stall.reason)} {formats.percent(stall.share, 0)}" if stall else ""
