@@ -154,18 +154,23 @@ def read_report(report: Path, metrics: Sequence[str] = METRICS, root: Path | Non
     `metrics` are looked up beside SECTION_METRICS; one of them that the report lacks has the value None. Source files
     are named relative to `root`. Raises ProfileError when the report is missing, empty, unreadable or holds no kernel.
     """
+    return [_kernel(reader(), action, metrics, root) for action in actions(report)]
+
+
+def actions(report: Path) -> list[Any]:
+    """The profiled launches as NVIDIA's module gives them. Raises ProfileError as `read_report` does."""
     if not report.is_file() or report.stat().st_size == 0:
         raise ProfileError("the report is empty or was not written", subject=str(report), hint="see the profile's log")
     module = reader()
     try:
-        actions = [action for section in module.load_report(str(report)) for action in section]
+        found = [action for section in module.load_report(str(report)) for action in section]
     except Exception as error:  # the binding raises whatever its C++ side throws
         raise ProfileError(f"the report cannot be read: {error}", subject=str(report)) from error
-    if not actions:
+    if not found:
         raise ProfileError(
             "the report holds no kernel, or is damaged", subject=str(report), hint="see the profile's log"
         )
-    return [_kernel(module, action, metrics, root) for action in actions]
+    return found
 
 
 @functools.cache
