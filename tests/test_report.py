@@ -16,7 +16,17 @@ import report_records
 
 from kernelproof import claims, report
 from kernelproof.errors import RecordError
-from kernelproof.records import CaseResult, Failure, ManifestRecord, Metric, Record, RuleAdvice
+from kernelproof.records import (
+    BenchRecord,
+    CaseResult,
+    CeilingsRecord,
+    Failure,
+    ManifestRecord,
+    Metric,
+    Record,
+    RuleAdvice,
+)
+from kernelproof.views import bench as bench_view
 from kernelproof.views import profile as profile_view
 from kernelproof.views import verdict as verdict_view
 from kernelproof.views.common import LIMITS
@@ -256,6 +266,27 @@ def test_a_profile_is_held_against_what_was_measured(tmp_path: Path) -> None:
     assert "of the rate of tensor bfloat16 products" in rate
     bare = dataclasses.replace(view.record, cost={})
     assert profile_view._statements(bare, None) == []
+
+
+def test_a_roofline_has_the_measured_ceilings_of_its_data_types(tmp_path: Path) -> None:
+    manifest, found = report_records.gpu_run()
+
+    def labels() -> list[str]:
+        records = report.read_all(report_records.write_run(tmp_path, (manifest, found)), tmp_path)
+        (view,) = bench_view.benches(records, report_records.SETTINGS, LIMITS[0])
+        assert view.roof is not None
+        return [line.label.replace("\u202f", " ") for line in view.roof.picture.lines]
+
+    assert labels() == ["copy, 4.05 TB/s", "tensor bfloat16, 710 TFLOP/s"]
+    bench, ceilings = found["results/bench/attention-cuda.json"], found["results/bench/ceilings/cuda.json"]
+    assert isinstance(bench, BenchRecord)
+    assert isinstance(ceilings, CeilingsRecord)
+    for case in bench.cases:
+        case.dtype = "float8_e4m3fn"
+    # Not measured for this type: the counters' peak stands in, and says so. 16 bits would be another roof.
+    assert labels() == ["copy, 4.05 TB/s", "peak fp32 by the counters, 66.0 TFLOP/s"]
+    ceilings.ceilings = []
+    assert labels() == ["peak dram by the counters, 4.80 TB/s", "peak fp32 by the counters, 66.0 TFLOP/s"]
 
 
 def test_isolation_is_told_where_it_is_stated(tmp_path: Path) -> None:

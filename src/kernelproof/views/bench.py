@@ -96,6 +96,7 @@ class RoofView:
     picture: charts.Roofline
     note: str
     labelled: str
+    measured: tuple[Fact, ...]
 
 
 @dataclass(frozen=True)
@@ -350,7 +351,10 @@ def _roof(
         points += _roof_points(record, case, deciding, everybody=number == 0)
     ceilings = _ceilings(record, profiled, measured)
     picture = charts.roofline(points, ceilings)
-    return RoofView(picture, _roof_note(ceilings), case_label(cases[0]) if len(cases) > 1 else "") if picture else None
+    if picture is None:
+        return None
+    labelled = case_label(cases[0]) if len(cases) > 1 else ""
+    return RoofView(picture, _roof_note(ceilings), labelled, tuple(_ceiling_facts(measured)))
 
 
 def _roof_points(
@@ -394,6 +398,18 @@ def _ceilings(
             label = words(name).partition("bytes" if bandwidth else "flops")[0]
             found.append(charts.Ceiling(f"{label}by the counters, {formats.rate(peak, unit)}", peak, bandwidth, False))
     return found
+
+
+def _ceiling_facts(measured: CeilingsRecord | None) -> Iterable[Fact]:
+    """Each measured ceiling with its spread, how it came about, and the clock while it did."""
+    for ceiling in measured.ceilings if measured else []:
+        low, median, high = (formats.rate(v, ceiling.unit, 4) for v in (ceiling.low, ceiling.median, ceiling.high))
+        clock = f"; SM clock {ceiling.sm_clock_mhz}{formats.THIN}MHz" if ceiling.sm_clock_mhz else ""
+        held = f", held down by {formats.listed(words(why) for why in ceiling.throttle)}" if ceiling.throttle else ""
+        samples = formats.plural(ceiling.samples, "sample")
+        yield Fact(words(ceiling.name), f"{median} ({low} to {high}, {samples}): {ceiling.how}{clock}{held}")
+    for name, why in measured.left_out.items() if measured else ():
+        yield Fact(words(name), f"not measured: {why}")
 
 
 def _roof_note(ceilings: Sequence[charts.Ceiling]) -> str:
