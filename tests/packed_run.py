@@ -99,6 +99,10 @@ def made_records() -> list[records.Record]:
             **common, cases=[case], oracle=[oracle], ratios=[ratio], samples="results/bench/op-cpu.csv.gz"
         ),
         records.BenchRecord(**common, device="cuda", status="not_run", reason="no GPU"),
+        records.CeilingsRecord(
+            provenance=STATE, ceilings=[records.Ceiling("copy", "B/s", 9e9, 8e9, 1e10, 8, "a copy")]
+        ),
+        records.CeilingsRecord(provenance=STATE, device="cuda", status="not_run", reason="no GPU"),
         records.ProfileRecord(**common, variant="tiled", report=hashed, csv="results/profile/op/tiled.csv"),
     ]
 
@@ -113,6 +117,8 @@ def record_path(record: records.Record) -> str:
             return f"results/{stage}/{record.operator}/{record.variant}.json"
         case records.BenchRecord():
             return f"results/bench/{record.operator}-{record.device}.json"
+        case records.CeilingsRecord():
+            return f"results/bench/ceilings/{record.device}.json"
     raise TypeError(type(record))
 
 

@@ -18,6 +18,8 @@ from kernelproof.records import (
     BuildRecord,
     CaptureRecord,
     CaseResult,
+    Ceiling,
+    CeilingsRecord,
     Compiler,
     Contender,
     Cubin,
@@ -25,6 +27,7 @@ from kernelproof.records import (
     Failure,
     FileHash,
     Histogram,
+    HotInstruction,
     HotLine,
     KernelResources,
     ManifestRecord,
@@ -46,6 +49,7 @@ from kernelproof.records import (
     SanitizerRun,
     Sealing,
     SourcePlace,
+    Stall,
     TestRecord,
     TimeRow,
     Verdict,
@@ -574,7 +578,6 @@ def gpu_bench() -> BenchRecord:
             "sm_clock_mhz": {"median": 1980, "lowest": 1965},
             "temperature_c": [31, 44],
             "throttle_reasons": [],
-            "ceilings": {"copy_bytes_per_s": 4.05e12, "tensor_flops_per_s": 7.1e14},
         },
         discarded=[{"contender": "sdpa_math", "case": "mission-float16", "reason": "sw_power_cap", "samples": 3}],
         kernels_in_interval={
@@ -625,7 +628,26 @@ def gpu_bench() -> BenchRecord:
 # --- profile ----------------------------------------------------------------------------------------------------------
 
 
-def gpu_profile(variant: str, busy: float) -> ProfileRecord:
+def gpu_ceilings() -> CeilingsRecord:
+    copied, product = "a kernel that negates, 1024 MiB to 1024 MiB, read and written", "of bfloat16, normal values"
+    return CeilingsRecord(
+        provenance=MEASURED,
+        duration_s=4.4,
+        device="cuda",
+        model="NVIDIA H100 80GB HBM3",
+        driver="580.82.07",
+        torch="2.11.0+cu130",
+        ceilings=[
+            Ceiling("copy", "B/s", 4.05e12, 4.04e12, 4.06e12, 8, copied, 1980),
+            Ceiling(
+                "tensor_bfloat16", "FLOP/s", 7.1e14, 6.98e14, 7.3e14, 8, f"8192³ {product}", 1590, ["sw_power_cap"]
+            ),
+        ],
+        left_out={"matmul_float32": "CUDA out of memory"},
+    )
+
+
+def gpu_profile(variant: str, busy: float, role: str = "variant") -> ProfileRecord:
     kernel = ProfiledKernel(
         f"void {variant}_kernel<__half, 64, (bool)1>(AttentionArgs, const __half *, float)",
         [64, 1, 1],
@@ -640,6 +662,9 @@ def gpu_profile(variant: str, busy: float) -> ProfileRecord:
             "sm__warps_active.avg.pct_of_peak_sustained_active": Metric(22.9, "%"),
             "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum": Metric(131_072, ""),
             "dram__bytes_read.sum": Metric(1.59, "Mbyte"),
+            "dram__bytes_write.sum": Metric(524_288, "byte"),
+            "smsp__inst_executed.sum": Metric(1_204_000 if role == "variant" else 902_144, "inst"),
+            "launch__registers_per_thread": Metric(116 if role == "variant" else 168, "register/thread"),
             "smsp__thread_inst_executed_per_inst_executed.ratio": Metric(31.98, ""),
         },
         rules=[
@@ -661,11 +686,27 @@ def gpu_profile(variant: str, busy: float) -> ProfileRecord:
         ],
         hot_lines=[
             HotLine(
-                "csrc/attention/fp16_fused.cu", 132, "mma_m16n8k16(S_rmem[n], Q_rmem[k], K_rmem[n][k]);", 412, 0.31
+                "csrc/attention/fp16_fused.cu",
+                132,
+                "mma_m16n8k16(S_rmem[n], Q_rmem[k], K_rmem[n][k]);",
+                412,
+                0.31,
+                Stall("math_pipe_throttle", 0.62),
+                [
+                    HotInstruction(0x1A40, "HMMA.16816.F32 R24, R4, R8, R24", 0.12),
+                    HotInstruction(0x1A60, "HMMA.16816.F32 R28, R4, R10, R28", 0.08),
+                ],
             ),
             HotLine(
                 "csrc/attention/fp16_fused.cu", 158, "const float p = exp2f(S_rmem[n][i] - row_max[i]);", 214, 0.161
             ),
+        ],
+        stalls=[
+            Stall("long_scoreboard", 0.41 if "fused" in variant else 0.22),
+            Stall("selected", 0.24),
+            Stall("math_pipe_throttle", 0.18),
+            Stall("a_reason_of_tomorrow", 0.05),
+            Stall("sleeping", 0.004),
         ],
         roofline={"peak_dram_bytes_per_s": 4.8e12, "peak_fp32_flops_per_s": 6.6e13, "dram_bytes": 1.6e6},
     )
@@ -674,7 +715,11 @@ def gpu_profile(variant: str, busy: float) -> ProfileRecord:
         duration_s=6.2,
         operator="attention",
         variant=variant,
+        role=role,
         case="mission-float16",
+        cost={"flops": 536_870_912.0, "bytes_read": 1_572_864.0, "bytes_written": 524_288.0},
+        cache_control="all",
+        replay_s=1.9,
         report=FileHash(f"results/profile/attention/{variant}.ncu-rep", digest(variant + "ncu"), 1_204_224),
         csv=f"results/profile/attention/{variant}.csv",
         tool_version="2025.3.1.0",
@@ -797,6 +842,8 @@ def gpu_run() -> tuple[ManifestRecord, dict[str, Record]]:
             "attention", name, "cuda", "float16", level, "baseline"
         )
     found["results/bench/attention-cuda.json"] = gpu_bench()
+    found["results/bench/ceilings/cuda.json"] = gpu_ceilings()
+    found["results/profile/attention/sdpa_cudnn.json"] = gpu_profile("sdpa_cudnn", 31.0, "baseline")
     found["results/profile/attention/fp16_scalar.json"] = gpu_profile("fp16_scalar", 38.2)
     found["results/profile/attention/fp16_fused.json"] = gpu_profile("fp16_fused", 27.6)
     found["results/profile/attention/fp16_swizzled.json"] = ProfileRecord(

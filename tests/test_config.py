@@ -105,6 +105,11 @@ OP = "operators.op"
         (f"{OP}.test.shapes", ["smal"], "no shape of this name; allowed: large, small; did you mean 'small'?"),
         (f"{OP}.bench.cuda_shapes", ["smal"], "no shape of this name; allowed: large, small; did you mean 'small'?"),
         (f"{OP}.profile", {"shape": "huge"}, "no shape 'huge'; allowed: large, small"),
+        (
+            f"{OP}.profile",
+            {"shape": "small", "baselines": ["x"]},
+            "profile.baselines[0]: no baseline 'x' on cuda; the operator has none",
+        ),
         (f"{OP}.shapes.small.rows", 0, "0 is out of range; allowed: at least 1"),
         (f"{OP}.shapes.small.rows", "two", '"two" is not a whole number'),
         ("bench.processes", 0, "0 is out of range; allowed: at least 1"),

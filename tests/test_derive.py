@@ -163,6 +163,10 @@ def test_an_operator_that_only_moves_bytes_has_its_rate_in_bytes(config: Config)
     bench.cases = [dataclasses.replace(found, flops=1e6) for found in bench.cases]
     records.write(path, bench)
     assert rows(written(config))["slow"][5] == "18.8 GB/s"
+    copy = records.Ceiling("copy", "B/s", 25e9, 24e9, 26e9, 8, "a copy")
+    ceilings = records.CeilingsRecord(device="cuda", ceilings=[copy])
+    records.write(config.root / GPU / "bench/ceilings/cuda.json", ceilings)
+    assert rows(written(config))["slow"][5] == "18.8 GB/s, 75 % of the copy bandwidth"
 
 
 def test_the_machine_and_the_commit_are_named(config: Config) -> None:

@@ -24,6 +24,7 @@ NEEDS_TENSORS = {
     "ordering",
     "sealed",
     "timing",
+    "ceilings",
     "worker",
     "baselines",
     "ladder",

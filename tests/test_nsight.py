@@ -58,6 +58,24 @@ METRICS = {
     "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum.per_cycle_elapsed": metric(20.0),
     nsight.SAMPLES: metric(10, "", {0x7F00: 1, 0x7F10: 5, 0x7F20: 3, 0x7F30: 1}),
 }
+SAMPLED = "smsp__pcsamp_warps_issue_stalled_"
+SAMPLED_STALLS = {
+    f"group:{SAMPLED}reasons": metric(f"{SAMPLED}wait,{SAMPLED}selected"),
+    f"{SAMPLED}long_scoreboard": metric(6, "", {0x7F00: 0, 0x7F10: 4, 0x7F20: 2, 0x7F30: 0}),
+    f"{SAMPLED}selected": metric(3, "", {0x7F00: 1, 0x7F10: 1, 0x7F20: 0, 0x7F30: 1}),
+    f"{SAMPLED}wait": metric(1, "", {0x7F00: 0, 0x7F10: 0, 0x7F20: 1, 0x7F30: 0}),
+    f"{SAMPLED}barrier": metric(0, "", {0x7F00: 0}),
+    f"{SAMPLED}wait_not_issued": metric(9, "", {0x7F00: 9}),
+}
+COUNTED = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+COUNTED_STALLS = {
+    COUNTED.format("gmma"): metric(2.5, "inst"),
+    COUNTED.format("no_instruction"): metric(0.5, "inst"),
+    COUNTED.format("selected"): metric(1.0, "inst"),
+    COUNTED.format("membar"): metric(0.0, "inst"),
+    COUNTED.format("misc"): metric(float("nan"), "inst"),
+    COUNTED.format("selected_not_issued"): metric(7.0, "inst"),
+}
 RULES = [
     rule("", "no estimate", 1),
     rule("Local", "of a unit", 2, (1, 90.0)),
@@ -73,10 +91,15 @@ def action(metrics: dict[str, StandIn] = METRICS) -> StandIn:
     found = StandIn(
         name="kernel(float *)",
         metric_by_name=lambda name: metrics.get(name),
+        metric_names=tuple(metrics),
         rule_results=RULES,
-        source_info=lambda address: StandIn(file_name="k.cu", line=lines[address]) if address in lines else None,
-        sass_by_pc=lambda address: f"  OP.{address:x} ",
-        source_files={"k.cu": SOURCE},
+        source_info=lambda address: (
+            StandIn(file_name="/proc/self/cwd/csrc/k.cu", line=lines[address]) if address in lines else None
+        ),
+        sass_by_pc=lambda address: (
+            f"  OP.{address:x}   " if address != 0x7F00 else "@P0   BRA `(.L_x_0) 0x7f91b4fb36d0"
+        ),
+        source_files={"/proc/self/cwd/csrc/k.cu": SOURCE},
     )
     found.NameBase_DEMANGLED = 1
     return found
@@ -123,11 +146,84 @@ def test_advice_by_its_estimated_speedup(report: Path) -> None:
 
 def test_hot_lines_gather_their_instructions(report: Path) -> None:
     (kernel,) = nsight.read_report(report)
-    assert kernel.hot_lines == [
-        records.HotLine("k.cu", 4, "y[i] = x[i];", 8, 0.8),
-        records.HotLine("SASS", 0x30, "OP.7f30", 1, 0.1),  # an instruction without line information
-        records.HotLine("k.cu", 3, "int i = threadIdx.x;", 1, 0.1),
+    hot, cold, no_line = kernel.hot_lines
+    assert (hot.file, hot.line, hot.source, hot.samples, hot.share) == ("csrc/k.cu", 4, "y[i] = x[i];", 8, 0.8)
+    assert hot.instructions == [
+        records.HotInstruction(0x10, "OP.7f10", 0.5),
+        records.HotInstruction(0x20, "OP.7f20", pytest.approx(0.3)),
     ]
+    # An instruction without line information stands for itself.
+    assert no_line == records.HotLine("SASS", 0x30, "OP.7f30", 1, 0.1)
+    assert (cold.line, cold.source, cold.share) == (3, "int i = threadIdx.x;", 0.1)
+    assert cold.instructions == [records.HotInstruction(0, "@P0 BRA `(.L_x_0)", 0.1)]
+    assert [line.stall for line in kernel.hot_lines] == [None] * 3
+    assert kernel.stalls == []
+
+
+def test_a_line_tells_what_its_warps_waited_for(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, [[action(METRICS | SAMPLED_STALLS)]])
+    (kernel,) = nsight.read_report(report)
+    # Seven of its eight samples waited, six of them for memory; a warp that issues does not wait.
+    assert kernel.hot_lines[0].stall == records.Stall("long_scoreboard", 6 / 8)
+    assert [line.stall for line in kernel.hot_lines[1:]] == [None, None]
+
+
+def test_stalls_of_a_kernel_are_counted_where_counters_are(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, [[action(METRICS | SAMPLED_STALLS)]])
+    (sampled,) = nsight.read_report(report)
+    assert [(stall.reason, stall.share) for stall in sampled.stalls] == [
+        ("long_scoreboard", 0.6),
+        ("selected", 0.3),
+        ("wait", 0.1),
+    ]
+    install(monkeypatch, [[action(METRICS | SAMPLED_STALLS | COUNTED_STALLS)]])
+    (counted,) = nsight.read_report(report)
+    assert counted.stalls == [
+        records.Stall("warpgroup_arrive", 0.625),
+        records.Stall("selected", 0.25),
+        records.Stall("no_instructions", 0.125),
+    ]
+
+
+def test_a_report_that_samples_only_idle_schedulers(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only = {name: found for name, found in SAMPLED_STALLS.items() if name.endswith("_not_issued")}
+    install(monkeypatch, [[action(METRICS | only)]])
+    (kernel,) = nsight.read_report(report)
+    assert kernel.stalls == [records.Stall("wait", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        ("/proc/self/cwd/csrc/rmsnorm/one_pass.cu", "csrc/rmsnorm/one_pass.cu"),
+        (
+            "/proc/self/cwd/results/store/toolkit-f93497ee42f6/targets/x/include/a.hpp",
+            "<toolkit>/targets/x/include/a.hpp",
+        ),
+        ("{root}/csrc/triton_flash.py", "csrc/triton_flash.py"),
+        ("/usr/include/a.h", "/usr/include/a.h"),
+    ],
+)
+def test_files_are_named_from_the_root(
+    tmp_path: Path, report: Path, monkeypatch: pytest.MonkeyPatch, file: str, shown: str
+) -> None:
+    found = action()
+    found.source_info = lambda address: StandIn(file_name=file.format(root=tmp_path), line=1)
+    install(monkeypatch, [[found]])
+    (kernel,) = nsight.read_report(report, root=tmp_path)
+    assert {line.file for line in kernel.hot_lines} == {shown}
+
+
+def test_a_source_that_was_not_imported_is_read_from_the_repository(
+    tmp_path: Path, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "csrc").mkdir()
+    (tmp_path / "csrc/k.cu").write_text(SOURCE)
+    found = action()
+    found.source_files = dict
+    install(monkeypatch, [[found]])
+    (kernel,) = nsight.read_report(report, root=tmp_path)
+    assert kernel.hot_lines[0].source == "y[i] = x[i];"
 
 
 def test_operations_and_bytes(report: Path) -> None:
@@ -196,6 +292,7 @@ def test_the_command_changes_no_setting() -> None:
     command = nsight.command(Path("ncu"), Path("out.ncu-rep"), ["python", "x.py"], ["Occupancy"], ["a.sum", "b.avg"])
     assert command[command.index("--clock-control") + 1] == "none"
     assert command[command.index("--profile-from-start") + 1] == "off"
+    assert command[command.index("--cache-control") + 1] == "all"
     assert command[command.index("--section") + 1] == "Occupancy"
     assert command[command.index("--metrics") + 1] == "a.sum,b.avg"
     assert command[-2:] == ["python", "x.py"]

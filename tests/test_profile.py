@@ -16,7 +16,7 @@ from kernelproof import gpu, lease, nsight, profile, records
 from kernelproof.config import Config
 
 NCU = r"""#!{python}
-import os, re, sys, time
+import json, os, re, sys, time
 options = sys.argv[1:]
 if "--version" in options:
     print("NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.3.1.0 (build 36398880) (public-release)")
@@ -44,6 +44,10 @@ if how == "hang":
 if how == "unknown" and "smsp__inst_executed_pipe_tensor.sum" in options[options.index("--metrics") + 1]:
     print("==ERROR== Failed to find metric smsp__inst_executed_pipe_tensor.sum")
     sys.exit(1)
+if how != "silent":
+    cost = {"flops": 2e6, "bytes_read": 3e5, "bytes_written": 1e5}
+    print(json.dumps({"variant": "op/tiled", "case": "large-float16", "elapsed_ms": 1250.0, **cost}))
+print("==PROF== Disconnected from process 1")
 with open(report, "wb") as stream:
     if how != "empty":
         stream.write(b"NVR\x1f" + os.path.expanduser("~").encode() + b"/kernels/tiledJ")
@@ -102,14 +106,23 @@ def test_the_runner_makes_one_call_of_the_profiled_shape(config: Config) -> None
     operator = config.operators["op"]
     command = profile.runner(config, operator.variants["tiled"], operator.profile)
     assert command[1:4] == ["-m", "kernelproof", "bench"]
-    assert command[-7:] == ["--operator", "op", "--variant", "tiled", "--shape", "large", "--once"]
+    assert command[-8:] == ["--operator", "op", "--variant", "tiled", "--shape", "large", "--once", "--json"]
+
+
+def test_the_runner_says_what_the_case_costs_and_how_long_the_passes_took(config: Config) -> None:
+    record = profiled(config)
+    assert record.cost == {"flops": 2e6, "bytes_read": 3e5, "bytes_written": 1e5}
+    assert (record.replay_s, record.cache_control, record.role) == (1.25, "all", "variant")
+
+
+def test_a_runner_that_says_nothing_leaves_the_cost_open(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_NCU", "silent")
+    record = profiled(config)
+    assert (record.status, record.cost, record.replay_s) == ("ok", {}, None)
+    assert "cost_flops" not in record.kernels[0].roofline
 
 
 def test_the_cost_model_places_it_under_the_roofline(config: Config) -> None:
-    path = config.record("bench", "op-cuda")
-    bench = records.read(path, records.BenchRecord)
-    bench.cases = [records.BenchCase("large-float16", "large", {"rows": 2000}, {}, "float16", 2e6, 3e5, 1e5)]
-    records.write(path, bench)
     roofline = profiled(config).kernels[0].roofline
     assert roofline["cost_intensity"] == 5.0
     assert roofline["cost_flops_per_s"] == pytest.approx(2e6 / 52.576e-6)

@@ -16,7 +16,18 @@ import report_records
 
 from kernelproof import claims, report
 from kernelproof.errors import RecordError
-from kernelproof.records import CaseResult, Failure, ManifestRecord, Metric, Record, RuleAdvice
+from kernelproof.records import (
+    BenchRecord,
+    CaseResult,
+    CeilingsRecord,
+    Failure,
+    ManifestRecord,
+    Metric,
+    Record,
+    RuleAdvice,
+)
+from kernelproof.views import bench as bench_view
+from kernelproof.views import profile as profile_view
 from kernelproof.views import verdict as verdict_view
 from kernelproof.views.common import LIMITS
 
@@ -222,6 +233,60 @@ def test_advice_is_ordered_by_its_estimate(tmp_path: Path) -> None:
     first = text.index('id="profile"')
     places = [text.index(name, first) for name in ("LaunchConfiguration", "SharedMemoryConflicts", "SOLBottleneck")]
     assert places == sorted(places)
+
+
+def test_a_variant_stands_beside_the_fastest_profiled_baseline(tmp_path: Path) -> None:
+    manifest, found = report_records.gpu_run()
+    slow = report_records.gpu_profile("sdpa_math", 12.0, "baseline")
+    other_case = report_records.gpu_profile("sdpa_flash", 12.0, "baseline")
+    other_case.case, other_case.kernels[0].duration_us = "mission-bfloat16", 0.1
+    found |= {f"results/profile/attention/{p.variant}.json": p for p in (slow, other_case)}
+    manifest.records = list(found)
+    records = report.read_all(report_records.write_run(tmp_path, (manifest, found)), tmp_path)
+    views = {view.record.variant: view for view in profile_view.profiles(records, LIMITS[0])}
+    assert list(views)[-1].startswith("sdpa")  # variants come first
+    assert views["sdpa_cudnn"].comparison is None
+    comparison = views["fp16_fused"].comparison
+    assert comparison is not None
+    assert comparison.baseline == "sdpa_cudnn"
+    rows = {row.name: row for row in comparison.rows}
+    stalls = [text.replace("\u202f", " ") for text in (rows["Longest stall"].ours, rows["Longest stall"].theirs)]
+    assert rows["Time"].ratio == "0.911×"
+    assert rows["Registers a thread"] == profile_view.ComparisonRow("Registers a thread", "116", "168", "")
+    assert stalls == ["long scoreboard 41 %", "long scoreboard 22 %"]
+
+
+def test_a_profile_is_held_against_what_was_measured(tmp_path: Path) -> None:
+    manifest, found = report_records.gpu_run()
+    records = report.read_all(report_records.write_run(tmp_path, (manifest, found)), tmp_path)
+    view = next(v for v in profile_view.profiles(records, LIMITS[0]) if v.record.variant == "fp16_fused")
+    read, traffic, rate = (text.replace("\u202f", " ") for text in view.statements)
+    assert read.startswith("1.52 MiB read from DRAM, 1.011× the 1.50 MiB that any kernel has to read; ncu emptied")
+    assert "% of the copy bandwidth that was measured on this machine (4.05 TB/s)" in traffic
+    assert "of the rate of tensor bfloat16 products" in rate
+    bare = dataclasses.replace(view.record, cost={})
+    assert profile_view._statements(bare, None) == []
+
+
+def test_a_roofline_has_the_measured_ceilings_of_its_data_types(tmp_path: Path) -> None:
+    manifest, found = report_records.gpu_run()
+
+    def labels() -> list[str]:
+        records = report.read_all(report_records.write_run(tmp_path, (manifest, found)), tmp_path)
+        (view,) = bench_view.benches(records, report_records.SETTINGS, LIMITS[0])
+        assert view.roof is not None
+        return [line.label.replace("\u202f", " ") for line in view.roof.picture.lines]
+
+    assert labels() == ["copy, 4.05 TB/s", "tensor bfloat16, 710 TFLOP/s"]
+    bench, ceilings = found["results/bench/attention-cuda.json"], found["results/bench/ceilings/cuda.json"]
+    assert isinstance(bench, BenchRecord)
+    assert isinstance(ceilings, CeilingsRecord)
+    for case in bench.cases:
+        case.dtype = "float8_e4m3fn"
+    # Not measured for this type: the counters' peak stands in, and says so. 16 bits would be another roof.
+    assert labels() == ["copy, 4.05 TB/s", "peak fp32 by the counters, 66.0 TFLOP/s"]
+    ceilings.ceilings = []
+    assert labels() == ["peak dram by the counters, 4.80 TB/s", "peak fp32 by the counters, 66.0 TFLOP/s"]
 
 
 def test_isolation_is_told_where_it_is_stated(tmp_path: Path) -> None:

@@ -1054,8 +1054,23 @@ def _say(text: str) -> None:
 # --- the single runner ------------------------------------------------------------------------------------------------
 
 
-def once(config: Config, operator: str, variant: str, shape: str, options: Mapping[str, Any]) -> None:
-    """One call of one variant in this process, as a profiler wants it; prints one line.
+@dataclass(frozen=True)
+class OneCall:
+    """What the single runner did: the time by the host's clock, and what the case costs by the operator's model."""
+
+    variant: str  # operator/variant
+    case: str
+    elapsed_ms: float
+    flops: float
+    bytes_read: float
+    bytes_written: float
+
+    def __str__(self) -> str:
+        return f"{self.variant} {self.case}: one call, {self.elapsed_ms:.3f} ms by the host's clock (no benchmark)"
+
+
+def once(config: Config, operator: str, variant: str, shape: str, options: Mapping[str, Any]) -> OneCall:
+    """One call of one variant in this process, as a profiler wants it.
 
     A first call sets everything up. On a GPU the one that counts runs between cudaProfilerStart and cudaProfilerStop.
     """
@@ -1072,7 +1087,8 @@ def once(config: Config, operator: str, variant: str, shape: str, options: Mappi
     from kernelproof import judge, loading, operators
 
     case = _case_of(config.operator(operator), settings, shape, options)
-    call = operators.load(config.operator(operator).module, config.root).make_call(case, judge.generator(case))
+    owner = operators.load(config.operator(operator).module, config.root)
+    call, cost = owner.make_call(case, judge.generator(case)), owner.cost(case)
     function = loading.load(settings, library, config.root.resolve())
     values = [_placed(value, settings.device) for value in call.arguments.values()]
     if settings.passing == "return":
@@ -1088,7 +1104,7 @@ def once(config: Config, operator: str, variant: str, shape: str, options: Mappi
     elapsed_ms = 1000 * (time.perf_counter() - started)
     if profiler:
         profiler.cudaProfilerStop()
-    print(f"{settings.key} {case.bench_id}: one call, {elapsed_ms:.3f} ms by the host's clock (no benchmark)")
+    return OneCall(settings.key, case.bench_id, elapsed_ms, cost.flops, cost.bytes_read, cost.bytes_written)
 
 
 def _case_of(operator: OperatorConfig, variant: VariantConfig, shape: str, options: Mapping[str, Any]) -> Case:

@@ -42,12 +42,11 @@ from kernelproof.errors import BuildError, ToolError
 from kernelproof.processes import run as run_process
 from kernelproof.processes import scrubbed
 from kernelproof.records import BudgetRow, BuildRecord, Cubin, FileHash, sha256_file
-from kernelproof.repository import provenance
+from kernelproof.repository import HERE, provenance
 
 FORMAT = 2  # of what is kept; a change makes all earlier builds unused
 TIME_LIMIT_S = 900.0
 EXTENSION_NAME = "kernelproof_extension"  # what TORCH_EXTENSION_NAME is for every `abi: torch` library
-HERE = "/proc/self/cwd/"  # the repository as a compiler sees it: the same text wherever it lies
 MESSAGE_LINES = 16
 
 CUDA_FLAGS = ["-O3", "-lineinfo", "-Xptxas", "-v", "-Xcompiler", f"-fPIC,-ffile-prefix-map={HERE}="]

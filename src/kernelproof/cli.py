@@ -101,15 +101,17 @@ def _parser() -> argparse.ArgumentParser:
     test.add_argument("--case", metavar="ID", help="one case alone, by its id in a record")
 
     bench = command("bench", "measure all contenders of one operator on one device, or run one variant once", _bench)
-    _select(bench)
+    bench.add_argument("--operator")
+    bench.add_argument("--variant")
     bench.add_argument("--device", choices=["cpu", "cuda"])
+    bench.add_argument("--ceilings", action="store_true", help="what the device itself reaches; needs only --device")
     bench.add_argument("--shape")
     bench.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="e.g. causal=true; with --once"
     )
     bench.add_argument("--once", action="store_true", help="one call of one variant, as a profiler wants it")
 
-    profile = command("profile", "profile one CUDA variant with Nsight Compute", _profile)
+    profile = command("profile", "profile one CUDA variant or baseline with Nsight Compute", _profile)
     _select(profile, required=True)
 
     for name, help_text, function in (
@@ -214,8 +216,13 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
 
 
 def _bench_lines(record: Any) -> Iterator[str]:
-    """Each contender's outcome and, of a variant, its ratios to the fastest correct baseline of each case."""
-    for contender in record.contenders:
+    """Each contender's outcome and, of a variant, its ratios to the fastest correct baseline; or each ceiling."""
+    for ceiling in getattr(record, "ceilings", []):
+        low, median, high = (f"{value / 1e12:.4g}" for value in (ceiling.low, ceiling.median, ceiling.high))
+        yield f"{record.device}: {ceiling.name} {median} T{ceiling.unit} ({low} to {high}): {ceiling.how}"
+    for name, why in getattr(record, "left_out", {}).items():
+        yield f"{record.device}: {name} was not measured: {why}"
+    for contender in getattr(record, "contenders", []):
         ratios = [row.ratio for row in record.oracle if row.variant == contender.name and row.ratio is not None]
         span = f"{min(ratios):.3f} to {max(ratios):.3f}" if len(ratios) > 1 else "".join(f"{r:.3f}" for r in ratios)
         of = f"; {span} times the fastest correct baseline" if ratios else ""
@@ -302,11 +309,16 @@ def _bench(arguments: argparse.Namespace) -> int:
     from kernelproof import bench
 
     config = _config(arguments)
+    if arguments.ceilings:
+        return _ceilings(arguments, config)
+    if not arguments.operator:
+        raise KernelproofError("give --operator (or --ceilings with --device)", subject="bench")
     if arguments.once:
         if not arguments.variant or not arguments.shape:
             raise KernelproofError("--once needs --variant and --shape", subject="bench")
         options = dict(_option(entry) for entry in arguments.option)
-        bench.once(config, arguments.operator, arguments.variant, arguments.shape, options)
+        done = bench.once(config, arguments.operator, arguments.variant, arguments.shape, options)
+        print(json.dumps(dataclasses.asdict(done)) if arguments.json else done)  # one line, whoever else prints too
         return ExitCode.WELL
     if not arguments.device:
         raise KernelproofError(
@@ -315,6 +327,16 @@ def _bench(arguments: argparse.Namespace) -> int:
     output = config.record("bench", f"{arguments.operator}-{arguments.device}")
     subject = f"{arguments.operator} on {arguments.device}"
     return _stage(arguments, "bench", subject, lambda: bench.run(config, arguments.operator, arguments.device, output))
+
+
+def _ceilings(arguments: argparse.Namespace, config: Any) -> int:
+    from kernelproof import ceilings
+
+    if not arguments.device:
+        raise KernelproofError("--ceilings needs --device cpu or --device cuda", subject="bench")
+    output = config.record("bench", "ceilings", arguments.device)
+    subject = f"ceilings of {arguments.device}"
+    return _stage(arguments, "bench", subject, lambda: ceilings.run(config, arguments.device, output))
 
 
 def _option(entry: str) -> tuple[str, bool | str]:

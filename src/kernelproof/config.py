@@ -108,10 +108,11 @@ class CaseSelection:
 
 @dataclass(frozen=True)
 class ProfileSelection:
-    """The one case that is profiled."""
+    """The one case that is profiled, and the CUDA baselines that are profiled too, to hold the variants against."""
 
     shape: str
     options: dict[str, Any] = field(default_factory=dict)
+    baselines: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,11 @@ class OperatorConfig:
                 f"no such variant; {_allowed(known)}{_nearest(name, known)}", subject=f"{self.name}/{name}"
             )
         return known[name]
+
+    def profiled(self) -> list[VariantConfig]:
+        """Every CUDA variant, and the baselines that `profile.baselines` names."""
+        named = [self.baselines[name] for name in self.profile.baselines]
+        return [*(v for v in self.variants.values() if v.device == "cuda"), *named]
 
     def contenders(self, device: str) -> list[VariantConfig]:
         """Every variant and baseline of one device, in the order of the configuration."""
@@ -638,7 +644,7 @@ def _name_members(data: dict[str, Any]) -> None:
         operator["name"] = operator_name
         operator["test"]["seeds"] = operator["test"]["seeds"] or data["test"]["seeds"]
         operator["bench"]["seeds"] = data["test"]["seeds"][:1]  # another seed would not change the work
-        operator.setdefault("profile", {"shape": operator["bench"]["shapes"][0], "options": {}})
+        operator.setdefault("profile", {"shape": operator["bench"]["shapes"][0], "options": {}, "baselines": []})
         for role, group in (("variant", operator["variants"]), ("baseline", operator["baselines"])):
             for name, variant in group.items():
                 variant |= {"name": name, "operator": operator_name, "role": role}
@@ -685,6 +691,12 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
         if shape not in operator["shapes"]:
             message = f"no shape {shape!r}; {_allowed(operator['shapes'])}{_nearest(shape, operator['shapes'])}"
             yield fault((*here, "profile", "shape"), message)
+        for index, baseline in enumerate(operator["profile"]["baselines"]):
+            on_gpu = [name for name, other in operator["baselines"].items() if other["device"] == "cuda"]
+            if baseline not in on_gpu:
+                known = f"{_allowed(on_gpu)}{_nearest(baseline, on_gpu)}" if on_gpu else "the operator has none"
+                message = f"no baseline {baseline!r} on cuda; {known}"
+                yield fault((*here, "profile", "baselines", index), message)
         for twice in sorted(set(operator["variants"]) & set(operator["baselines"])):
             yield fault((*here, "baselines", twice), "a variant has this name too; rename one")
         for group in ("variants", "baselines"):

@@ -33,6 +33,7 @@ from kernelproof.records import (
     BenchRecord,
     CalibrationRecord,
     CaptureRecord,
+    CeilingsRecord,
     ProfileRecord,
     R,
     SelfcheckRecord,
@@ -236,7 +237,7 @@ def _row(operator: OperatorConfig, number: str, variant: VariantConfig, machine:
         variant.idea,
         _time(bench, variant, main),
         _to_best(bench, variant, main),
-        _rate(bench, variant, large),
+        _rate(bench, variant, large, machine),
         *_resources(profile),
     ]
 
@@ -269,15 +270,19 @@ def _to_best(bench: BenchRecord | None, variant: VariantConfig, case: BenchCase 
     return ABSENT
 
 
-def _rate(bench: BenchRecord | None, variant: VariantConfig, case: BenchCase | None) -> str:
-    """Operations a second, or bytes where the operator moves them and does little else."""
+def _rate(bench: BenchRecord | None, variant: VariantConfig, case: BenchCase | None, machine: Kept | None) -> str:
+    """Operations a second; bytes where the operator moves them and does little else, with their share of a copy's."""
     median_us = _median_us(bench, variant.name, case)
     if case is None or median_us is None:
         return ABSENT
     moved = case.bytes_read + case.bytes_written
     if case.flops >= COMPUTE_BOUND * moved:
         return formats.rate(case.flops / (median_us * 1e-6), "FLOP/s")
-    return formats.rate(moved / (median_us * 1e-6), "B/s")
+    reached = moved / (median_us * 1e-6)
+    ceilings = machine.read(CeilingsRecord, "bench", "ceilings", variant.device) if machine else None
+    copy = ceilings.get("copy") if ceilings else None
+    of = f", {formats.percent(reached / copy.median, 0)} of the copy bandwidth" if copy else ""
+    return formats.rate(reached, "B/s") + of
 
 
 def _resources(profile: ProfileRecord | None) -> tuple[str, str]:
@@ -302,18 +307,18 @@ def _cases(operator: OperatorConfig, kept: Sequence[Kept]) -> list[str]:
     head = ["case", "fastest rung", "µs", "rate", "to the best peer", "interval"]
     for machine in kept:
         bench = machine.read(BenchRecord, "bench", f"{operator.name}-cuda")
-        rows = [row for case in (bench.cases if bench else []) if (row := _fastest(operator, bench, case))]
+        rows = [row for case in (bench.cases if bench else []) if (row := _fastest(operator, bench, case, machine))]
         lines += [f"{machine.gpu.get('name', machine.name)}, hot:", "", *_table(head, rows), ""]
     return lines[:-1] or _table(head, [])
 
 
-def _fastest(operator: OperatorConfig, bench: BenchRecord | None, case: BenchCase) -> list[str] | None:
+def _fastest(operator: OperatorConfig, bench: BenchRecord | None, case: BenchCase, machine: Kept) -> list[str] | None:
     timed = {name: _median_us(bench, name, case) for name, rung in operator.variants.items() if not rung.rungs}
     known = {name: median_us for name, median_us in timed.items() if median_us is not None}
     if not known:
         return None
     best = operator.variants[min(known, key=lambda name: known[name])]
-    figures = [f"`{case.id}`", _link(best), _time(bench, best, case), _rate(bench, best, case)]
+    figures = [f"`{case.id}`", _link(best), _time(bench, best, case), _rate(bench, best, case, machine)]
     return [*figures, _to_best(bench, best, case), _interval(bench, best, case)]
 
 

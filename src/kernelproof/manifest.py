@@ -24,6 +24,7 @@ from kernelproof.records import (
     BenchRecord,
     BuildRecord,
     CaptureRecord,
+    CeilingsRecord,
     ManifestRecord,
     OracleRow,
     ProfileRecord,
@@ -85,8 +86,10 @@ def expected(config: Config) -> Iterator[tuple[str, str, type[Record]]]:
         yield "test", variant.key, TestRecord
     for operator, device in sorted({(v.operator, v.device) for v in variants}):
         yield "bench", f"{operator}-{device}", BenchRecord
-    for variant in variants:
-        if variant.device == "cuda" and variant.role == "variant":
+    for device in sorted({v.device for v in variants}):
+        yield "bench", f"ceilings/{device}", CeilingsRecord
+    for owner in config.operators.values():
+        for variant in owner.profiled():
             yield "profile", variant.key, ProfileRecord
 
 

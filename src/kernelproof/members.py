@@ -21,6 +21,7 @@ from kernelproof.records import (
     BenchRecord,
     BuildRecord,
     CaptureRecord,
+    CeilingsRecord,
     Member,
     ProfileRecord,
     Record,
@@ -125,7 +126,7 @@ def _of_record(record: Record) -> Iterator[tuple[str, tuple[str, str]]]:
                 yield f"profile/{home}.ncu-rep", (record.report.path, MEASUREMENT)
             if record.csv:
                 yield f"profile/{home}.csv", (record.csv, MEASUREMENT)
-        case CaptureRecord():
+        case CaptureRecord() | CeilingsRecord():
             pass
 
 

@@ -13,14 +13,16 @@ import os
 import re
 import shutil
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kernelproof import processes
 from kernelproof.errors import ProfileError, ToolError
-from kernelproof.records import HotLine, Metric, ProfiledKernel, RuleAdvice
+from kernelproof.records import HotInstruction, HotLine, Metric, ProfiledKernel, RuleAdvice, Stall
+from kernelproof.repository import HERE
 
 # Sections whose reports of a whole ladder fit the bundle; the timeline of PM sampling alone would double them.
 SECTIONS = (
@@ -49,6 +51,7 @@ METRICS = (
     "lts__t_sectors.avg.pct_of_peak_sustained_elapsed",
     "lts__throughput.avg.pct_of_peak_sustained_elapsed",
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+    "smsp__inst_executed.sum",
     "smsp__inst_executed_pipe_tensor.sum",
     "smsp__inst_executed_pipe_fma.sum",
     "smsp__thread_inst_executed_per_inst_executed.ratio",
@@ -80,7 +83,16 @@ SECTION_METRICS = (
     "device__attribute_multiprocessor_count",
 )
 SAMPLES = "smsp__pcsamp_sample_count"  # warp samples, one instance an instruction address
+# The same samples by what the warp was doing: all of them, or only those in which its scheduler issued nothing.
+SAMPLED_STALL = re.compile(r"^smsp__pcsamp_warps_issue_stalled_(\w+?)(_not_issued)?$")
+# The same by counters, over every cycle and not a sample: cycles spent between two instructions of a warp.
+COUNTED_STALL = re.compile(r"^smsp__average_warps_issue_stalled_(\w+?)(_not_issued)?_per_issue_active\.ratio$")
+STALL_NAMES = {"gmma": "warpgroup_arrive", "no_instruction": "no_instructions"}  # counters' words that samples lack
+ISSUING = "selected"  # the warp whose turn it is: no stall
+CACHE_CONTROL = "all"  # caches are emptied before every pass: what is profiled is a cold launch, the same each time
 TOP_LINES = 12
+TOP_INSTRUCTIONS, LEAST_OF_LINE = 2, 0.1  # of a line, with at least this share of its samples
+_TOOLKIT = re.compile(r"^results/store/toolkit-\w+/")  # the build's link to it
 MAX_KERNELS = 64  # one call launches a handful; more means that something else was profiled
 NANOSECONDS = {"ns": 1.0, "nsecond": 1.0, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9}
 
@@ -118,7 +130,8 @@ def command(
 
     Clocks are left alone: the tool changes no setting of the GPU.
     """
-    options = ["--clock-control", "none", "--profile-from-start", "off", "--target-processes", "all"]
+    options = ["--clock-control", "none", "--cache-control", CACHE_CONTROL]
+    options += ["--profile-from-start", "off", "--target-processes", "all"]
     options += ["--import-source", "yes", "--force-overwrite", "--launch-count", str(MAX_KERNELS)]
     for section in sections:
         options += ["--section", section]
@@ -141,18 +154,23 @@ def read_report(report: Path, metrics: Sequence[str] = METRICS, root: Path | Non
     `metrics` are looked up beside SECTION_METRICS; one of them that the report lacks has the value None. Source files
     are named relative to `root`. Raises ProfileError when the report is missing, empty, unreadable or holds no kernel.
     """
+    return [_kernel(reader(), action, metrics, root) for action in actions(report)]
+
+
+def actions(report: Path) -> list[Any]:
+    """The profiled launches as NVIDIA's module gives them. Raises ProfileError as `read_report` does."""
     if not report.is_file() or report.stat().st_size == 0:
         raise ProfileError("the report is empty or was not written", subject=str(report), hint="see the profile's log")
     module = reader()
     try:
-        actions = [action for section in module.load_report(str(report)) for action in section]
+        found = [action for section in module.load_report(str(report)) for action in section]
     except Exception as error:  # the binding raises whatever its C++ side throws
         raise ProfileError(f"the report cannot be read: {error}", subject=str(report)) from error
-    if not actions:
+    if not found:
         raise ProfileError(
             "the report holds no kernel, or is damaged", subject=str(report), hint="see the profile's log"
         )
-    return [_kernel(module, action, metrics, root) for action in actions]
+    return found
 
 
 @functools.cache
@@ -192,6 +210,7 @@ def _kernel(module: Any, action: Any, metrics: Sequence[str], root: Path | None)
         metrics={name: metric or Metric(None) for name, metric in found.items() if metric or name in metrics},
         rules=_rules(module, action),
         hot_lines=_hot_lines(action, root),
+        stalls=_stalls(action),
         roofline=_roofline(action, duration.value * NANOSECONDS[duration.unit] / 1e9),
     )
 
@@ -252,51 +271,116 @@ def plain_text(message: str) -> str:
     return " ".join(message.split())
 
 
+@dataclass
+class _Line:
+    """What was sampled at one source line: by instruction address, and by what the warp was doing."""
+
+    samples: Counter[int] = field(default_factory=Counter)
+    stalls: Counter[str] = field(default_factory=Counter)
+
+
 def _hot_lines(action: Any, root: Path | None) -> list[HotLine]:
     """The source lines with most warp samples; instructions stand for lines where the build has no line information."""
-    metric = action.metric_by_name(SAMPLES)
-    if metric is None or not metric.has_correlation_ids():
-        return []
-    addresses = metric.correlation_ids()
-    samples: dict[tuple[str, int], int] = defaultdict(int)
-    instructions: dict[tuple[str, int], tuple[int, str]] = {}
-    count = metric.num_instances()
-    first = min((addresses.as_uint64(i) for i in range(count)), default=0)
-    for i in range(count):
-        address, hits = addresses.as_uint64(i), metric.as_uint64(i)
-        place = action.source_info(address)
-        key = (place.file_name(), place.line()) if place else ("SASS", address - first)
-        samples[key] += hits
-        if hits >= instructions.get(key, (0, ""))[0]:
-            instructions[key] = (hits, action.sass_by_pc(address).strip())
-    total = sum(samples.values())
+    samples = dict(_instances(action.metric_by_name(SAMPLES)))
+    total, first = sum(samples.values()), min(samples, default=0)
+    lines: dict[tuple[str, int], _Line] = defaultdict(_Line)
+    place = {address: _place(action, address, first) for address in samples}
+    for address, hits in samples.items():
+        lines[place[address]].samples[address] += hits
+    for reason, metric in _sampled_stalls(action).items():
+        for address, hits in _instances(metric):
+            if address in place:
+                lines[place[address]].stalls[reason] += hits
     texts = dict(action.source_files())
-    hottest = sorted(samples.items(), key=lambda item: (-item[1], item[0]))[:TOP_LINES]
-    return [
-        HotLine(
-            file=_relative(file, root),
-            line=line,
-            source=_source_line(texts, file, line) or instructions[file, line][1],
-            samples=hits,
-            share=hits / total,
+    hottest = sorted(lines.items(), key=lambda item: (-item[1].samples.total(), item[0]))[:TOP_LINES]
+    found = []
+    for (file, line), sampled in hottest:
+        if not (hits := sampled.samples.total()):
+            break
+        instructions = [
+            HotInstruction(address - first, _sass(action, address), count / total)
+            for address, count in sorted(sampled.samples.items(), key=lambda item: (-item[1], item[0]))
+            if count >= LEAST_OF_LINE * hits
+        ][:TOP_INSTRUCTIONS]
+        source = _source_line(texts, file, line, root)
+        if source is None:
+            source, instructions = instructions[0].sass, instructions[1:]
+        found.append(
+            HotLine(
+                file=_relative(file, root),
+                line=line,
+                source=source,
+                samples=hits,
+                share=hits / total,
+                stall=next(iter(_shares(sampled.stalls, without=ISSUING)), None),
+                instructions=instructions,
+            )
         )
-        for (file, line), hits in hottest
-        if hits
-    ]
+    return found
 
 
-def _source_line(texts: dict[str, str], file: str, line: int) -> str | None:
+def _sass(action: Any, address: int) -> str:
+    """The instruction's text, without the address in this process's memory that ncu adds to a branch's label."""
+    return re.sub(r" 0x[0-9a-f]{9,}$", "", " ".join(action.sass_by_pc(address).split()))
+
+
+def _instances(metric: Any) -> Iterator[tuple[int, int]]:
+    """(instruction address, samples); nothing where a metric is absent or not told by address."""
+    if metric is not None and metric.has_correlation_ids():
+        addresses = metric.correlation_ids()
+        for i in range(metric.num_instances()):
+            yield addresses.as_uint64(i), metric.as_uint64(i)
+
+
+def _place(action: Any, address: int, first: int) -> tuple[str, int]:
+    found = action.source_info(address)
+    return (found.file_name(), found.line()) if found else ("SASS", address - first)
+
+
+def _sampled_stalls(action: Any) -> dict[str, Any]:
+    """Metrics of the samples by what the warp was doing, preferably of all samples."""
+    found: dict[bool, dict[str, Any]] = {True: {}, False: {}}
+    for name in action.metric_names():
+        if match := SAMPLED_STALL.match(name):
+            found[bool(match[2])][match[1]] = action.metric_by_name(name)
+    return found[False] or found[True]
+
+
+def _stalls(action: Any) -> list[Stall]:
+    """What the kernel's warps did, by falling share of their time: by the counters, else by the samples."""
+    counted = {}
+    for name in action.metric_names():
+        match = COUNTED_STALL.match(name)
+        if match and not match[2] and (value := _number(action, name)) is not None:
+            counted[STALL_NAMES.get(match[1], match[1])] = value
+    sampled = {
+        reason: sum(hits for _, hits in _instances(metric)) for reason, metric in _sampled_stalls(action).items()
+    }
+    return _shares(counted) or _shares(sampled)
+
+
+def _shares(amounts: Mapping[str, float], without: str | None = None) -> list[Stall]:
+    """Shares of the whole, the largest first; nothing where there is no whole. Below 0.1 % is left out."""
+    whole = sum(amounts.values())
+    shares = [Stall(reason, amount / whole) for reason, amount in amounts.items() if whole and reason != without]
+    return sorted((stall for stall in shares if stall.share >= 1e-3), key=lambda stall: (-stall.share, stall.reason))
+
+
+def _source_line(texts: Mapping[str, str], file: str, line: int, root: Path | None) -> str | None:
     text = texts.get(file)
-    if not text and Path(file).is_file():
-        text = Path(file).read_text(encoding="utf-8", errors="replace")
+    path = Path(file) if root is None else root / file.removeprefix(HERE)
+    if not text and path.is_file():
+        text = path.read_text(encoding="utf-8", errors="replace")
     lines = text.splitlines() if text else []
     return lines[line - 1].strip() if 0 < line <= len(lines) else None
 
 
 def _relative(file: str, root: Path | None) -> str:
-    if root is not None and Path(file).is_relative_to(root.resolve()):
-        return str(Path(file).relative_to(root.resolve()))
-    return processes.scrubbed(file)
+    """A file's path from the repository's root, which its build knows by another name; `<toolkit>/…` for CUDA's own."""
+    path = file.removeprefix(HERE)
+    if root is not None and Path(path).is_relative_to(root.resolve()):
+        path = str(Path(path).relative_to(root.resolve()))
+    return processes.scrubbed(_TOOLKIT.sub("<toolkit>/", path))
 
 
 def _roofline(action: Any, seconds: float) -> dict[str, float]:

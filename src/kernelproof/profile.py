@@ -1,4 +1,5 @@
-"""Stage `profile`: one CUDA variant under Nsight Compute, at the shape that the configuration names.
+"""Stage `profile`: a CUDA variant, or a baseline to hold variants against, under Nsight Compute, at the shape that the
+configuration names.
 
 The single runner (`kernelproof bench --once`) brackets exactly one call with cudaProfilerStart and cudaProfilerStop.
 What stands in the way (no GPU, no ncu, counters not permitted) is recorded with its remedy; nothing here needs sudo,
@@ -15,6 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from kernelproof.records import FAILED, NOT_RUN, OK, Case, FileHash, ProfileReco
 
 UNKNOWN_METRIC = re.compile(r"(?:Failed to find|Unknown|Invalid|Unsupported) metrics?:? +'?([\w.:]+?)'?[.,]?(?:\s|$)")
 MAX_UNKNOWN_METRICS = 8
+COST = ("flops", "bytes_read", "bytes_written")
 
 
 @dataclass(frozen=True)
@@ -76,14 +79,15 @@ class CannotProfile(Exception):
 
 
 def run(config: Config, operator: str, variant: str, output: Path) -> ProfileRecord:
-    """Profile one variant and write its record, report (.ncu-rep) and counters (.csv) side by side.
+    """Profile one variant or baseline and write its record, report (.ncu-rep) and counters (.csv) side by side.
 
     The record's status is not_run where the machine cannot profile, and failed where the variant or its report is at
     fault.
     """
     started = time.monotonic()
     settings, selection = config.operator(operator).variant(variant), config.operator(operator).profile
-    record = ProfileRecord(operator=operator, variant=variant, provenance=repository.provenance(config.root))
+    record = ProfileRecord(operator=operator, variant=variant, role=settings.role)
+    record.provenance = repository.provenance(config.root)
     case = Case(operator, selection.shape, config.operator(operator).shapes[selection.shape], dict(selection.options))
     case = dataclasses.replace(case, dtype=settings.dtypes[0])
     record.case = case.bench_id
@@ -162,27 +166,34 @@ def _profile(
     try:
         report = scratch / "report.ncu-rep"
         target = runner(config, variant, selection)
-        missing = _collect(config, ncu, report, target, sections, metrics, log)
-        record.kernels = nsight.read_report(report, metrics, config.root)
-        _place_under_roofline(config, record)
-        csv = nsight.export_csv(ncu, report)
+        collected = _collect(config, ncu, report, target, sections, metrics, log)
+        with ThreadPoolExecutor(1) as beside:  # ncu needs most of a second to start
+            csv = beside.submit(nsight.export_csv, ncu, report)
+            record.kernels = nsight.read_report(report, metrics, config.root)
+            atomic_write(output.with_suffix(".csv"), csv.result())
+        record.cache_control = nsight.CACHE_CONTROL
+        _take_call(record, collected.call)
+        _place_under_roofline(record)
         _make_presentable(report, len(record.kernels))
         final = output.with_suffix(".ncu-rep")
-        atomic_write(output.with_suffix(".csv"), csv)
         os.replace(report, final)
         record.report = FileHash(_from_root(final, config), sha256_file(final), final.stat().st_size)
         record.csv = _from_root(output.with_suffix(".csv"), config)
         record.status = OK
-        if missing:
-            record.reason = f"this GPU has no metric {', '.join(missing)}"
+        if collected.missing:
+            record.reason = f"this GPU has no metric {', '.join(collected.missing)}"
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _make_presentable(report: Path, kernels: int) -> None:
     """Overwrite home folder, user and host name in the report, and see that it is still one."""
-    report.write_bytes(scrubbed_in_place(report.read_bytes()))
-    if len(nsight.read_report(report)) != kernels:
+    data = report.read_bytes()
+    cleaned = scrubbed_in_place(data)
+    if cleaned == data:
+        return
+    report.write_bytes(cleaned)
+    if len(nsight.actions(report)) != kernels:
         raise ProfileError("the report cannot be read any more without the private texts in it", subject=str(report))
 
 
@@ -191,16 +202,24 @@ def runner(config: Config, variant: VariantConfig, selection: ProfileSelection) 
     resolved = config.results / "config.json"
     chosen = resolved if resolved.is_file() else config.root / config.source
     command = [sys.executable, "-m", "kernelproof", "bench", "--config", str(chosen), "--operator", variant.operator]
-    command += ["--variant", variant.name, "--shape", selection.shape, "--once"]
+    command += ["--variant", variant.name, "--shape", selection.shape, "--once", "--json"]
     for name, value in selection.options.items():
         command += ["--option", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
     return command
 
 
+@dataclass(frozen=True)
+class Collected:
+    """What a profiled call left besides its report: metrics that this GPU lacks, and what the runner said of it."""
+
+    missing: list[str]
+    call: dict[str, Any]
+
+
 def _collect(
     config: Config, ncu: Path, report: Path, target: list[str], sections: list[str], metrics: list[str], log: Path
-) -> list[str]:
-    """Run ncu until it takes the metrics; gives back those that this GPU lacks. Raises CannotProfile, ProfileError."""
+) -> Collected:
+    """Run ncu until it takes the metrics. Raises CannotProfile, ProfileError."""
     wanted, missing = list(metrics), []
     for _ in range(MAX_UNKNOWN_METRICS):
         done = run_process(
@@ -221,7 +240,20 @@ def _collect(
             raise CannotProfile(obstacle.reason, obstacle.remedy)
     if done.returncode != 0 or not report.is_file():
         raise ProfileError(_what_went_wrong(said, done.returncode), log=log, hint=f"{log} has the whole story")
-    return missing
+    return Collected(missing, _last_object(done.stdout))
+
+
+def _last_object(said: str) -> dict[str, Any]:
+    """The last line that is a JSON object, among lines of ncu and whatever else was printed; empty without one."""
+    for line in reversed(said.splitlines()):
+        if line.startswith("{"):
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(found, dict):
+                return found
+    return {}
 
 
 def _what_went_wrong(said: str, returncode: int) -> str:
@@ -235,26 +267,25 @@ def _what_went_wrong(said: str, returncode: int) -> str:
     return f"ncu ended with exit code {returncode}: {' / '.join(errors or own[-3:]) or 'it said nothing'}"
 
 
-def _place_under_roofline(config: Config, record: ProfileRecord) -> None:
-    """Add the cost model's intensity and rate to the launch that took longest, where bench measured the case too."""
-    cost = _cost_of_case(config, record)
-    if cost is None or not record.kernels:
+def _take_call(record: ProfileRecord, call: dict[str, Any]) -> None:
+    """What the runner knows of the call: its cost by the operator's model, and how long ncu's passes over it took."""
+    numbers = {name: float(value) for name, value in call.items() if isinstance(value, int | float)}
+    if numbers.keys() >= set(COST):
+        record.cost = {name: numbers[name] for name in COST}
+    record.replay_s = numbers["elapsed_ms"] / 1e3 if "elapsed_ms" in numbers else None
+
+
+def _place_under_roofline(record: ProfileRecord) -> None:
+    """Add the cost model's intensity and rate, which are of the whole call, to the launch that took longest."""
+    if not record.cost or not record.kernels:
         return
+    cost = record.cost
     spent_s = sum(kernel.duration_us for kernel in record.kernels) / 1e6
     longest = max(record.kernels, key=lambda kernel: kernel.duration_us)
     moved = cost["bytes_read"] + cost["bytes_written"]
     longest.roofline |= {"cost_flops": cost["flops"], "cost_bytes": moved, "cost_flops_per_s": cost["flops"] / spent_s}
     if moved:
         longest.roofline["cost_intensity"] = cost["flops"] / moved
-
-
-def _cost_of_case(config: Config, record: ProfileRecord) -> dict[str, Any] | None:
-    """The operator's cost model for the profiled case, as bench recorded it; the operator itself would need torch."""
-    try:
-        bench = json.loads(config.record("bench", f"{record.operator}-cuda").read_text(encoding="utf-8"))
-        return next((case for case in bench["cases"] if case["id"] == record.case), None)
-    except (OSError, ValueError, KeyError):
-        return None
 
 
 def _from_root(path: Path, config: Config) -> str:

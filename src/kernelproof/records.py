@@ -511,6 +511,43 @@ class BenchRecord(Record):
     threads: int | None = None
 
 
+@dataclass
+class Ceiling:
+    """A rate that this machine reached: the median over `samples`, the lowest and the highest, in `unit` (B/s, FLOP/s).
+
+    `how` says what was run; clock and throttle reasons are of its last sample, while it ran.
+    """
+
+    name: str  # copy, tensor_bfloat16, tensor_float8_e4m3fn, matmul_float32
+    unit: str
+    median: float
+    low: float
+    high: float
+    samples: int
+    how: str
+    sm_clock_mhz: int | None = None
+    throttle: list[str] = field(default_factory=list)
+
+
+@dataclass
+class CeilingsRecord(Record):
+    """What a device reaches at its best, measured once a machine. `left_out`: name → why it could not be measured."""
+
+    SCHEMA: ClassVar[str] = "kernelproof.ceilings/1"
+
+    device: str = "cpu"
+    model: str | None = None
+    driver: str | None = None
+    torch: str | None = None
+    threads: int | None = None
+    ceilings: list[Ceiling] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def get(self, name: str) -> Ceiling | None:
+        """A ceiling by name."""
+        return next((ceiling for ceiling in self.ceilings if ceiling.name == name), None)
+
+
 # --- profile ----------------------------------------------------------------------------------------------------------
 
 
@@ -537,14 +574,37 @@ class RuleAdvice:
 
 
 @dataclass
+class Stall:
+    """What warps were doing, by NVIDIA's word for it (`long_scoreboard`), for which share of their time (0 to 1)."""
+
+    reason: str
+    share: float
+
+
+@dataclass
+class HotInstruction:
+    """One machine instruction, its distance from the kernel's first, and its share of the kernel's samples (0 to 1)."""
+
+    offset_bytes: int
+    sass: str
+    share: float
+
+
+@dataclass
 class HotLine:
-    """A source line and its share of the warp-stall samples (0 to 1)."""
+    """A source line and its share of the warp samples (0 to 1), what its warps mostly waited for, and its hottest SASS.
+
+    `file` is relative to the repository, `<toolkit>/…` for a header of CUDA's, or `SASS` where the build has no line
+    information: then `line` is the instruction's distance from the kernel's first, in bytes.
+    """
 
     file: str
     line: int
     source: str
     samples: int
     share: float
+    stall: Stall | None = None
+    instructions: list[HotInstruction] = field(default_factory=list)
 
 
 @dataclass
@@ -559,17 +619,27 @@ class ProfiledKernel:
     rules: list[RuleAdvice] = field(default_factory=list)
     hot_lines: list[HotLine] = field(default_factory=list)
     roofline: dict[str, float] = field(default_factory=dict)
+    stalls: list[Stall] = field(default_factory=list)
 
 
 @dataclass
 class ProfileRecord(Record):
-    """One variant under Nsight Compute."""
+    """One variant or baseline under Nsight Compute.
+
+    cost: `flops`, `bytes_read` and `bytes_written` of the case by the operator's cost model; what any kernel has to do.
+    cache_control: `all` where ncu emptied the caches before each of its passes, so that the launch is a cold one.
+    replay_s: of `duration_s`, what ncu's passes over the profiled call took.
+    """
 
     SCHEMA: ClassVar[str] = "kernelproof.profile/1"
 
     operator: str = ""
     variant: str = ""
+    role: str = "variant"
     case: str = ""
+    cost: dict[str, float] = field(default_factory=dict)
+    cache_control: str = ""
+    replay_s: float | None = None
     report: FileHash | None = None
     csv: str | None = None
     tool_version: str | None = None

@@ -23,6 +23,7 @@ from kernelproof.records import (
     BenchRecord,
     BuildRecord,
     CaptureRecord,
+    CeilingsRecord,
     ManifestRecord,
     ProfileRecord,
     Record,
@@ -40,7 +41,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 _KINDS: dict[str, type[Record]] = {
     kind.SCHEMA.partition("/")[0].removeprefix("kernelproof."): kind
-    for kind in (CaptureRecord, BuildRecord, TestRecord, BenchRecord, ProfileRecord)
+    for kind in (CaptureRecord, BuildRecord, TestRecord, BenchRecord, CeilingsRecord, ProfileRecord)
 }
 
 
@@ -127,6 +128,8 @@ def _file(found: Records, record: Record) -> None:
             found.tests.append(record)
         case BenchRecord():
             found.benches.append(record)
+        case CeilingsRecord():
+            found.ceilings[record.device] = record
         case ProfileRecord():
             found.profiles.append(record)
 

@@ -12,6 +12,8 @@ from kernelproof.errors import ToolError
 from kernelproof.processes import run
 from kernelproof.records import Provenance, sha256_file
 
+HERE = "/proc/self/cwd/"  # the repository as its builds see it: the same text wherever it lies
+
 # What a run makes: neither part of what is measured nor a reason to measure again.
 GENERATED = (
     "results",

@@ -23,3 +23,21 @@ rule bench:
         machine=MACHINE,
     shell:
         "{KERNELPROOF} bench --config {RESOLVED} --operator {wildcards.operator} --device {wildcards.device} 2> {log}"
+
+
+# What the device itself reaches: once a machine, and alone like every measurement.
+rule ceilings:
+    input:
+        modules=modules("ceilings"),
+    output:
+        "results/bench/ceilings/{device}.json",
+    log:
+        "results/logs/bench/ceilings-{device}.log",
+    wildcard_constraints:
+        device="cpu|cuda",
+    threads: workflow.cores
+    params:
+        cpu_threads=CONFIG.bench.cpu_threads,
+        machine=MACHINE,
+    shell:
+        "{KERNELPROOF} bench --config {RESOLVED} --ceilings --device {wildcards.device} 2> {log}"

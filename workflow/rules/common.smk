@@ -64,5 +64,5 @@ def modules(stage, operator=None):
 
 
 BUILT = [variant for variant in CONFIG.variants()]
-PROFILED = [variant for variant in BUILT if variant.device == "cuda" and variant.role == "variant"]
+PROFILED = [variant for operator in CONFIG.operators.values() for variant in operator.profiled()]
 BENCHED = sorted({(variant.operator, variant.device) for variant in BUILT})

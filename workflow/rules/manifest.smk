@@ -4,6 +4,7 @@ rule manifest:
         build=[record("build", variant) for variant in BUILT],
         test=[record("test", variant) for variant in BUILT],
         bench=[f"results/bench/{operator}-{device}.json" for operator, device in BENCHED],
+        ceilings=[f"results/bench/ceilings/{device}.json" for device in sorted({device for _, device in BENCHED})],
         profile=[record("profile", variant) for variant in PROFILED],
         modules=modules("manifest"),
     output:

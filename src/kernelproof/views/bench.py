@@ -9,13 +9,14 @@ from typing import Any
 
 from kernelproof import charts, formats
 from kernelproof.charts import Axis
-from kernelproof.records import OK, BenchCase, BenchRecord, OracleRow, ProfileRecord, TimeRow
+from kernelproof.records import OK, BenchCase, BenchRecord, CeilingsRecord, OracleRow, ProfileRecord, TimeRow
 from kernelproof.views.common import (
     Badge,
     Fact,
     Limits,
     Records,
     Settings,
+    arithmetic_ceiling,
     badge,
     case_label,
     case_rank,
@@ -101,6 +102,7 @@ class RoofView:
     picture: charts.Roofline
     note: str
     labelled: str
+    measured: tuple[Fact, ...]
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,9 @@ class BenchView:
 def benches(records: Records, settings: Settings, limits: Limits) -> list[BenchView]:
     """Benchmarks in the order of the records."""
     profiled = {(p.operator, p.variant): p for p in records.profiles if p.status == OK}
-    return [_bench(record, profiled, settings, limits) for record in records.benches]
+    return [
+        _bench(record, profiled, records.ceilings.get(record.device), settings, limits) for record in records.benches
+    ]
 
 
 def primary(times: Iterable[TimeRow]) -> list[TimeRow]:
@@ -154,7 +158,11 @@ def primary(times: Iterable[TimeRow]) -> list[TimeRow]:
 
 
 def _bench(
-    record: BenchRecord, profiled: Mapping[tuple[str, str], ProfileRecord], settings: Settings, limits: Limits
+    record: BenchRecord,
+    profiled: Mapping[tuple[str, str], ProfileRecord],
+    measured: CeilingsRecord | None,
+    settings: Settings,
+    limits: Limits,
 ) -> BenchView:
     ordered = sorted(record.cases, key=lambda c: case_rank(record, c, "hot", settings))
     timed = {row.case for row in record.times}
@@ -179,7 +187,7 @@ def _bench(
             ", ".join(f"{words(k)} {shown(v)}" for k, v in entry.items())
             for entry in record.discarded[: limits.failing_cases]
         ),
-        _roof(record, profiled, ordered),
+        _roof(record, profiled, measured, ordered),
     )
 
 
@@ -347,7 +355,10 @@ def _ncu_time(profile: ProfileRecord | None, case: BenchCase) -> TimeRow | None:
 
 
 def _roof(
-    record: BenchRecord, profiled: Mapping[tuple[str, str], ProfileRecord], cases: Sequence[BenchCase]
+    record: BenchRecord,
+    profiled: Mapping[tuple[str, str], ProfileRecord],
+    measured: CeilingsRecord | None,
+    cases: Sequence[BenchCase],
 ) -> RoofView | None:
     """The cost model's intensity against the rate achieved hot: variants, and each case's best baseline."""
     points: list[charts.RoofPoint] = []
@@ -355,9 +366,12 @@ def _roof(
     for number, case in enumerate(cases[:ROOFLINE_CASES]):
         deciding = [r for r in primary(t for t in record.times if t.case == case.id) if r.mode == mode]
         points += _roof_points(record, case, deciding, everybody=number == 0)
-    ceilings = _ceilings(record, profiled)
+    ceilings = _ceilings(record, profiled, measured)
     picture = charts.roofline(points, ceilings)
-    return RoofView(picture, _roof_note(ceilings), case_label(cases[0]) if len(cases) > 1 else "") if picture else None
+    if picture is None:
+        return None
+    labelled = case_label(cases[0]) if len(cases) > 1 else ""
+    return RoofView(picture, _roof_note(ceilings), labelled, tuple(_ceiling_facts(measured)))
 
 
 def _roof_points(
@@ -380,40 +394,46 @@ def _roof_points(
     return points
 
 
-def _ceilings(record: BenchRecord, profiled: Mapping[tuple[str, str], ProfileRecord]) -> list[charts.Ceiling]:
-    """Ceilings that bench measured (`states.ceilings`); where there is none of a kind, those of the GPU's counters."""
-    own = record.states.get("ceilings")
+def _ceilings(
+    record: BenchRecord, profiled: Mapping[tuple[str, str], ProfileRecord], measured: CeilingsRecord | None
+) -> list[charts.Ceiling]:
+    """What was measured on this machine for the record's data types; where nothing was, the peaks of the counters."""
+    wanted = {arithmetic_ceiling(case.dtype, record.device) for case in record.cases} | {"copy"}
+    found = [
+        charts.Ceiling(f"{words(c.name)}, {formats.rate(c.median, c.unit)}", c.median, c.unit == "B/s")
+        for c in (measured.ceilings if measured else [])
+        if c.name in wanted and c.median > 0
+    ]
     counters: dict[str, float] = {}
     for (operator, _), profile in profiled.items():
-        for kernel in profile.kernels if operator == record.operator else ():
+        for kernel in profile.kernels if (operator, record.device) == (record.operator, "cuda") else ():
             for name, value in kernel.roofline.items():
-                if name.startswith("peak_"):
-                    counters[name] = max(value, counters.get(name, 0.0))
-    found = [_ceiling(name, value, True) for name, value in own.items()] if isinstance(own, Mapping) else []
-    measured = {c.is_bandwidth for c in found if c}
-    found += [
-        c for name, value in counters.items() if (c := _ceiling(name, value, False)) and c.is_bandwidth not in measured
-    ]
-    return [c for c in found if c]
+                counters[name] = max(value, counters.get(name, 0.0))
+    for name, unit in (("peak_dram_bytes_per_s", "B/s"), ("peak_fp32_flops_per_s", "FLOP/s")):
+        peak, bandwidth = counters.get(name, 0.0), unit == "B/s"
+        if peak > 0 and not any(c.is_bandwidth == bandwidth for c in found):
+            label = words(name).partition("bytes" if bandwidth else "flops")[0]
+            found.append(charts.Ceiling(f"{label}by the counters, {formats.rate(peak, unit)}", peak, bandwidth, False))
+    return found
 
 
-def _ceiling(name: str, value: Any, measured: bool) -> charts.Ceiling | None:
-    """`…_bytes_per_s` is a bandwidth and `…_flops_per_s` an arithmetic rate; anything else is no ceiling."""
-    if not isinstance(value, int | float) or value <= 0:
-        return None
-    for ending, unit, bandwidth in (("_bytes_per_s", "B/s", True), ("_flops_per_s", "FLOP/s", False)):
-        if name.endswith(ending):
-            source = "" if measured else " by the counters"
-            label = f"{words(name.removesuffix(ending))}{source}, {formats.rate(value, unit)}"
-            return charts.Ceiling(label, float(value), bandwidth, measured)
-    return None
+def _ceiling_facts(measured: CeilingsRecord | None) -> Iterable[Fact]:
+    """Each measured ceiling with its spread, how it came about, and the clock while it did."""
+    for ceiling in measured.ceilings if measured else []:
+        low, median, high = (formats.rate(v, ceiling.unit, 4) for v in (ceiling.low, ceiling.median, ceiling.high))
+        clock = f"; SM clock {ceiling.sm_clock_mhz}{formats.THIN}MHz" if ceiling.sm_clock_mhz else ""
+        held = f", held down by {formats.listed(words(why) for why in ceiling.throttle)}" if ceiling.throttle else ""
+        samples = formats.plural(ceiling.samples, "sample")
+        yield Fact(words(ceiling.name), f"{median} ({low} to {high}, {samples}): {ceiling.how}{clock}{held}")
+    for name, why in measured.left_out.items() if measured else ():
+        yield Fact(words(name), f"not measured: {why}")
 
 
 def _roof_note(ceilings: Sequence[charts.Ceiling]) -> str:
     if not ceilings:
         return "No ceiling was measured on this machine, so none is drawn; datasheet figures are not used."
     if all(c.measured for c in ceilings):
-        return "The ceilings were measured on this machine."
+        return "The ceilings were measured on this machine: a copy far larger than its caches, a large matrix product."
     return (
         "Ceilings ‘by the counters’ are this GPU’s peak as its counters tell it, at the clocks of the profiled launch."
     )

@@ -12,6 +12,7 @@ from kernelproof.records import (
     BenchRecord,
     BuildRecord,
     CaptureRecord,
+    CeilingsRecord,
     ManifestRecord,
     ProfileRecord,
     TestRecord,
@@ -30,15 +31,17 @@ class Limits:
     packages: int = 400
     hot_lines: int = 12
     hover: bool = True  # texts that show where the pointer rests, and grid lines
+    advice: int = 20  # of a kernel
+    counters: bool = True  # of a kernel: those that are not drawn; and a baseline's own profile
 
 
 LIMITS = (
     Limits(),
-    Limits(15, 2000, 8, 12, 80, 80, 6),
-    Limits(15, 2000, 8, 12, 80, 80, 6, hover=False),
-    Limits(4, 600, 3, 6, 12, 12, 3, hover=False),
-    Limits(4, 600, 2, 3, 12, 12, 2, hover=False),
-    Limits(4, 600, 1, 2, 12, 12, 1, hover=False),
+    Limits(15, 2000, 8, 12, 80, 80, 6, advice=8),
+    Limits(15, 2000, 8, 12, 80, 80, 6, hover=False, advice=6, counters=False),
+    Limits(4, 600, 3, 6, 12, 12, 3, hover=False, advice=4, counters=False),
+    Limits(4, 600, 2, 3, 12, 12, 2, hover=False, advice=3, counters=False),
+    Limits(4, 600, 1, 2, 12, 12, 1, hover=False, advice=2, counters=False),
 )
 
 
@@ -73,6 +76,7 @@ class Records:
     builds: list[BuildRecord] = field(default_factory=list)
     tests: list[TestRecord] = field(default_factory=list)
     benches: list[BenchRecord] = field(default_factory=list)
+    ceilings: dict[str, CeilingsRecord] = field(default_factory=dict)  # by device
     profiles: list[ProfileRecord] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
 
@@ -171,6 +175,16 @@ def shown(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(shown(item) for item in value)
     return str(value)
+
+
+def arithmetic_ceiling(dtype: str, device: str) -> str:
+    """The ceiling that a case's arithmetic is held against: of a GPU's tensor cores, but for float32.
+
+    The simulated FP8 codes (uint8) are multiplied as 16-bit numbers.
+    """
+    if device == "cpu" or dtype in ("float32", "float64"):
+        return "matmul_float32"
+    return "tensor_float8_e4m3fn" if dtype.startswith("float8") else "tensor_bfloat16"
 
 
 def dims_text(dims: Mapping[str, int]) -> str:

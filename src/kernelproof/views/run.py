@@ -51,6 +51,8 @@ def not_run(records: Records) -> list[NotRun]:
         add("test", test, f"{test.operator}/{test.variant}")
     for bench in records.benches:
         add("bench", bench, f"{bench.operator} on {bench.device}")
+    for device, ceilings in records.ceilings.items():
+        add("bench", ceilings, f"ceilings of {device}")
     for profile in records.profiles:
         add("profile", profile, f"{profile.operator}/{profile.variant}")
     for gap in records.manifest.missing:
