@@ -123,7 +123,7 @@ def test_nothing_judged_could_not_run(loaded: config.Config) -> None:
     code, rows = judged(loaded)
     assert code == ExitCode.COULD_NOT_RUN
     assert {row.status for row in rows.values()} == {"not run"}
-    with pytest.raises(RecordError, match="no such folder"):
+    with pytest.raises(RecordError, match="no such bundle or folder"):
         gate.run(loaded, loaded.root / "nowhere")
 
 
