@@ -118,7 +118,7 @@ def test_a_wrong_command_line_could_not_run(arguments: list[str]) -> None:
         ),
         (["capture", "--config", "nowhere.yaml"], "nowhere.yaml: the configuration does not exist"),
         (["capture", "--set", "bench.proceses=3"], "did you mean 'processes'?"),
-        (["gate", "nowhere"], "nowhere: there is no such folder of records"),
+        (["gate", "nowhere"], "nowhere: there is no such bundle or folder"),
         (["init", "Not-A-Name"], "Not-A-Name: not a name for an operator"),
         (["run", "--profile", "slrum"], "did you mean slurm?"),
     ],

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kernelproof import runs, samples, statistics
+from kernelproof import formats, runs, samples, statistics
 from kernelproof.errors import RecordError
 from kernelproof.records import BenchRecord
 from kernelproof.runs import Run
@@ -78,12 +78,22 @@ class TimeChanges:
         self.not_compared.append(NotCompared(what, reason))
 
 
+SAME_BAND = 0.005  # where a run has no configuration
+
+
+def settings_of(run: Run) -> tuple[float, Settings]:
+    """The band within which times are the same, and the statistics' settings, as a run was configured."""
+    gate, bench = (found if isinstance(found := run.config.get(part), dict) else {} for part in ("gate", "bench"))
+    return gate.get("same_band", SAME_BAND), Settings(confidence=bench.get("confidence", 0.95))
+
+
 def time_changes(before: Run, after: Run, band: float, settings: Settings) -> TimeChanges:
     """Every contender of every benchmark that both runs have; band: as `gate.same_band`.
 
     Verdicts hold the false discovery rate over each benchmark, as those within one run do.
     """
     found = TimeChanges()
+    cautions: dict[str, list[str]] = {}
     for name in sorted(set(before.benches) | set(after.benches)):
         missing = next((run for run in (before, after) if name not in run.benches), None)
         if missing is not None:
@@ -99,8 +109,9 @@ def time_changes(before: Run, after: Run, band: float, settings: Settings) -> Ti
         except RecordError as error:
             found.refuse(name, f"{error.subject}: {error.message}")
             continue
-        found.cautions += [f"{name}: {text}" for text in may.cautions]
+        cautions.update({text: [*cautions.get(text, []), name] for text in may.cautions})
         _Bench(before, after, name, *times, found).compare(band, settings)
+    found.cautions = [f"{formats.listed(names)}: {text}" for text, names in cautions.items()]
     return found
 
 
@@ -156,14 +167,15 @@ class _Bench:
         what = f"{self.operator}/{contender}, {case}, {mode}"
         for run, record, times in zip((self.before, self.after), self.records, (self.old, self.new), strict=True):
             entry = next((entry for entry in record.contenders if entry.name == contender), None)
-            if entry is not None and not entry.correct:
+            if entry is None:
+                return False  # not in that run at all, which its variants say
+            if not entry.correct:
                 self.found.refuse(what, f"{entry.verdict.replace('_', ' ')} in {run.name}: its time says nothing")
                 return False
             if place not in times:
                 known = any(listed.id == case for listed in record.cases)
-                why = f": {entry.outcome}" if entry is not None and entry.outcome != "timed" else ""
-                reason = f"not timed{why}" if entry is not None and known else "not measured" if entry else "not there"
-                self.found.refuse(what, f"{reason} in {run.name}")
+                why = f": {entry.outcome}" if entry.outcome != "timed" else ""
+                self.found.refuse(what, f"{'not timed' if known else 'no such case measured'} in {run.name}{why}")
                 return False
         kinds = [
             next(((c.dims, c.options, c.dtype) for c in record.cases if c.id == case), None) for record in self.records

@@ -19,6 +19,8 @@ from kernelproof.errors import BundleError, RecordError
 from kernelproof.records import BenchRecord, BuildRecord, CaptureRecord, Record, TestRecord
 
 BUNDLE, RECORDS = "bundle", "records"
+CORRECT, MISSING = "correct", "missing"  # a test's verdict; there is no record of one
+BAD = frozenset({"wrong", "crashed", "hung", "failed_to_build"})
 PRIMARY = {"cpu": "cpu_clock", "cuda": "graph_slope"}
 KINDS: dict[str, type[Record]] = {
     "capture": CaptureRecord,
@@ -30,6 +32,8 @@ MAX_JSON_BYTES = 256 * 1024 * 1024
 # Packages whose version can change a kernel's result or time; the others are told as a number.
 DECISIVE = ("torch", "triton", "apache-tvm-ffi", "flash-attn", "xformers", "nvidia-cu", "nvidia-nv", "numpy")
 
+LIBRARY_CALLS = "kernelproof/baselines.py"  # a source whose functions only call libraries
+
 R = TypeVar("R", bound=Record)
 
 
@@ -39,6 +43,19 @@ class Unread:
 
     path: str
     reason: str
+
+
+@dataclass(frozen=True)
+class Side:
+    """A run in a few words: what it is, of which commits, when and where, under which torch."""
+
+    name: str
+    kind: str
+    identity: str | None
+    commits: list[str]
+    utc: str
+    machine: str
+    torch: str
 
 
 @dataclass
@@ -106,6 +123,13 @@ class Run:
     def machine(self) -> str:
         """GPU and processor in one line."""
         return ", ".join(str(name) for name in (self.gpu.get("name"), self.cpu.get("model")) if name)
+
+    @property
+    def side(self) -> Side:
+        """The run in a few words."""
+        return Side(
+            self.name, self.kind, self.identity, self.commits, self.utc, self.machine, self.packages.get("torch", "")
+        )
 
     def role(self, key: str) -> str:
         """`variant` or `baseline`, of `operator/variant`."""
@@ -332,8 +356,9 @@ def strictly(before: Run, after: Run, bench: str) -> str | None:
 def same_code(before: Run, after: Run, key: str) -> bool:
     """Is a contender known to be the same code in both runs?
 
-    A compiled one: the same machine code for host and every GPU architecture, and the same libraries beside it. A
-    callable: the same packages that decide (torch, Triton, cuDNN, …), and no source of its own that differs.
+    The same packages that decide (torch, Triton, cuDNN, …), and: of a compiled one the same machine code for host and
+    every GPU architecture; of a callable the same sources or, where these only call libraries, the same kernels on the
+    GPU.
     """
     ours, theirs = after.builds.get(key), before.builds.get(key)
     if ours is None or theirs is None or not before.packages or not after.packages:
@@ -341,8 +366,28 @@ def same_code(before: Run, after: Run, key: str) -> bool:
     if before.decisive != after.decisive or ours.abi != theirs.abi or ours.macros != theirs.macros:
         return False
     if ours.abi == "python":
-        return hashes(ours) == hashes(theirs)
+        return hashes(ours) == hashes(theirs) or _same_library_calls(before, after, ours)
     return machine_code(ours) == machine_code(theirs) is not None
+
+
+def _same_library_calls(before: Run, after: Run, build: BuildRecord) -> bool:
+    """Are a library baseline's kernels by name and number the same in both benchmarks?"""
+    if not build.sources or not all(file.path.endswith(LIBRARY_CALLS) for file in build.sources):
+        return False
+    name = f"{build.operator}-{build.device}"
+    launched = [
+        [
+            (entry.get("case"), entry.get("name"), entry.get("count"))
+            for entry in bench.kernels_in_interval[build.variant]
+        ]
+        for bench in (run.benches.get(name) for run in (before, after))
+        if bench and bench.kernels_in_interval.get(build.variant)
+    ]
+    if len(launched) < 2:
+        return False
+    common = {case for case, *_ in launched[0]} & {case for case, *_ in launched[1]}
+    ours, theirs = ([entry for entry in entries if entry[0] in common] for entries in launched)
+    return bool(common) and sorted(map(str, ours)) == sorted(map(str, theirs))
 
 
 def hashes(build: BuildRecord) -> dict[str, str]:
