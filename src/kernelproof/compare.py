@@ -114,6 +114,11 @@ class Comparison:
         return [row for row in self.times if row.verdict == statistics.SLOWER and row.role == "variant"]
 
     @property
+    def builds_that_differ(self) -> list[BuildChange]:
+        """Builds of which there is something to say."""
+        return [build for build in self.builds if build.inputs or build.kernels or build.note]
+
+    @property
     def exit_code(self) -> ExitCode:
         """0: no variant is worse in B. 1: one is wrong that was correct, or slower."""
         return ExitCode.BAD_VERDICT if self.broke or self.slower else ExitCode.WELL
@@ -169,7 +174,7 @@ class Comparison:
             "rest": rest,
             "theirs": theirs,
             "refusals": list(refusals.items()),
-            "changed_builds": _grouped(self.builds),
+            "changed_builds": _grouped(self.builds_that_differ),
             "rows": MAX_ROWS,
             "kernels": MAX_KERNELS,
             "environment_rows": MAX_ENVIRONMENT,
@@ -184,11 +189,9 @@ class Comparison:
 
 
 def _grouped(builds: Iterable[BuildChange]) -> list[tuple[list[str], BuildChange]]:
-    """Builds of which there is something to say; those that say the same, kernels apart, with all their names."""
+    """Builds that say the same, none of them of kernels, with all their names."""
     found: list[tuple[list[str], BuildChange]] = []
     for build in builds:
-        if not (build.inputs or build.kernels or build.machine_code == "different" or build.note):
-            continue
         same = replace(build, variant="")
         twin = next((names for names, other in found if replace(other, variant="") == same and not other.kernels), None)
         if twin is None:
