@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import simulated_runs
 
 from kernelproof import bench, build, capture, cli, doctor, gate, processes, profile, scaffold, verify
 from kernelproof import test as stage_test
@@ -215,6 +216,7 @@ def test_a_fault_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_full_disk_behind_standard_output_is_an_error(tmp_path: Path) -> None:
+    simulated_runs.write(simulated_runs.make(), tmp_path)
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "kernelproof", "gate", CONFIG, str(tmp_path)],

@@ -134,7 +134,11 @@ def percent(share: float | None, decimals: int = 1) -> str:
 
 def could_see(share: float | None, what: str) -> str:
     """How small a difference measurements could have shown: `this run could see ±1.8 %`."""
-    return f"{what} could see ±{percent(share)}" if share is not None else f"{what} of one process could see nothing"
+    if share is None:
+        return f"{what} of one process could see nothing"
+    if share >= 1:
+        return f"{what} could see no factor below {significant(1 + share, 2)}"
+    return f"{what} could see ±{percent(share)}"
 
 
 def size(value_bytes: float | None) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from kernelproof import records, samples, verify
 from kernelproof.errors import BundleError, RecordError
@@ -28,13 +28,10 @@ KINDS: dict[str, type[Record]] = {
     "test": TestRecord,
     "bench": BenchRecord,
 }
-MAX_JSON_BYTES = 256 * 1024 * 1024
 # Packages whose version can change a kernel's result or time; the others are told as a number.
 DECISIVE = ("torch", "triton", "apache-tvm-ffi", "flash-attn", "xformers", "nvidia-cu", "nvidia-nv", "numpy")
 
 LIBRARY_CALLS = "kernelproof/baselines.py"  # a source whose functions only call libraries
-
-R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -276,10 +273,14 @@ def _json(data: bytes | None) -> Mapping[str, Any]:
 
 @dataclass
 class Comparability:
-    """Why the times of two runs cannot be compared, and what to bear in mind where they can."""
+    """Why the times of two runs cannot be compared, and what to bear in mind where they can.
+
+    strict: why a gate may not compare them, though a person may: another branch of the driver, other clocks.
+    """
 
     refusal: str | None = None
     cautions: list[str] = field(default_factory=list)
+    strict: str | None = None
 
 
 CLOCK_SHARE = 0.03  # median SM clocks of two benchmarks that differ by more are different clocks
@@ -303,23 +304,30 @@ def _of_gpus(before: Run, after: Run, bench: str) -> Comparability:
     for key, what in (("name", "GPU models"), ("mig", "MIG modes")):
         if theirs.get(key) != ours.get(key):
             return Comparability(f"the {what} differ: {theirs.get(key)} and {ours.get(key)}")
-    different = [
-        f"{what} {theirs.get(key)} and {ours.get(key)}"
+    clocks = [
+        _both(what, theirs.get(key), ours.get(key))
         for key, what in (
-            ("driver", "driver"),
             ("sm_clock_max_mhz", "highest SM clock (MHz)"),
             ("memory_clock_max_mhz", "highest memory clock (MHz)"),
             ("power_limit_w", "power limit (W)"),
-            ("ecc", "ECC"),
         )
         if theirs.get(key) != ours.get(key)
     ]
+    old, new = (_median_clock(run, bench) for run in (before, after))
+    if old and new and abs(new / old - 1) > CLOCK_SHARE:
+        clocks.append(_both("median SM clock while measuring (MHz)", f"{old:.0f}", f"{new:.0f}"))
+    others = [
+        _both(key, theirs.get(key), ours.get(key)) for key in ("driver", "ecc") if theirs.get(key) != ours.get(key)
+    ]
     if theirs.get("uuid_sha256") != ours.get("uuid_sha256"):
-        different.append("another board of the same model")
-    clocks = [_median_clock(run, bench) for run in (before, after)]
-    if None not in clocks and abs(clocks[1] / clocks[0] - 1) > CLOCK_SHARE:  # type: ignore[operator]
-        different.append(f"median SM clock while measuring {clocks[0]:.0f} and {clocks[1]:.0f} MHz")
-    return Comparability(None, different)
+        others.append("another board of the same model")
+    branches = [str(board.get("driver", "")).partition(".")[0] for board in (theirs, ours)]
+    strict = f"the driver's branches differ: {branches[0]} and {branches[1]}" if branches[0] != branches[1] else None
+    return Comparability(None, clocks + others, strict or (f"the clocks differ: {clocks[0]}" if clocks else None))
+
+
+def _both(what: str, before: Any, after: Any) -> str:
+    return f"{what} {before} and {after}"
 
 
 def _median_clock(run: Run, bench: str) -> float | None:
@@ -340,14 +348,9 @@ def _of_cpus(before: Run, after: Run, bench: str) -> Comparability:
 
 
 def strictly(before: Run, after: Run, bench: str) -> str | None:
-    """Why a regression gate may not compare them, though a person may: the driver's branch or the clocks differ."""
+    """Why a regression gate may not compare a benchmark of two runs; None where it may."""
     found = comparability(before, after, bench)
-    if found.refusal:
-        return found.refusal
-    branches = [str(run.gpu.get("driver", "")).partition(".")[0] for run in (before, after)]
-    if branches[0] != branches[1]:
-        return f"the driver's branches differ: {branches[0]} and {branches[1]}"
-    return next((f"the clocks differ: {text}" for text in found.cautions if "clock" in text or "power" in text), None)
+    return found.refusal or found.strict
 
 
 # --- what did not change ----------------------------------------------------------------------------------------------
