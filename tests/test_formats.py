@@ -145,7 +145,7 @@ def test_a_block_cannot_be_closed_from_inside() -> None:
     ("share", "text"),
     [
         (0.0182, "this run could see ±1.8\u202f%"),
-        (584.9, "this run could see no factor below 590"),
+        (584.9, "this run could see no factor below 586"),
         (None, "this run of one process could see nothing"),
     ],
 )
