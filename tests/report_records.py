@@ -503,7 +503,7 @@ def oracle(variant: str, case: str, mode: str, best: str, ratio: float, spread: 
     )
     passed = high <= 0.95
     reason = "" if passed else f"the interval's upper end is {high:.3f}, above 0.95"
-    return RatioRow(variant, best, case, mode, ratio, low, high, verdict), OracleRow(
+    return RatioRow(variant, best, case, mode, ratio, low, high, verdict, 0.005 + 1.4 * spread), OracleRow(
         variant, case, mode, best, ratio, low, high, passed, reason
     )
 

@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 import yaml
 
-from kernelproof import bench, config, images, judge, launches, operators, records, sandbox
+from kernelproof import (
+    bench,
+    config,
+    images,
+    judge,
+    launches,
+    operators,
+    records,
+    samples,
+    sandbox,
+    statistics,
+)
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Precision
 from kernelproof.records import BenchRecord, FileHash, Sealing, TestRecord
@@ -147,6 +158,8 @@ def test_a_known_ratio_is_found_and_every_sample_is_kept(tmp_path: Path) -> None
     for row in record.ratios:
         assert row.low <= row.ratio <= row.high
         assert 0.1 < row.ratio < 0.8, row  # one third, on a machine that others use too
+        assert row.detectable is not None
+        assert row.detectable > loaded.gate.same_band
     assert len(record.oracle) == 4
     assert all(row.best_baseline == "slow" for row in record.oracle)
     # Both contenders' timed results, the same after poison, and the results for new values.
@@ -156,6 +169,13 @@ def test_a_known_ratio_is_found_and_every_sample_is_kept(tmp_path: Path) -> None
     assert len(rows) == record.states["samples"]
     assert {row["process"] for row in rows} == {"0", "1"}
     assert all(float(row["time_us"]) > 0 and float(row["load"]) >= 0 for row in rows if row["method"] == "cpu_clock")
+    # The samples, read again, give the ratios that the record states.
+    again = samples.read((tmp_path / str(record.samples)).read_bytes(), "cpu_clock", "")
+    for row in record.ratios:
+        ours, theirs = (again[name, row.case, row.mode] for name in (row.variant, row.baseline))
+        found = statistics.ratio_estimate(ours, theirs, statistics.Settings(resamples=10))
+        assert found is not None
+        assert found.value == pytest.approx(row.ratio, rel=1e-4)
 
 
 def test_faulty_contenders_are_named_and_the_others_go_on(tmp_path: Path) -> None:

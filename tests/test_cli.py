@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import simulated_runs
 
 from kernelproof import bench, build, capture, cli, doctor, gate, processes, profile, scaffold, verify
 from kernelproof import test as stage_test
@@ -118,7 +119,7 @@ def test_a_wrong_command_line_could_not_run(arguments: list[str]) -> None:
         ),
         (["capture", "--config", "nowhere.yaml"], "nowhere.yaml: the configuration does not exist"),
         (["capture", "--set", "bench.proceses=3"], "did you mean 'processes'?"),
-        (["gate", "nowhere"], "nowhere: there is no such folder of records"),
+        (["gate", "nowhere"], "nowhere: there is no such bundle or folder"),
         (["init", "Not-A-Name"], "Not-A-Name: not a name for an operator"),
         (["run", "--profile", "slrum"], "did you mean slurm?"),
     ],
@@ -215,6 +216,7 @@ def test_a_fault_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_full_disk_behind_standard_output_is_an_error(tmp_path: Path) -> None:
+    simulated_runs.write(simulated_runs.make(), tmp_path)
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "kernelproof", "gate", CONFIG, str(tmp_path)],

@@ -139,3 +139,15 @@ def test_a_block_cannot_be_closed_from_inside() -> None:
     block = formats.md_block("before\n```\n# heading\n````\nafter", 1000)
     assert block.startswith("`````text\n")
     assert block.endswith("\n`````")
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.0182, "this run could see ±1.8\u202f%"),
+        (584.9, "this run could see no factor below 586"),
+        (None, "this run of one process could see nothing"),
+    ],
+)
+def test_what_a_run_could_see(share: float | None, text: str) -> None:
+    assert formats.could_see(share, "this run") == text

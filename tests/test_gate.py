@@ -1,14 +1,17 @@
 """The gate: correctness before speed, and what was not run is neither passed nor failed."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from simulated_runs import make, write
 
-from kernelproof import config, gate, records
+from kernelproof import cli, config, gate, records, runs
 from kernelproof.errors import ExitCode, RecordError
-from kernelproof.records import BenchRecord, Contender, OracleRow, TestRecord
+from kernelproof.records import BenchRecord, Contender, OracleRow, RatioRow, TestRecord
 
 PLAIN = {"abi": "python", "entry": "m:f", "dtypes": ["float32"], "precision": {"output": "float32"}}
 
@@ -123,7 +126,7 @@ def test_nothing_judged_could_not_run(loaded: config.Config) -> None:
     code, rows = judged(loaded)
     assert code == ExitCode.COULD_NOT_RUN
     assert {row.status for row in rows.values()} == {"not run"}
-    with pytest.raises(RecordError, match="no such folder"):
+    with pytest.raises(RecordError, match="no such bundle or folder"):
         gate.run(loaded, loaded.root / "nowhere")
 
 
@@ -137,3 +140,117 @@ def test_both_forms_say_the_same(loaded: config.Config) -> None:
     row = next(row for row in as_json["rows"] if row["variant"] == "fast")
     assert row["ratio"] == 0.88
     assert "| op/fast | cpu | correct | passes | 0.880 [0.860, 0.900] vs base | passes |" in result.markdown()
+
+
+def test_an_undecided_row_says_what_the_run_could_have_seen(loaded: config.Config) -> None:
+    after_test(loaded, "fast", "correct")
+    row = RatioRow("fast", "base", "s-float32", "hot", 0.93, 0.91, 0.95, "undecided", 0.0182)
+    benched(loaded, {"hot": 0.95}, ratios=[row])
+    result = gate.run(loaded, loaded.results)
+    assert "vs base (undecided: this run could see ±1.8\u202f%)" in result.markdown()
+    assert next(row for row in result.as_json()["rows"] if row["variant"] == "fast")["detectable"] == 0.0182
+
+
+# --- against the kept reference ---------------------------------------------------------------------------------------
+
+
+def kept(loaded: config.Config, now: runs.Run, *references: runs.Run) -> gate.GateResult:
+    """The gate on a run, with others kept as references."""
+    for number, reference in enumerate(references):
+        write(reference, loaded.root / "reports" / "reference" / f"gpu{number}")
+    return gate.run(loaded, write(now, loaded.root / "now"))
+
+
+def test_slower_than_the_kept_reference_fails(loaded: config.Config) -> None:
+    now = make(2, machine_code="other", factors={"fast": 1.15})
+    result = kept(loaded, now, make(1))
+    assert result.regression is not None
+    rows = {row.variant: row for row in result.regression.rows}
+    assert result.exit_code == ExitCode.BAD_VERDICT
+    assert rows["fast"].status == "fails"
+    assert rows["plain"].status in ("passes", "undecided")
+    assert set(rows) == {"fast", "plain"}, "baselines have no regressions"
+    assert "slower than in the kept reference: op/fast" in result.summary
+    assert "Against the kept reference gpu0 (slower by more than 2\u202f% fails)" in result.markdown()
+    plain = json.loads(json.dumps(result.as_json()))["regression"]
+    assert plain["rows"][0]["decisive"]["basis"] == "relative to what did not change"
+
+
+def test_what_did_not_change_does_not_fail(loaded: config.Config) -> None:
+    for seed in range(2, 22, 2):
+        result = kept(loaded, make(seed, machine_code="other"), make(seed + 1))
+        assert result.regression is not None
+        assert {row.status for row in result.regression.rows} <= {"passes", "undecided"}
+        for row in result.regression.rows:
+            assert ("these runs could see ±" in row.reason) == (row.status == "undecided")
+
+
+def test_much_faster_passes(loaded: config.Config) -> None:
+    result = kept(loaded, make(2, machine_code="other", factors={"fast": 0.8}), make(1))
+    assert result.regression is not None
+    assert next(row for row in result.regression.rows if row.variant == "fast").status == "passes"
+
+
+def test_the_limit_comes_from_the_configuration(loaded: config.Config) -> None:
+    lenient = replace(loaded, gate=replace(loaded.gate, max_regression=1.5))
+    result = kept(lenient, make(2, machine_code="other", factors={"fast": 1.15}), make(1))
+    assert result.regression is not None
+    assert {row.status for row in result.regression.rows} == {"passes"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "why"),
+    [
+        ({"gpu": "NVIDIA L4"}, "gpu0 is not comparable: the GPU models differ: NVIDIA L4 and NVIDIA H200"),
+        ({"driver": "570.1"}, "gpu0 is not comparable: the driver's branches differ: 570 and 580"),
+        ({"device": "cpu"}, "gpu0 has no such benchmark"),
+    ],
+)
+def test_another_machine_is_not_compared(loaded: config.Config, reference: dict[str, str], why: str) -> None:
+    result = kept(loaded, make(2, factors={"fast": 3}), make(1, **reference))  # type: ignore[arg-type]
+    assert result.regression is not None
+    assert not result.regression.rows
+    assert [entry.reason for entry in result.regression.not_compared] == [why]
+    assert f"- not compared: op-cuda: {why}" in result.markdown()
+
+
+def test_other_clocks_are_not_compared_and_the_reference_of_this_gpu_is_chosen(loaded: config.Config) -> None:
+    slow = make(1, day=9)
+    slow.benches["op-cuda"].states["sm_clock_mhz"]["median"] = 1500.0
+    result = kept(loaded, make(2), slow, make(3, day=1), make(4, gpu="NVIDIA L4", day=9))
+    assert result.regression is not None
+    assert result.regression.reference == "gpu1"
+    assert result.regression.rows
+
+
+def test_a_kept_reference_that_was_changed_is_refused_by_name(loaded: config.Config) -> None:
+    folder = write(make(1), loaded.root / "reports" / "reference" / "gpu0")
+    (folder / "manifest.yaml").write_text(json.dumps({"members": []}))
+    result = gate.run(loaded, write(make(2), loaded.root / "now"))
+    assert result.regression is not None
+    assert "tampered with" in result.regression.not_compared[0].reason
+
+
+def test_times_of_a_cpu_are_not_held_against_another_machine(loaded: config.Config) -> None:
+    result = kept(loaded, make(2, device="cpu", factors={"fast": 3}), make(1, device="cpu"))
+    assert result.regression is not None
+    assert not result.regression.rows
+
+
+def test_a_record_of_another_version_stops_the_gate(loaded: config.Config) -> None:
+    folder = write(make(2), loaded.root / "now")
+    path = folder / "records" / "test" / "op" / "fast.json"
+    path.write_text(path.read_text().replace("kernelproof.test/1", "kernelproof.test/9"))
+    with pytest.raises(RecordError, match=r"kernelproof\.test/9"):
+        gate.run(loaded, folder)
+
+
+def test_the_command_writes_markdown(
+    loaded: config.Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    after_test(loaded, "fast", "correct")
+    benched(loaded, {"hot": 0.90})
+    monkeypatch.chdir(loaded.root)
+    assert cli.main(["gate", "--json", "--markdown", "gate.md"]) == 0
+    assert json.loads(capsys.readouterr().out)["passed"]
+    assert "The gate passes" in Path("gate.md").read_text()

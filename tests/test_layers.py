@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "kernelproof"
 
 GROUND = {"errors", "records"}
 STAGES = {"capture", "build", "test", "bench", "profile", "manifest", "report", "bundle"}
-STAGES |= {"verify", "gate", "derive", "doctor", "scaffold", "run", "mutants"}
+STAGES |= {"gate", "compare", "history", "derive", "doctor", "scaffold", "run", "mutants"}
 # What a stage consists of besides its own file, and shares with nobody.
 PARTS = {"report": {"views"}, "mutants": {"mutations"}, "test": {"ladder"}, "bench": {"selfcheck"}}
 TOP = {"cli", "workflow", "__main__"}

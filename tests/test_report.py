@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import report_records
 
-from kernelproof import claims, report
+from kernelproof import claims, rendering, report
 from kernelproof.errors import RecordError
 from kernelproof.records import (
     BenchRecord,
@@ -552,7 +552,7 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_readable_in_both_schemes(scheme: str) -> None:
-    style = (report.TEMPLATES / "style.css.j2").read_text(encoding="utf-8")
+    style = (rendering.TEMPLATES / "style.css.j2").read_text(encoding="utf-8")
     light, dark = style.split("@media (prefers-color-scheme: dark)", 1)
     colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", light))
     if scheme == "dark":

@@ -22,7 +22,7 @@ from kernelproof.errors import KernelproofError, ToolError
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ("installer", "build", "tool", "cuda", "torch", "torch-cuda", "dev")
 # A stand-in for every package that the environment is tried out with.
-MODULES = "torch snakemake/cli pandas jinja2 jsonschema yaml pytest tvm_ffi/libinfo pynvml".split()
+MODULES = "torch snakemake/cli pandas scipy/stats jinja2 jsonschema yaml pytest tvm_ffi/libinfo pynvml".split()
 RUN_STUB = """\
 import os, sys
 print("RUN", sys.prefix, *sys.argv[1:])

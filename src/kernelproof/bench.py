@@ -52,6 +52,7 @@ from kernelproof.records import (
     TestRecord,
     TimeRow,
 )
+from kernelproof.samples import DISCARDED_STATES
 
 if TYPE_CHECKING:
     from kernelproof import statistics
@@ -68,9 +69,6 @@ ROOM_FACTOR = 64  # outputs of one size that a contender may hand over in one re
 SLOW_PROCESSES = 2  # a contender whose single call exceeds its budget is called once in so many processes
 REQUEST_BASE_S = 60.0  # a request's time limit: CUDA start-up and graph captures, and below, the measuring itself
 REQUEST_FACTOR = 6.0
-# Slowed by heat or by the board's protection: these clocks tell nothing. A power cap is the steady state of a heavy
-# kernel, falls on everybody in a block alike, and is flagged instead.
-DISCARDED_STATES = {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
 POWER_CAP = "sw_power_cap"
 # Flags of a time: other kernels ran in the timed graph than in a call outside; our clock says another time.
 OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED = "other_kernels_when_timed", "disagrees_outside_clock", "not_traced"
@@ -947,11 +945,13 @@ class Summary:
                         )
                         if estimate is not None:
                             found.append((variant, baseline, arena.id, mode, estimate))
-        said = statistics.verdicts([entry[-1] for entry in found], self.config.gate.same_band, self.settings)
-        self.record.ratios = [
-            RatioRow(variant, baseline, case, mode, _rounded(e.value), _rounded(e.low), _rounded(e.high), verdict)
-            for (variant, baseline, case, mode, e), verdict in zip(found, said, strict=True)
-        ]
+        band = self.config.gate.same_band
+        said = statistics.verdicts([entry[-1] for entry in found], band, self.settings)
+        for (variant, baseline, case, mode, estimate), verdict in zip(found, said, strict=True):
+            low, ratio, high = (_rounded(value) for value in (estimate.low, estimate.value, estimate.high))
+            seen = statistics.minimal_detectable_difference(estimate, band, self.settings)
+            detectable = None if seen is None else _rounded(seen)
+            self.record.ratios.append(RatioRow(variant, baseline, case, mode, ratio, low, high, verdict, detectable))
         self.replicates = {entry[:4]: entry[-1].replicates for entry in found}
 
     def role(self, name: str) -> str:

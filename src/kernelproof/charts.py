@@ -214,6 +214,77 @@ def _in_sight(values: Sequence[float]) -> list[float]:
     return [v for v in ordered if first - reach <= v <= third + reach] or list(ordered)
 
 
+# --- a quantity over several runs -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A value of one run with its interval. Readings of one `group` (a machine) are joined by a line."""
+
+    value: float
+    low: float
+    high: float
+    group: str
+    kind: str  # good, bad
+    title: str
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A reading's place: x in percent, y and the ends of its interval in pixels from the top."""
+
+    x: float
+    y: float
+    low_y: float
+    high_y: float
+    kind: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """Readings from left to right, `height` pixels high; `numbers` stand under the runs, joins are (x1, y1, x2, y2)."""
+
+    height: float
+    rows: tuple[Tick, ...]
+    numbers: tuple[Tick, ...]
+    spots: tuple[Spot, ...]
+    joins: tuple[tuple[float, float, float, float], ...]
+
+
+_SERIES_LEFT, _SERIES_RIGHT = 13.0, 96.0  # percent: on the left the figures of the vertical axis
+
+
+def series(readings: Sequence[Reading | None], scale: float = 1.0, height: float = 120.0) -> Series | None:
+    """Place one reading a run, None for a run that has none; None when no run has one. Figures are value / scale."""
+    known = [reading for reading in readings if reading is not None]
+    if not known:
+        return None
+    figures = [figure for reading in known for figure in (reading.low, reading.value, reading.high)]
+    middle = math.sqrt(min(figures) * max(figures))
+    # At least 10 % from top to bottom: what runs differ by without a cause must not fill the picture.
+    up = axis([*figures, middle * 0.95, middle * 1.05], scale=scale)
+
+    def y(value: float) -> float:
+        return _round(height * (1 - up.at(value) / 100))
+
+    step = (_SERIES_RIGHT - _SERIES_LEFT) / max(1, len(readings) - 1)
+    stride = math.ceil(len(readings) / 12)
+    places = [_round(_SERIES_LEFT + step * index) for index in range(len(readings))]
+    spots, joins = [], []
+    last: dict[str, tuple[float, float]] = {}
+    for x, reading in zip(places, readings, strict=True):
+        if reading is None:
+            continue
+        spots.append(Spot(x, y(reading.value), y(reading.low), y(reading.high), reading.kind, reading.title))
+        if reading.group in last:
+            joins.append((*last[reading.group], x, y(reading.value)))
+        last[reading.group] = (x, y(reading.value))
+    rows = tuple(Tick(_round(height * (1 - tick.at / 100)), tick.label) for tick in up.ticks)
+    numbers = tuple(Tick(x, str(index + 1)) for index, x in enumerate(places) if index % stride == 0)
+    return Series(height, rows, numbers, tuple(spots), tuple(joins))
+
+
 # --- stacked bars -----------------------------------------------------------------------------------------------------
 
 

@@ -153,7 +153,20 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     gate = command("gate", "decide by the records whether the claims hold", _gate)
-    gate.add_argument("records", nargs="?", type=Path, help="default: results")
+    gate.add_argument("records", nargs="?", type=Path, help="a folder of records or a bundle; default: results")
+    gate.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables for a pull request")
+
+    compare = command("compare", "say what changed between two runs, and what became slower", _compare, config=False)
+    compare.add_argument("before", type=Path, metavar="A", help="a bundle, or a folder of records: the older state")
+    compare.add_argument("after", type=Path, metavar="B", help="the same, of the state that is asked about")
+    history = command("history", "show each variant over several runs", _history, config=False)
+    history.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="bundles or folders of records, in any order"
+    )
+    history.add_argument("--svg", type=Path, metavar="FILE", help="write the pictures alone")
+    for several in (compare, history):
+        several.add_argument("--markdown", type=Path, metavar="FILE", help="write it for a pull request")
+        several.add_argument("--html", type=Path, metavar="FILE", help="write it as one page")
 
     derive = command("derive", "write what the repository states of its kept records: tables and choices", _derive)
     derive.add_argument("--check", action="store_true", help="write nothing; end with 1 where a file differs")
@@ -466,8 +479,29 @@ def _gate(arguments: argparse.Namespace) -> int:
     from kernelproof import gate
 
     config = _config(arguments)
-    result = gate.run(config, arguments.records or config.results)
-    print(json.dumps(result.as_json(), indent=1) if arguments.json else result.markdown())
+    return _tell(gate.run(config, arguments.records or config.results), arguments)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from kernelproof import compare
+
+    return _tell(compare.run(arguments.before, arguments.after), arguments)
+
+
+def _history(arguments: argparse.Namespace) -> int:
+    from kernelproof import history
+
+    return _tell(history.run(arguments.runs), arguments)
+
+
+def _tell(result: Any, arguments: argparse.Namespace) -> int:
+    """Write a result in every form that was asked for, print it, and give back its exit code."""
+    from kernelproof.records import atomic_write
+
+    for form in ("markdown", "html", "svg"):
+        if path := getattr(arguments, form, None):
+            atomic_write(path, getattr(result, form)().rstrip("\n") + "\n")
+    print(json.dumps(result.as_json(), indent=1, default=str) if arguments.json else result.markdown().rstrip("\n"))
     return int(result.exit_code)
 
 

@@ -222,10 +222,14 @@ class ProfileConfig:
 
 @dataclass(frozen=True)
 class GateConfig:
-    """The gate passes at ratios up to max_ratio; times within same_band of each other are the same."""
+    """The gate passes at ratios up to max_ratio; times within same_band of each other are the same.
+
+    max_regression: now / kept reference; a variant that is shown to be above fails.
+    """
 
     max_ratio: float
     same_band: float
+    max_regression: float = 1.02
 
 
 @dataclass(frozen=True)

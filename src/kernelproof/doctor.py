@@ -24,6 +24,7 @@ PACKAGES = {
     "snakemake": "snakemake",
     "apache-tvm-ffi": "tvm_ffi",
     "pandas": "pandas",
+    "scipy": "scipy",
     "jinja2": "jinja2",
     "jsonschema": "jsonschema",
     "pyyaml": "yaml",

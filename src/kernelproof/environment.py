@@ -44,9 +44,11 @@ NO_CPU_TORCH = re.compile(r"(No matching distribution found for|no version of) t
 # (half of the time of the first import of torch; byte code for everything would cost more than it saves).
 WARM = (
     "import torch",
-    "import snakemake.cli, pandas, jinja2, jsonschema, yaml, pytest, tvm_ffi.libinfo, pynvml",
+    "import snakemake.cli, pandas, scipy.stats, jinja2, jsonschema, yaml, pytest, tvm_ffi.libinfo, pynvml",
 )
-NEEDED_MODULES = "torch snakemake tvm_ffi ninja numpy pandas jinja2 jsonschema yaml pynvml pytest hypothesis".split()
+NEEDED_MODULES = (
+    "torch snakemake tvm_ffi ninja numpy pandas scipy jinja2 jsonschema yaml pynvml pytest hypothesis".split()
+)
 
 COMPILER_HINT = "install one (Debian, Ubuntu: apt install g++), or name one in CXX"
 NO_CPU_BUILD = "torch's CPU build is not in this machine's package indexes: taking the default build"

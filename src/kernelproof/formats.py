@@ -132,6 +132,15 @@ def percent(share: float | None, decimals: int = 1) -> str:
     return ABSENT if share is None or not math.isfinite(share) else f"{100 * share:.{decimals}f}{THIN}%"
 
 
+def could_see(share: float | None, what: str) -> str:
+    """How small a difference measurements could have shown: `this run could see ±1.8 %`."""
+    if share is None:
+        return f"{what} of one process could see nothing"
+    if share >= 1:
+        return f"{what} could see no factor below {significant(1 + share, 2)}"
+    return f"{what} could see ±{percent(share)}"
+
+
 def size(value_bytes: float | None) -> str:
     """A number of bytes: `512 B`, `48.0 KiB`, `1.25 MiB`."""
     if value_bytes is None:

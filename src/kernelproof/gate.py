@@ -1,9 +1,14 @@
-"""`kernelproof gate`: do the records bear out what is claimed?
+"""`kernelproof gate`: do the records bear out what is claimed, and did nothing become slower?
 
 Correctness comes first: a variant that was found wrong, crashed, hung or did not build fails the gate, whatever its
 speed. Speed is demanded only of variants with `gate: true` in config.yaml: in every case and mode that was measured,
 the upper bound of ours / fastest correct baseline must be at most `gate.max_ratio`. What was not run is listed as not
 run; it neither passes nor fails, except that a gate on which nothing at all was judged could not run.
+
+Beside the baselines of the same run stands the kept reference, `reports/reference/<gpu>/`, where it is of the same GPU
+model, driver branch and clocks: a variant that is shown to be slower than there by more than `gate.max_regression`
+fails.
+Two runs are not paired, so this sees less (`differences.py`), and says how little.
 """
 
 from __future__ import annotations
@@ -13,13 +18,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kernelproof import claims, records
+from kernelproof import claims, differences, formats, records, runs, statistics
 from kernelproof.claims import FAILS, NO_CLAIM, NOT_RUN, PASSES
 from kernelproof.config import Config, VariantConfig
-from kernelproof.errors import ExitCode, RecordError
-from kernelproof.records import BenchRecord, TestRecord
+from kernelproof.differences import NotCompared, TimeChange
+from kernelproof.errors import BundleError, ExitCode, RecordError
+from kernelproof.runs import Run
 
 BAD_VERDICTS = {"wrong", "crashed", "hung", "failed_to_build"}
+KEPT = Path("reports") / "reference"
+UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True)
@@ -39,19 +47,55 @@ class Row:
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
+    said: str | None = None  # faster, same, slower or undecided, against that baseline
+    detectable: float | None = None  # the smallest true difference, as a share, that this run could have shown
+
+
+@dataclass(frozen=True)
+class RegressionRow:
+    """One variant against itself in the kept reference; `decisive` is the case with the highest lower bound."""
+
+    operator: str
+    variant: str
+    device: str
+    status: str  # passes, fails, undecided
+    cases: int
+    decisive: TimeChange
+
+    @property
+    def reason(self) -> str:
+        """How many cases, which decides, and on what its figure rests."""
+        at = f"{self.decisive.case} {self.decisive.mode}"
+        more = f"; the worst of {self.cases} cases: {at}" if self.cases > 1 else f"; {at}"
+        basis = f"relative to {formats.listed(self.decisive.against)}" if self.decisive.against else differences.ALONE
+        seen = f"; {formats.could_see(self.decisive.detectable, 'these runs')}" if self.status == UNDECIDED else ""
+        return f"{basis}{more}{seen}"
+
+
+@dataclass(frozen=True)
+class Regression:
+    """What the kept reference says, and what could not be held against it."""
+
+    max_regression: float
+    reference: str | None = None
+    rows: list[RegressionRow] = field(default_factory=list)
+    not_compared: list[NotCompared] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class GateResult:
-    """Every variant, and the limit that claims were held to."""
+    """Every variant, the limit that claims were held to, and what became slower than in the kept reference."""
 
     max_ratio: float
     rows: list[Row] = field(default_factory=list)
+    regression: Regression | None = None
 
     @property
     def exit_code(self) -> ExitCode:
         """0: everything that ran holds. 1: something does not. 2: nothing was judged."""
         statuses = {row.status for row in self.rows}
+        if self.regression and any(row.status == FAILS for row in self.regression.rows):
+            return ExitCode.BAD_VERDICT
         if FAILS in statuses:
             return ExitCode.BAD_VERDICT
         return ExitCode.WELL if PASSES in statuses else ExitCode.COULD_NOT_RUN
@@ -61,6 +105,10 @@ class GateResult:
         """The decision in one sentence."""
         count = {status: sum(row.status == status for row in self.rows) for status in (PASSES, FAILS, NOT_RUN)}
         figures = f"{count[PASSES]} passed, {count[FAILS]} failed, {count[NOT_RUN]} not run"
+        slower = [row for row in self.regression.rows if row.status == FAILS] if self.regression else []
+        if slower:
+            names = formats.listed(f"{row.operator}/{row.variant}" for row in slower)
+            figures += f"; slower than in the kept reference: {names}"
         return {
             ExitCode.WELL: f"The gate passes: {figures}.",
             ExitCode.BAD_VERDICT: f"The gate fails: {figures}.",
@@ -69,11 +117,17 @@ class GateResult:
     def as_json(self) -> dict[str, Any]:
         """The decision, for a program."""
         rows = [asdict(row) for row in self.rows]
+        regression = None
+        if self.regression:
+            regression = asdict(self.regression)
+            for row, plain in zip(self.regression.rows, regression["rows"], strict=True):
+                plain["reason"] = row.reason
         return {
             "passed": self.exit_code == ExitCode.WELL,
             "summary": self.summary,
             "max_ratio": self.max_ratio,
             "rows": rows,
+            "regression": regression,
         }
 
     def markdown(self) -> str:
@@ -85,9 +139,11 @@ class GateResult:
             "| --- | --- | --- | --- | --- | --- | --- |",
         ]
         for row in self.rows:
-            figure = (
-                "" if row.ratio is None else f"{row.ratio:.3f} [{row.low:.3f}, {row.high:.3f}] vs {row.best_baseline}"
-            )
+            figure = ""
+            if row.ratio is not None:
+                figure = f"{row.ratio:.3f} [{row.low:.3f}, {row.high:.3f}] vs {row.best_baseline}"
+            if row.said == statistics.UNDECIDED and row.detectable is not None:
+                figure += f" (undecided: {formats.could_see(row.detectable, 'this run')})"
             cells = (
                 f"{row.operator}/{row.variant}",
                 row.device,
@@ -97,36 +153,54 @@ class GateResult:
                 row.status,
                 row.reason,
             )
-            lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
-        return "\n".join(lines)
+            lines.append(_line(cells))
+        return "\n".join([*lines, *self._regression_lines()])
+
+    def _regression_lines(self) -> Iterator[str]:
+        found = self.regression
+        if found is None or not (found.rows or found.not_compared):
+            return
+        yield ""
+        limit = f"slower by more than {formats.percent(found.max_regression - 1, 0)} fails"
+        yield f"Against the kept reference{f' {found.reference}' if found.reference else ''} ({limit}):"
+        yield ""
+        if found.rows:
+            yield "| variant | device | now / reference | verdict | reason |"
+            yield "| --- | --- | --- | --- | --- |"
+        for row in found.rows:
+            figure = f"{row.decisive.ratio:.3f} [{row.decisive.low:.3f}, {row.decisive.high:.3f}]"
+            yield _line((f"{row.operator}/{row.variant}", row.device, figure, row.status, row.reason))
+        if found.rows and found.not_compared:
+            yield ""
+        for other in found.not_compared:
+            yield f"- not compared: {other.what}: {other.reason}".replace("\n", " ")
 
 
-def run(config: Config, records_dir: Path) -> GateResult:
-    """Judge the records below a folder: `results`, or a report's folder with the records in it.
+def _line(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
-    Raises RecordError when the folder is not there or a record in it cannot be read.
+
+def run(config: Config, path: Path) -> GateResult:
+    """Judge a run: `results`, a report's folder, kept records, or a bundle's tarball.
+
+    Raises RecordError when there is none or a record in it cannot be read, BundleError for one that was tampered with.
     """
-    if not records_dir.is_dir():
-        raise RecordError("there is no such folder of records", subject=str(records_dir), hint="run ./repro.sh first")
-    return GateResult(config.gate.max_ratio, list(_rows(config, _root_of(records_dir))))
+    now = runs.load(path)
+    for unread in now.unread:
+        raise RecordError(unread.reason, subject=f"{now.name}: {unread.path}", hint="run its stage again")
+    return GateResult(config.gate.max_ratio, list(_rows(config, now)), _regression(config, now))
 
 
-def _root_of(folder: Path) -> Path:
-    """Where `test/` and `bench/` are: the folder itself, or the `results` or `records` folder in it."""
-    candidates = (folder, folder / "results", folder / "records")
-    return next((path for path in candidates if (path / "test").is_dir() or (path / "bench").is_dir()), folder)
-
-
-def _rows(config: Config, root: Path) -> Iterator[Row]:
+def _rows(config: Config, now: Run) -> Iterator[Row]:
     for operator in config.operators.values():
         for variant in operator.variants.values():
-            yield _row(variant, root)
+            yield _row(variant, now)
 
 
-def _row(variant: VariantConfig, root: Path) -> Row:
+def _row(variant: VariantConfig, now: Run) -> Row:
     who = (variant.operator, variant.name, variant.device)
     unjudged = NOT_RUN if variant.gate else NO_CLAIM
-    test = _read(root / "test" / variant.operator / f"{variant.name}.json", TestRecord)
+    test = now.tests.get(variant.key)
     if test is None or test.verdict == records.NOT_RUN:
         reason = (test.reason if test else None) or "there is no test record"
         return Row(*who, NOT_RUN, unjudged, NOT_RUN, reason)
@@ -134,15 +208,17 @@ def _row(variant: VariantConfig, root: Path) -> Row:
         reason = test.reason or "correctness is a precondition"
         status = FAILS if test.verdict in BAD_VERDICTS else NOT_RUN
         return Row(*who, test.verdict.replace("_", " "), unjudged, status, reason)
-    bench = _read(root / "bench" / f"{variant.operator}-{variant.device}.json", BenchRecord)
+    bench = now.benches.get(f"{variant.operator}-{variant.device}")
     if (fault := claims.found_by_bench(bench, variant.name)) is not None:
         return Row(*who, fault[0], unjudged, FAILS, fault[1])
     claim = claims.judge(variant.name, claimed=variant.gate, correct=True, bench=bench)
     status = PASSES if claim.word == NO_CLAIM else claim.word
     reason = claim.why if variant.gate else f"gate: false; {claim.why}"
     judged = Row(*who, "correct", claim.word, status, reason)
-    if (case := claim.decisive) is None:
+    if (case := claim.decisive) is None or bench is None:
         return judged
+    place = (variant.name, case.best_baseline, case.case, case.mode)
+    ratio = next((row for row in bench.ratios if (row.variant, row.baseline, row.case, row.mode) == place), None)
     return replace(
         judged,
         case=case.case,
@@ -151,8 +227,67 @@ def _row(variant: VariantConfig, root: Path) -> Row:
         ratio=case.ratio,
         low=case.low,
         high=case.high,
+        said=ratio.verdict if ratio else None,
+        detectable=ratio.detectable if ratio else None,
     )
 
 
-def _read(path: Path, kind: type[records.R]) -> records.R | None:
-    return records.read(path, kind) if path.is_file() else None
+# --- against the kept reference ---------------------------------------------------------------------------------------
+
+
+def _regression(config: Config, now: Run) -> Regression:
+    """Every correct variant against itself in the kept reference of this GPU model."""
+    limit = config.gate.max_regression
+    folders = sorted(path.parent for path in (config.root / KEPT).glob("*/records") if path.is_dir())
+    if not folders:
+        return Regression(limit, not_compared=[NotCompared("everything", f"nothing is kept in {KEPT}/")])
+    candidates, refused = [], []
+    for folder in folders:
+        try:
+            candidates.append(runs.load(folder))
+        except (BundleError, RecordError) as error:
+            refused.append(NotCompared(folder.name, error.message))
+    found: list[TimeChange] = []
+    names: list[str] = []
+    for bench, record in sorted(now.benches.items()):
+        if record.status != records.OK or record.device != "cuda":
+            continue  # what a CPU is called does not say which machine it is: its times are compared within a run alone
+        reference, why = _reference_of(bench, now, candidates)
+        if reference is None:
+            refused.append(NotCompared(bench, why))
+            continue
+        only = [replace(run, benches={bench: run.benches[bench]}) for run in (reference, now)]
+        settings = statistics.Settings(config.bench.confidence, config.bench.bootstrap)
+        changes = differences.time_changes(only[0], only[1], limit - 1, settings)
+        found += [row for row in changes.rows if row.role == "variant"]
+        refused += [entry for entry in changes.not_compared if entry.what == bench]
+        names.append(Path(reference.name).name)
+    rows = [_regressed(found, key, limit) for key in dict.fromkeys(row.key for row in found)]
+    return Regression(limit, formats.listed(dict.fromkeys(names)) or None, rows, refused)
+
+
+def _reference_of(bench: str, now: Run, candidates: list[Run]) -> tuple[Run | None, str]:
+    """The newest kept run that a benchmark may be held against, or why there is none."""
+    reasons = []
+    for candidate in sorted(candidates, key=lambda run: run.utc, reverse=True):
+        if bench not in candidate.benches:
+            reasons.append(f"{Path(candidate.name).name} has no such benchmark")
+        elif (why := runs.strictly(candidate, now, bench)) is not None:
+            reasons.append(f"{Path(candidate.name).name} is not comparable: {why}")
+        else:
+            return candidate, ""
+    return None, "; ".join(reasons) or "no kept run could be read"
+
+
+def _regressed(found: list[TimeChange], key: str, limit: float) -> RegressionRow:
+    """One variant over its cases: fails where one is shown to be slower, passes where none can be."""
+    mine = [row for row in found if row.key == key]
+    decisive = max(mine, key=lambda row: (row.verdict == statistics.SLOWER, row.low))
+    if decisive.verdict == statistics.SLOWER:
+        status = FAILS
+    elif all(row.high <= limit and min(row.processes) > 1 for row in mine):
+        status = PASSES
+    else:
+        status = UNDECIDED
+        decisive = max(mine, key=lambda row: row.high)
+    return RegressionRow(decisive.operator, decisive.contender, decisive.device, status, len(mine), decisive)

@@ -107,6 +107,7 @@ class KernelResources:
     spill_load_bytes: int
     instructions: int
     sass_sha256: str
+    instruction_mix: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -445,7 +446,11 @@ class EnergyRow:
 
 @dataclass
 class RatioRow:
-    """variant time / baseline time with its interval; below 1 the variant is faster."""
+    """variant time / baseline time with its interval; below 1 the variant is faster.
+
+    detectable: the smallest true difference, as a share, that this run would have called faster or slower four times
+    in five; None from one process, and in records from before it was written down.
+    """
 
     variant: str
     baseline: str
@@ -455,6 +460,7 @@ class RatioRow:
     low: float
     high: float
     verdict: str  # faster, same, slower, undecided
+    detectable: float | None = None
 
 
 @dataclass
@@ -887,24 +893,35 @@ def read(path: Path, kind: type[R]) -> R:
     Raises RecordError when the file is missing, is no JSON, is of another schema or lacks a field.
     """
     try:
-        payload = json.loads(path.read_text(encoding="utf-8"))
+        data = path.read_bytes()
     except FileNotFoundError:
         raise RecordError("the record does not exist", subject=str(path), hint="run the stage that makes it") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise RecordError(
             f"the record cannot be read: {error}", subject=str(path), hint="delete it and run again"
+        ) from None
+    return parse(data, kind, str(path))
+
+
+def parse(data: bytes, kind: type[R], subject: str) -> R:
+    """A record of one kind from its bytes; `subject` names them in the RecordError that `read` describes."""
+    try:
+        payload = json.loads(data.decode("utf-8"))
+    except ValueError as error:
+        raise RecordError(
+            f"the record cannot be read: {error}", subject=subject, hint="delete it and run again"
         ) from None
     schema = payload.pop("schema", None) if isinstance(payload, dict) else None
     if schema != kind.SCHEMA:
         raise RecordError(
             f"schema {schema!r}, but this kernelproof reads {kind.SCHEMA!r}",
-            subject=str(path),
+            subject=subject,
             hint="delete the record and run its stage again, or use the kernelproof that wrote it",
         )
     try:
         return typing.cast(R, from_json(kind, payload))
     except (TypeError, KeyError, ValueError) as error:
-        raise RecordError(f"the record does not fit {kind.SCHEMA}: {error}", subject=str(path)) from None
+        raise RecordError(f"the record does not fit {kind.SCHEMA}: {error}", subject=subject) from None
 
 
 def from_json(kind: Any, value: Any) -> Any:

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup, escape
 
-from kernelproof import formats
+from kernelproof import rendering
 from kernelproof.config import Config
 from kernelproof.errors import RecordError
 from kernelproof.records import (
@@ -33,11 +32,10 @@ from kernelproof.records import (
 )
 from kernelproof.views import bench, build, capture, profile, test, verdict
 from kernelproof.views import run as whole
-from kernelproof.views.common import LIMITS, Limits, Records, Settings, Unreadable, flatten, shown
+from kernelproof.views.common import LIMITS, Badge, Limits, Records, Settings, Unreadable, flatten, shown
 
 MAX_HTML_BYTES = 1_000_000
 MAX_SUMMARY_CHARACTERS = 60_000
-TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 _KINDS: dict[str, type[Record]] = {
     kind.SCHEMA.partition("/")[0].removeprefix("kernelproof."): kind
@@ -205,45 +203,16 @@ def _template(name: str) -> jinja2.Template:
 
 @functools.cache
 def _environment(html: bool) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=html,
-        undefined=jinja2.StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update(
-        {
-            "us": formats.time_us,
-            "ratio": formats.ratio,
-            "interval": formats.interval,
-            "count": formats.count,
-            "fixed": formats.grouped,
-            "limit": lambda value: f"{value:g}",
-            "plural": formats.plural,
-            "sig": formats.significant,
-            "percent": formats.percent,
-            "size": formats.size,
-            "seconds": formats.seconds,
-            "utc": formats.utc,
-            "html": lambda text: str(escape(formats.one_line(text))),
-            "code": formats.md_code,
-            "md": formats.md_text,
-            "block": formats.md_block,
-            "rate": formats.rate,
-            "shown": shown,
-            "flatten": flatten,
-            "shortname": build.short_name,
-        }
-    )
-    environment.globals["sign"] = lambda found: {"good": "✅", "bad": "❌", "warn": "⚠️"}.get(found.kind, "➖")
+    """The shared environment with what only the report's templates use."""
+    environment = rendering.environment(html).overlay()
+    environment.filters = environment.filters | {
+        "shown": shown,
+        "flatten": flatten,
+        "shortname": build.short_name,
+    }
+    environment.globals = environment.globals | {"sign": _sign}
     return environment
 
 
-def _finalize(value: Any) -> Any:
-    """Foreign text loses control characters before it is escaped; None is a fault of the template, not a word."""
-    if value is None:
-        raise RecordError("a template printed an absent value", subject="report")
-    return formats.clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+def _sign(found: Badge) -> str:
+    return {"good": "✅", "bad": "❌", "warn": "⚠️"}.get(found.kind, "➖")

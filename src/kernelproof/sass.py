@@ -207,6 +207,7 @@ class Disassembly:
     instruction_mix: dict[str, int]
     opcodes: dict[str, int]
     kernels: dict[str, tuple[int, str]]  # name → number of instructions, SHA-256 of the normalised form
+    mixes: dict[str, dict[str, int]] = field(default_factory=dict)  # name → its own part of the mix
 
 
 def parse_nvdisasm(text: str) -> list[Function]:
@@ -237,6 +238,7 @@ def analyse(cubin: bytes, disassembly: str) -> Disassembly:
     opcodes: Counter[str] = Counter()
     mix: Counter[str] = Counter()
     kernels: dict[str, tuple[int, str]] = {}
+    mixes: dict[str, dict[str, int]] = {}
     hashes: list[str] = []
     for function in parse_nvdisasm(disassembly):
         section = code.get(function.name)
@@ -246,14 +248,17 @@ def analyse(cubin: bytes, disassembly: str) -> Disassembly:
         digest = _sha256_lines(lines)
         kernels[function.name] = (len(lines), digest)
         hashes.append(f"{digest} registers={section.info >> 24} shared={shared.get(function.name, 0)}")
+        own: Counter[str] = Counter()
         for instruction in function.instructions:
             opcode, modifiers = _opcode(instruction.text)
             opcodes[opcode] += 1
-            mix[instruction_class(opcode, modifiers)] += 1
+            own[instruction_class(opcode, modifiers)] += 1
+        mix += own
+        mixes[function.name] = dict(sorted(own.items()))
     # The order of kernels in a file follows their names' order in a table; it means nothing.
     constants = sorted(hashlib.sha256(s.data).hexdigest() for s in sections if _is_constant_data(s))
     total = _sha256_lines([*sorted(hashes), *constants])
-    return Disassembly(total, dict(sorted(mix.items())), dict(sorted(opcodes.items())), kernels)
+    return Disassembly(total, dict(sorted(mix.items())), dict(sorted(opcodes.items())), kernels, mixes)
 
 
 def normalised(function: Function, code: bytes) -> list[str]:
@@ -361,6 +366,7 @@ def match_kernels(disassembly: Disassembly, resources: Sequence[Resources]) -> l
                 spill_load_bytes=entry.spill_load_bytes,
                 instructions=instructions,
                 sass_sha256=digest,
+                instruction_mix=disassembly.mixes.get(name, {}),
             )
         )
     return rows

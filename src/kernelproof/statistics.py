@@ -3,6 +3,9 @@
 The replicate is the *process*: two processes that run the same kernel differ by more than two blocks of one process
 (memory layout, clocks, code placement), so blocks only sharpen a process's own figure and never count as evidence on
 their own. Everything works on logarithms of times, where a ratio is a difference and drift is additive.
+
+Distributions, the bootstrap and the false discovery rate are scipy's; `scipy.stats` takes a second to import and is
+imported where it is called, so that a stage that computes nothing pays nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,22 +26,30 @@ Blocks = Mapping[int, Mapping[int, Sequence[float]]]  # process -> block -> time
 
 @dataclass(frozen=True)
 class Estimate:
-    """A positive quantity (a time in µs, a ratio) with its interval, from so many replicates (processes)."""
+    """A positive quantity (a time in µs, a ratio) with its interval, from so many replicates (processes).
+
+    error: the standard error of its logarithm, which has `degrees` degrees of freedom; None from one replicate.
+    """
 
     value: float
     low: float
     high: float
     replicates: int
-    logs: tuple[float, ...]  # one a replicate: what the estimate was made from
+    error: float | None
+    degrees: float
 
 
 @dataclass(frozen=True)
 class Settings:
-    """confidence of the interval, resamples of the bootstrap, and the seed that makes both repeatable."""
+    """confidence of the interval, resamples of the bootstrap, the seed that makes both repeatable, and the power.
+
+    power: with what probability a difference has to be found that the run is said to be able to see.
+    """
 
     confidence: float = 0.95
     resamples: int = 10_000
     seed: int = 20_260_101
+    power: float = 0.8
 
 
 def time_estimate(blocks: Blocks, settings: Settings) -> Estimate | None:
@@ -81,7 +92,8 @@ def _estimate(by_process: Sequence[Sequence[float]], settings: Settings, centre:
     low, high = bootstrap_interval(values, settings)
     # The interval is of the mean; keep a median that lies outside of it (skew) inside what is stated.
     low, high = min(low, middle), max(high, middle)
-    return Estimate(math.exp(middle), math.exp(low), math.exp(high), len(by_process), tuple(logs))
+    error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(by_process) > 1 else None
+    return Estimate(math.exp(middle), math.exp(low), math.exp(high), len(by_process), error, len(values) - 1)
 
 
 def bootstrap_interval(values: Floats, settings: Settings) -> tuple[float, float]:
@@ -109,13 +121,28 @@ def bootstrap_interval(values: Floats, settings: Settings) -> tuple[float, float
     if count < 2:
         only = float(values[0])
         return only, only
-    random = np.random.default_rng(settings.seed)
-    means = values[random.integers(0, count, (settings.resamples, count))].mean(axis=1)
-    tail = (1 - settings.confidence) / 2
-    stretch = math.sqrt(count / (count - 1)) * student_t_quantile(1 - tail, count - 1) / NormalDist().inv_cdf(1 - tail)
+    from scipy import stats
+
+    plain = stats.bootstrap(
+        (values,),
+        np.mean,
+        n_resamples=settings.resamples,
+        confidence_level=settings.confidence,
+        method="percentile",
+        rng=np.random.default_rng(settings.seed),
+    ).confidence_interval
+    inside = (1 + settings.confidence) / 2
+    stretch = math.sqrt(count / (count - 1)) * _student_t(inside, count - 1) / float(stats.norm.ppf(inside))
     middle = float(values.mean())
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return middle + (float(low) - middle) * stretch, middle + (float(high) - middle) * stretch
+    return middle + (float(plain.low) - middle) * stretch, middle + (float(plain.high) - middle) * stretch
+
+
+@cache
+def _student_t(probability: float, degrees: float) -> float:
+    """The t below which Student's distribution has `probability`."""
+    from scipy import stats
+
+    return float(stats.t.ppf(probability, degrees))
 
 
 def verdict(low: float, high: float, band: float) -> str:
@@ -150,17 +177,17 @@ def p_value_outside_band(estimate: Estimate, band: float) -> float:
     A composite hypothesis is tested at its edge, where it is hardest to reject (Lehmann & Romano, *Testing Statistical
     Hypotheses*, 2005, ch. 3). One replicate, or a mean inside the band, gives 1.
     """
-    logs = np.asarray(estimate.logs)
-    if estimate.replicates < 2:
+    if estimate.error is None:
         return 1.0
-    mean = float(logs.mean())
-    distance = mean - math.log1p(band) if mean > 0 else math.log1p(-band) - mean
+    middle = math.log(estimate.value)
+    distance = middle - math.log1p(band) if middle > 0 else math.log1p(-band) - middle
     if distance <= 0:
         return 1.0
-    spread = float(logs.std(ddof=1)) / math.sqrt(len(logs))
-    if spread == 0:
+    if estimate.error == 0:
         return 0.0
-    return 1 - student_t_within(distance / spread, len(logs) - 1)
+    from scipy import stats
+
+    return 2 * float(stats.t.sf(distance / estimate.error, estimate.degrees))
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
@@ -168,39 +195,117 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
 
     Benjamini & Hochberg, "Controlling the False Discovery Rate", J. R. Stat. Soc. B 57 (1995).
     """
-    count = len(p_values)
-    if count == 0:
+    if not p_values:
         return []
-    values = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(values)
-    scaled = values[order] * count / np.arange(1, count + 1)
-    adjusted = np.empty(count)
-    adjusted[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)
-    return [float(value) for value in adjusted]
+    from scipy import stats
+
+    return [float(value) for value in stats.false_discovery_control(p_values, method="bh")]
 
 
-def student_t_within(t: float, degrees: int) -> float:
-    """P(|T| ≤ t) for a whole number of degrees of freedom: Abramowitz & Stegun, *Handbook*, 26.7.3 and 26.7.4."""
-    angle = math.atan2(t, math.sqrt(degrees))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    odd = degrees % 2
-    term = cosine if odd else 1.0
-    total = 0.0
-    for index in range(degrees // 2):
-        total += term
-        term *= cosine * cosine * (2 * index + 1 + odd) / (2 * index + 2 + odd)
-    return (2 / math.pi) * (angle + sine * total) if odd else sine * total
+def minimal_detectable_difference(estimate: Estimate, band: float, settings: Settings) -> float | None:
+    """The smallest true difference that a run of this spread calls faster or slower with probability `settings.power`.
+
+    As a share: 0.018 is 1.8 %. None from one process, which decides nothing.
+
+    exp(log(1 + band) + (t(confidence) + t(power)) · error) - 1: the interval has to leave the band, and the estimate to
+    lie on the right side of that. NIST/SEMATECH, *e-Handbook of Statistical Methods*, 7.2.2.2, solved for the
+    difference, with the spread that this run showed. With many comparisons at once Benjamini-Hochberg asks for more.
+    """
+    if estimate.error is None:
+        return None
+    inside = (1 + settings.confidence) / 2
+    reach = _student_t(inside, estimate.degrees) + _student_t(settings.power, estimate.degrees)
+    return math.expm1(math.log1p(band) + reach * estimate.error)
+
+
+# --- between two runs -------------------------------------------------------------------------------------------------
+
+# A kernel that did not change takes another time in the next run. What that adds to a log ratio between runs, as a
+# standard deviation beyond the spread of processes, by device, and how many observations the figure weighs.
+# `benchmarks/between_runs.py` measures it; docs/explanation/measurement.md has the figures that these are from.
+BETWEEN_RUNS = {"cuda": 0.01, "cpu": 0.1}
+BETWEEN_RUNS_WEIGHT = 10
+
+
+def process_figures(ours: Blocks, others: Sequence[Blocks] = ()) -> list[float]:
+    """One figure a process: the median over its blocks of the log time, less the mean log time of `others`.
+
+    With `others`, only blocks in which all were timed count, and processes that have such a block.
+    """
+    logs = _by_process(ours)
+    against = [_by_process(other) for other in others]
+    figures = []
+    for process, mine in logs.items():
+        theirs = [other.get(process, {}) for other in against]
+        common = set(mine).intersection(*theirs)
+        if common:
+            levels = [mine[block] - sum(other[block] for other in theirs) / max(1, len(theirs)) for block in common]
+            figures.append(float(np.median(levels)))
+    return figures
+
+
+def _by_process(blocks: Blocks) -> dict[int, dict[int, float]]:
+    return {process: _block_logs(by_block) for process, by_block in blocks.items()}
+
+
+def between_runs_spread(unchanged: Sequence[Estimate], contenders: int, device: str) -> float:
+    """The standard deviation of what a run adds to a log ratio between runs, beyond the spread of its processes.
+
+    unchanged: the changes of contenders that are known to be the same code; contenders: how many these are (the cases
+    of one are not independent). Their own figure (`heterogeneity`) is averaged with BETWEEN_RUNS of the device, as
+    variances weighted by degrees of freedom (Smyth, Stat. Appl. Genet. Mol. Biol. 3, 2004): a few contenders alone
+    would often say zero.
+    """
+    own = heterogeneity([(math.log(found.value), found.error) for found in unchanged if found.error is not None])
+    weight = BETWEEN_RUNS_WEIGHT + contenders
+    return math.sqrt((BETWEEN_RUNS_WEIGHT * BETWEEN_RUNS[device] ** 2 + contenders * own**2) / weight)
+
+
+def heterogeneity(changes: Sequence[tuple[float, float]]) -> float:
+    """The standard deviation s for which changes (value, standard error) that should be 0 are as large as they are.
+
+    sum(value² / (error² + s²)) = their number: Paule & Mandel, "Consensus Values and Weighting Factors" (J. Res. Natl.
+    Bur. Stand. 87, 1982), with a known mean. 0 where the errors alone account for them.
+    """
+
+    def too_large(variance: float) -> float:
+        return sum(value**2 / (error**2 + variance) for value, error in changes if value) - len(changes)
+
+    most = sum(value**2 for value, _ in changes)  # with this the sum is at most 1
+    if not changes or most == 0 or (all(error for _, error in changes) and too_large(0.0) <= 0):
+        return 0.0
+    from scipy import optimize
+
+    return math.sqrt(float(optimize.brentq(too_large, most * 1e-12, most)))
+
+
+def change_estimate(
+    before: Sequence[float], after: Sequence[float], settings: Settings, spread: float = 0.0, spread_degrees: float = 1
+) -> Estimate | None:
+    """after / before from the log figures of unpaired processes; None where one run has none.
+
+    The variances of two runs differ, so degrees of freedom are Welch's (Biometrika 34, 1947) and, with the variance
+    `spread`² between runs as a third component, Satterthwaite's (Biometrics Bulletin 2, 1946). From one process in
+    either run the interval is the value alone, and decides nothing.
+    """
+    if not before or not after:
+        return None
+    middle = float(np.mean(after) - np.mean(before))
+    replicates = min(len(before), len(after))
+    if replicates < 2:
+        return Estimate(math.exp(middle), math.exp(middle), math.exp(middle), replicates, None, 0)
+    parts = [(float(np.var(logs, ddof=1)) / len(logs), len(logs) - 1.0) for logs in (before, after)]
+    parts.append((spread**2, spread_degrees))
+    variance = sum(part for part, _ in parts)
+    least = min(degrees for _, degrees in parts[:2])
+    degrees = variance**2 / sum(part**2 / degrees for part, degrees in parts) if variance > 0 else least
+    error = math.sqrt(variance)
+    reach = _student_t((1 + settings.confidence) / 2, degrees) * error
+    return Estimate(math.exp(middle), math.exp(middle - reach), math.exp(middle + reach), replicates, error, degrees)
 
 
 def student_t_quantile(probability: float, degrees: int) -> float:
-    """The t below which Student's distribution has `probability` (above one half), by bisection to 1e-9."""
-    low, high = 0.0, 1.0
-    while (1 + student_t_within(high, degrees)) / 2 < probability:
-        high *= 2
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        if (1 + student_t_within(middle, degrees)) / 2 < probability:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+    """The t below which Student's distribution has `probability`: scipy.special's, which loads faster than its stats."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, probability))

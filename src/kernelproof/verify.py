@@ -20,7 +20,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -112,7 +112,7 @@ class VerifyResult:
 
 @dataclass(frozen=True)
 class Packed:
-    """A member as it lies in the archive; `kept` holds the bytes of the manifest and the sums alone."""
+    """A member as it lies in the archive; `kept` holds the bytes of the manifest, the sums and what was asked for."""
 
     name: str
     sha256: str
@@ -125,11 +125,21 @@ def run(path: Path, identity: str | None = None) -> VerifyResult:
 
     identity: the SHA-256 of manifest.yaml that the bundle is expected to have.
     """
+    return contents(path, lambda name: False, identity)[0]
+
+
+def contents(
+    path: Path, wanted: Callable[[str], bool], identity: str | None = None
+) -> tuple[VerifyResult, dict[str, bytes]]:
+    """Verify a bundle and give back the members that are wanted, by name below the bundle's folder.
+
+    What is given back is what was verified: the file is read once. Nothing where the bundle is not good.
+    """
     result = VerifyResult(path=str(path))
     packed: dict[str, Packed] = {}
     try:
         with Path(path).open("rb") as stream:
-            for member in _members(stream, result):
+            for member in _members(stream, result, wanted):
                 packed[member.name] = member
         _check(packed, result)
     except Unreadable as error:
@@ -146,7 +156,8 @@ def run(path: Path, identity: str | None = None) -> VerifyResult:
         result.problems.append(Problem("changed", MANIFEST, message))
     if result.problems and result.status == GOOD:
         result.status = TAMPERED
-    return result
+    found = {name.partition("/")[2]: member.kept for name, member in packed.items()} if result.good else {}
+    return result, {name: data for name, data in found.items() if data is not None}
 
 
 # --- the manifest against the members ---------------------------------------------------------------------------------
@@ -269,7 +280,7 @@ def sums_text(sha256_by_name: dict[str, str]) -> bytes:
 # --- the archive ------------------------------------------------------------------------------------------------------
 
 
-def _members(stream: BinaryIO, result: VerifyResult) -> Iterator[Packed]:
+def _members(stream: BinaryIO, result: VerifyResult, wanted: Callable[[str], bool]) -> Iterator[Packed]:
     """Every member in turn, hashed while it is read; problems of form go to the result. Raises Unreadable, Damaged."""
     blocks = _Inflated(stream)
     seen: set[str] = set()
@@ -289,7 +300,7 @@ def _members(stream: BinaryIO, result: VerifyResult) -> Iterator[Packed]:
         if name < previous or owner != (0, 0) or (mtime is not None and changed != mtime):
             result.problems.append(Problem("changed", name, "its place, owner or time is not as packed"))
         previous, mtime = name, changed
-        member, starts = _body(blocks, name, size)
+        member, starts = _body(blocks, name, size, wanted)
         if mode != file_mode(starts):
             result.problems.append(Problem("changed", name, f"its mode is {mode:o}, packed as {file_mode(starts):o}"))
         yield member
@@ -302,9 +313,10 @@ def file_mode(starts: bytes) -> int:
     return 0o755 if starts.startswith(b"#!") else 0o644
 
 
-def _body(blocks: _Inflated, name: str, size: int) -> tuple[Packed, bytes]:
-    keep = name.partition("/")[2] in (MANIFEST, SUMS)
-    if keep and size > MAX_MANIFEST_BYTES:
+def _body(blocks: _Inflated, name: str, size: int, wanted: Callable[[str], bool]) -> tuple[Packed, bytes]:
+    inside = name.partition("/")[2]
+    keep = inside in (MANIFEST, SUMS) or wanted(inside)
+    if inside in (MANIFEST, SUMS) and size > MAX_MANIFEST_BYTES:
         raise Damaged(f"{size} bytes", name)
     digest, kept, left, starts = hashlib.sha256(), [], size, b""
     while left:

@@ -62,6 +62,7 @@ class BenchRow:
     floor_us: float | None
     ratio: str
     ratio_interval: str
+    could_see: str  # how small a difference this run could have shown
     speed: Badge | None
     flags: tuple[str, ...]
 
@@ -277,10 +278,11 @@ def _bench_row(
     my_floors = [row for row in floors if row.contender == name]
     hot, cold = mine.get("hot"), mine.get("cold")
     first = mine.get(_first_mode(record))
-    ratio, interval, speed = "", "", None
+    ratio, interval, could_see, speed = "", "", "", None
     for row in record.ratios:
         if (row.variant, row.baseline, row.case, row.mode) == (name, best, case.id, _first_mode(record)):
             ratio, interval, speed = formats.ratio(row.ratio), formats.interval(row.low, row.high), badge(row.verdict)
+            could_see = "" if row.detectable is None else formats.could_see(row.detectable, "this run")
     best_row = next((r for r in deciding if r.contender == best and r.mode == _first_mode(record)), None)
     if not ratio and first and best_row and best_row.median_us > 0:
         ratio = "1×" if name == best else f"≈{formats.THIN}{formats.ratio(first.median_us / best_row.median_us)}"
@@ -297,6 +299,7 @@ def _bench_row(
         min((row.median_us for row in my_floors), default=None),
         ratio,
         interval,
+        could_see,
         speed if contender.correct else None,
         tuple(dict.fromkeys(flags)),
     )

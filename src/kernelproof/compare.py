@@ -1,0 +1,456 @@
+"""`kernelproof compare A B`: what changed from one run to another, in results, times, machine code and surroundings.
+
+A and B are bundles, or folders with records. A is the older state and B the one that is asked about, so a ratio of
+times is B / A and below 1 means faster. Correctness comes first: a verdict that changed says more than any time.
+
+What differs and what follows stand side by side and are not tied together: two runs show that a variant is right under
+one torch and wrong under another, not why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kernelproof import charts, differences, formats, rendering, runs, statistics
+from kernelproof.differences import NotCompared, TimeChange
+from kernelproof.errors import ExitCode, RecordError
+from kernelproof.records import BuildRecord, CaseResult, Cubin, KernelResources, TestRecord
+from kernelproof.runs import BAD, CORRECT, MISSING, Run, Side
+
+SCHEMA = "kernelproof.compare/1"
+BROKE, MENDED, CHANGED = "broke", "mended", "changed"
+ERROR_CHANGE = 0.02  # ratios to a limit that move by less are not listed
+MAX_ROWS, MAX_KERNELS, MAX_ENVIRONMENT = 120, 12, 40  # in Markdown and on the page; the JSON holds all
+RESOURCES = ("registers", "shared_bytes", "stack_bytes", "spill_store_bytes", "spill_load_bytes", "instructions")
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that differs, before and after; `absent` where one run has no such thing."""
+
+    what: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class VerdictChange:
+    """A variant whose verdict changed. kind: `broke` (it was correct), `mended` (it is now) or `changed`."""
+
+    variant: str
+    role: str
+    kind: str
+    before: str
+    after: str
+    reason: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class ErrorChange:
+    """The largest ratio of an error to its limit over the cases that both runs passed or failed; above 1 is wrong."""
+
+    variant: str
+    criterion: str  # bound, rms, bias
+    case: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class KernelChange:
+    """A kernel of one architecture that differs: resources and classes of instructions that moved."""
+
+    arch: str
+    kernel: str
+    what: str  # changed, added, removed
+    resources: list[Change] = field(default_factory=list)
+    mix: dict[str, int] = field(default_factory=dict)  # class → instructions more than before
+
+
+@dataclass(frozen=True)
+class BuildChange:
+    """What went into a variant's build and what came out of it, as far as it differs.
+
+    machine_code: `same`, `different`, or `unknown` where a run has none on record.
+    """
+
+    variant: str
+    machine_code: str
+    inputs: list[Change] = field(default_factory=list)
+    kernels: list[KernelChange] = field(default_factory=list)
+    note: str = ""
+
+
+@dataclass
+class Comparison:
+    """Two runs side by side."""
+
+    before: Side
+    after: Side
+    verdicts: list[VerdictChange] = field(default_factory=list)
+    errors: list[ErrorChange] = field(default_factory=list)
+    times: list[TimeChange] = field(default_factory=list)
+    times_not_compared: list[NotCompared] = field(default_factory=list)
+    cautions: list[str] = field(default_factory=list)
+    builds: list[BuildChange] = field(default_factory=list)
+    environment: list[Change] = field(default_factory=list)
+    only_before: list[str] = field(default_factory=list)
+    only_after: list[str] = field(default_factory=list)
+    unread: list[NotCompared] = field(default_factory=list)
+    common: int = 0
+
+    @property
+    def broke(self) -> list[VerdictChange]:
+        """Variants that were correct and are not."""
+        return [change for change in self.verdicts if change.kind == BROKE and change.role == "variant"]
+
+    @property
+    def slower(self) -> list[TimeChange]:
+        """Variants' cases that became slower."""
+        return [row for row in self.times if row.verdict == statistics.SLOWER and row.role == "variant"]
+
+    @property
+    def builds_that_differ(self) -> list[BuildChange]:
+        """Builds of which there is something to say."""
+        return [build for build in self.builds if build.inputs or build.kernels or build.note]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0: no variant is worse in B. 1: one is wrong that was correct, or slower."""
+        return ExitCode.BAD_VERDICT if self.broke or self.slower else ExitCode.WELL
+
+    @property
+    def summary(self) -> str:
+        """The whole in one sentence."""
+        parts = []
+        for kind, word in ((BROKE, "no longer correct"), (MENDED, "correct now")):
+            names = [change.variant for change in self.verdicts if change.kind == kind and change.role == "variant"]
+            if names:
+                parts.append(f"{word}: {formats.listed(names)}")
+        for word in (statistics.SLOWER, statistics.FASTER):
+            found = [row for row in self.times if row.verdict == word and row.role == "variant"]
+            if found:
+                names = list(dict.fromkeys(row.key for row in found))
+                cases = formats.plural(len(found), "case")
+                parts.append(f"{word} in {cases}: {formats.listed(names)}")
+        if parts:
+            return f"{'; '.join(parts)}.".capitalize() if not parts[0][0].isupper() else "; ".join(parts)
+        if not any(row.role == "variant" for row in self.times):
+            return "No verdict changed; no times were compared."
+        undecided = sum(row.verdict == statistics.UNDECIDED for row in self.times if row.role == "variant")
+        rest = f" ({undecided} of {sum(row.role == 'variant' for row in self.times)} undecided)" if undecided else ""
+        return f"No verdict changed, and no time is shown to differ{rest}."
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for a program."""
+        return {"schema": SCHEMA, "summary": self.summary, "exit_code": int(self.exit_code), **asdict(self)}
+
+    def markdown(self) -> str:
+        """For a pull request."""
+        return rendering.render("compare.md.j2", **self._context())
+
+    def html(self) -> str:
+        """One page that asks nothing of any server."""
+        return rendering.render("compare.html.j2", **self._context(), **self._plots())
+
+    def _context(self) -> dict[str, Any]:
+        """What the templates show, how much of it, and in which order."""
+        decisive = (statistics.SLOWER, statistics.FASTER)
+        ours = [row for row in self.times if row.role == "variant"]
+        decided = sorted((r for r in ours if r.verdict in decisive), key=lambda r: (r.verdict == decisive[1], -r.ratio))
+        rest = [row for row in ours if row.verdict not in decisive]
+        theirs = [row for row in self.times if row.role != "variant" and row.verdict in decisive]
+        refusals: dict[str, list[str]] = {}
+        for entry in self.times_not_compared:
+            refusals.setdefault(entry.reason, []).append(entry.what)
+        return {
+            "c": self,
+            "ours": decided + rest,
+            "decided": decided,
+            "rest": rest,
+            "theirs": theirs,
+            "refusals": list(refusals.items()),
+            "changed_builds": _grouped(self.builds_that_differ),
+            "rows": MAX_ROWS,
+            "kernels": MAX_KERNELS,
+            "environment_rows": MAX_ENVIRONMENT,
+        }
+
+    def _plots(self) -> dict[str, Any]:
+        """One axis for every ratio, and each row's place on it."""
+        axis = charts.axis([1.0, *(figure for row in self.times for figure in (row.low, row.high))])
+        titles = {id(row): f"{row.key}, {row.case}, {row.mode}: {formats.ratio(row.ratio)}" for row in self.times}
+        marks = {id(r): charts.whisker(axis, r.ratio, r.low, r.high, "hot", titles[id(r)]) for r in self.times}
+        return {"axis": axis, "whisker": lambda row: marks[id(row)]}
+
+
+def _grouped(builds: Iterable[BuildChange]) -> list[tuple[list[str], BuildChange]]:
+    """Builds that say the same, none of them of kernels, with all their names."""
+    found: list[tuple[list[str], BuildChange]] = []
+    for build in builds:
+        same = replace(build, variant="")
+        twin = next((names for names, other in found if replace(other, variant="") == same and not other.kernels), None)
+        if twin is None:
+            found.append(([build.variant], build))
+        else:
+            twin.append(build.variant)
+    return found
+
+
+def run(before: Path, after: Path) -> Comparison:
+    """Compare two runs.
+
+    Raises BundleError for one that was tampered with, RecordError where there is nothing to read or nothing in common.
+    """
+    return compare(runs.load(before), runs.load(after))
+
+
+def compare(before: Run, after: Run) -> Comparison:
+    """Compare two runs that were read. Raises RecordError when they have no variant in common."""
+    keys = list(runs.keys(before, after))
+    common = [key for key in keys if all(key in run.tests or key in run.builds for run in (before, after))]
+    if not common:
+        raise RecordError(
+            "they have no variant in common",
+            subject=f"{before.name} and {after.name}",
+            hint="compare two runs of the same project",
+        )
+    found = Comparison(before.side, after.side, common=len(common))
+    found.only_before = [key for key in keys if key not in common and (key in before.tests or key in before.builds)]
+    found.only_after = [key for key in keys if key not in common and key not in found.only_before]
+    found.unread = [
+        NotCompared(f"{entry.path} of {run.name}", entry.reason) for run in (before, after) for entry in run.unread
+    ]
+    found.environment = list(environment(before, after))
+    found.verdicts = list(_verdicts(before, after, common, found.environment))
+    found.errors = list(_errors(before, after, common))
+    found.builds = [change for key in common if (change := _build(before, after, key)) is not None]
+    changes = differences.time_changes(before, after, *differences.settings_of(after))
+    found.times, found.times_not_compared, found.cautions = changes.rows, changes.not_compared, changes.cautions
+    return found
+
+
+# --- surroundings -----------------------------------------------------------------------------------------------------
+
+
+def environment(before: Run, after: Run) -> Iterator[Change]:
+    """What differs in machine, driver, Python, packages and compilers; packages that decide come first."""
+    for what, ours, theirs in (
+        ("GPU", after.gpu.get("name"), before.gpu.get("name")),
+        ("board", after.gpu.get("uuid_sha256"), before.gpu.get("uuid_sha256")),
+        ("driver", after.gpu.get("driver"), before.gpu.get("driver")),
+        ("CUDA of the driver", after.gpu.get("cuda_driver"), before.gpu.get("cuda_driver")),
+        ("VBIOS", after.gpu.get("vbios"), before.gpu.get("vbios")),
+        ("highest SM clock, MHz", after.gpu.get("sm_clock_max_mhz"), before.gpu.get("sm_clock_max_mhz")),
+        ("highest memory clock, MHz", after.gpu.get("memory_clock_max_mhz"), before.gpu.get("memory_clock_max_mhz")),
+        ("power limit, W", after.gpu.get("power_limit_w"), before.gpu.get("power_limit_w")),
+        ("processor", after.cpu.get("model"), before.cpu.get("model")),
+        ("usable cores", after.cpu.get("usable_cores"), before.cpu.get("usable_cores")),
+        ("operating system", _fact(after, "os", "name"), _fact(before, "os", "name")),
+        ("Linux", _fact(after, "os", "kernel"), _fact(before, "os", "kernel")),
+        ("C library", _fact(after, "os", "libc"), _fact(before, "os", "libc")),
+        ("Python", _fact(after, "python", "version"), _fact(before, "python", "version")),
+        ("CUDA toolchain", _fact(after, "cuda_toolchain", "version"), _fact(before, "cuda_toolchain", "version")),
+        ("host compiler", _fact(after, "host_compiler", "version"), _fact(before, "host_compiler", "version")),
+        ("kernelproof", _tool(after), _tool(before)),
+    ):
+        if ours != theirs:
+            yield Change(what, _text(theirs), _text(ours))
+    names = sorted(set(before.packages) | set(after.packages), key=lambda name: (name not in {*before.decisive}, name))
+    if before.packages and after.packages:
+        for name in names:
+            if before.packages.get(name) != after.packages.get(name):
+                yield Change(f"package {name}", _text(before.packages.get(name)), _text(after.packages.get(name)))
+    variables = before.probe("environment") or {}, after.probe("environment") or {}
+    for name in sorted({*variables[0], *variables[1]}):
+        if variables[0].get(name) != variables[1].get(name):
+            yield Change(f"variable {name}", _text(variables[0].get(name)), _text(variables[1].get(name)))
+
+
+def _fact(run: Run, probe: str, key: str) -> Any:
+    found = run.probe(probe)
+    return found.get(key) if isinstance(found, dict) else None
+
+
+def _tool(run: Run) -> str:
+    known = [*run.tests.values(), *run.builds.values()]
+    return formats.listed(sorted({record.provenance.kernelproof for record in known if record.provenance.kernelproof}))
+
+
+def _text(value: Any) -> str:
+    return "absent" if value in (None, "") else str(value)
+
+
+# --- correctness ------------------------------------------------------------------------------------------------------
+
+
+def _verdicts(before: Run, after: Run, keys: Iterable[str], environment: Sequence[Change]) -> Iterator[VerdictChange]:
+    """Verdicts that changed, the broken ones first."""
+    found = []
+    for key in keys:
+        old, new = (run.tests.get(key) for run in (before, after))
+        words = [test.verdict if test else MISSING for test in (old, new)]
+        if words[0] == words[1]:
+            continue
+        kind = BROKE if words[0] == CORRECT and words[1] in BAD else CHANGED
+        kind = MENDED if words[1] == CORRECT and words[0] in BAD else kind
+        worse = old if kind == MENDED else new
+        sentence = _sentence(key, words, environment, before, after)
+        found.append(VerdictChange(key, after.role(key), kind, words[0], words[1], _reason(worse), sentence))
+    order = (BROKE, MENDED, CHANGED)
+    yield from sorted(found, key=lambda change: order.index(change.kind))
+
+
+def _sentence(key: str, words: Sequence[str], environment: Sequence[Change], before: Run, after: Run) -> str:
+    """`op/fast: correct under torch 2.4.1, wrong under torch 2.11.0`, or by what else tells the runs apart."""
+    old, new = (word.replace("_", " ") for word in words)
+    by = {change.what: change for change in environment}
+    for what, name in (("package torch", "torch"), ("GPU", ""), ("driver", "driver"), ("package triton", "triton")):
+        if what in by:
+            label = f"{name} " if name else ""
+            return f"{key}: {old} under {label}{by[what].before}, {new} under {label}{by[what].after}"
+    if before.commits != after.commits:
+        return f"{key}: {old} at {formats.listed(before.commits)}, {new} at {formats.listed(after.commits)}"
+    return f"{key}: {old} in {before.name}, {new} in {after.name}"
+
+
+def _reason(test: TestRecord | None) -> str:
+    """Why a test failed: its own reason, or the first failure."""
+    if test is None:
+        return "there is no test record"
+    first = next((case for case in test.cases if case.status == "failed"), None)
+    if first is not None and first.failures:
+        return formats.one_line(f"{first.id}: {first.failures[0].criterion}: {first.failures[0].message}")
+    if test.reason:
+        return formats.one_line(test.reason)
+    rung = next((rung for rung in test.rungs if rung.status == "failed"), None)
+    return formats.one_line(f"{rung.name}: {rung.message}") if rung else ""
+
+
+def _errors(before: Run, after: Run, keys: Iterable[str]) -> Iterator[ErrorChange]:
+    """Per variant and criterion the worst ratio to the limit over the cases of both runs, where it moved."""
+    for key in keys:
+        old, new = before.tests.get(key), after.tests.get(key)
+        if old is None or new is None:
+            continue
+        was = {case.id: case for case in old.cases}
+        both = [(was[case.id], case) for case in new.cases if case.id in was]
+        for criterion, name in (("bound", "max_bound_ratio"), ("rms", "rms_ratio"), ("bias", "bias_ratio")):
+            if change := _error(key, criterion, name, both):
+                yield change
+
+
+def _error(key: str, criterion: str, name: str, both: Sequence[tuple[CaseResult, CaseResult]]) -> ErrorChange | None:
+    pairs = [(case.id, getattr(old, name), getattr(case, name)) for old, case in both]
+    known = [(case, abs(old), abs(new)) for case, old, new in pairs if old is not None and new is not None]
+    moved = [pair for pair in known if abs(pair[2] - pair[1]) > ERROR_CHANGE * max(pair[1], pair[2])]
+    if not moved:
+        return None
+    # The case with the largest error on either side: a factor between two tiny errors says nothing.
+    case, old, new = max(moved, key=lambda pair: max(pair[1], pair[2]))
+    return ErrorChange(key, criterion, case, old, new)
+
+
+# --- builds -----------------------------------------------------------------------------------------------------------
+
+
+def _build(before: Run, after: Run, key: str) -> BuildChange | None:
+    old, new = before.builds.get(key), after.builds.get(key)
+    if old is None or new is None:
+        missing = formats.listed(run.name for run, build in ((before, old), (after, new)) if build is None)
+        return BuildChange(key, "unknown", note=f"no build record in {missing}")
+    inputs = [*_files(old, new), *_settings_of(old, new)]
+    if new.abi == "python":
+        return BuildChange(key, "unknown", inputs)
+    codes = runs.machine_code(old), runs.machine_code(new)
+    if None in codes:
+        return BuildChange(key, "unknown", inputs)
+    code = "same" if codes[0] == codes[1] else "different"
+    kernels = [change for arch in _archs(old, new) for change in _kernels(arch, old, new)]
+    note = ""
+    if code == "different" and not kernels:
+        note = "the host's machine code differs" if not _device_differs(old, new) else "constants or launch code differ"
+    if code == "same" and any(change.what.startswith(("macro", "flag")) for change in inputs):
+        note = "macros or flags differ, and the machine code does not: did they reach the compiler?"
+    return BuildChange(key, code, inputs, kernels, note)
+
+
+def _device_differs(old: BuildRecord, new: BuildRecord) -> bool:
+    return {c.arch: c.sass_sha256 for c in old.cubins} != {c.arch: c.sass_sha256 for c in new.cubins}
+
+
+def _files(old: BuildRecord, new: BuildRecord) -> Iterator[Change]:
+    was, now = runs.hashes(old), runs.hashes(new)
+    for path in sorted({*was, *now}):
+        if was.get(path) != now.get(path):
+            yield Change(f"file {path}", _text((was.get(path) or "")[:16]), _text((now.get(path) or "")[:16]))
+
+
+def _settings_of(old: BuildRecord, new: BuildRecord) -> Iterator[Change]:
+    for name in sorted({*old.macros, *new.macros}):
+        if old.macros.get(name) != new.macros.get(name):
+            yield Change(f"macro {name}", _macro(old.macros, name), _macro(new.macros, name))
+    for what, was, now in (("flags", old.flags, new.flags), ("architectures", old.archs, new.archs)):
+        if was != now:
+            yield Change(what, " ".join(was) or "none", " ".join(now) or "none")
+    for what, tool, other in (
+        ("compiler", old.compiler, new.compiler),
+        ("host compiler", old.host_compiler, new.host_compiler),
+    ):
+        told = [f"{found.name} {found.version} ({found.sha256[:12]})" if found else "absent" for found in (tool, other)]
+        if told[0] != told[1]:
+            yield Change(what, told[0], told[1])
+    if old.abi != new.abi:
+        yield Change("abi", old.abi, new.abi)
+    if old.status != new.status:
+        yield Change("build", old.status, new.status)
+
+
+def _macro(macros: Mapping[str, Any], name: str) -> str:
+    return "not set" if name not in macros else str(macros[name])
+
+
+def _archs(old: BuildRecord, new: BuildRecord) -> list[str]:
+    return list(dict.fromkeys(cubin.arch for cubin in (*new.cubins, *old.cubins)))
+
+
+def _kernels(arch: str, old: BuildRecord, new: BuildRecord) -> Iterator[KernelChange]:
+    """Kernels that differ on one architecture, by their mangled name."""
+    cubins = [[cubin for cubin in build.cubins if cubin.arch == arch] for build in (old, new)]
+    if not cubins[0] or not cubins[1]:
+        what = "added" if cubins[1] else "removed"
+        yield KernelChange(arch, f"all {sum(len(c.kernels) for c in cubins[0] or cubins[1])} kernels", what)
+        return
+    was, now = ({kernel.name: (kernel, cubin) for cubin in side for kernel in cubin.kernels} for side in cubins)
+    for name in sorted({*was, *now}):
+        if name not in was or name not in now:
+            kernel = (now.get(name) or was[name])[0]
+            yield KernelChange(arch, kernel.demangled, "added" if name in now else "removed")
+            continue
+        (mine, my_cubin), (other, other_cubin) = now[name], was[name]
+        resources = [
+            Change(what, str(getattr(other, what)), str(getattr(mine, what)))
+            for what in RESOURCES
+            if getattr(other, what) != getattr(mine, what)
+        ]
+        if mine.sass_sha256 != other.sass_sha256 or resources:
+            mix = _mix_change(_mix(other, other_cubin), _mix(mine, my_cubin))
+            yield KernelChange(arch, mine.demangled, "changed", resources, mix)
+
+
+def _mix(kernel: KernelResources, cubin: Cubin) -> Mapping[str, int] | None:
+    """A kernel's instruction mix; older records have one for the whole cubin, which is its own if it is alone."""
+    if kernel.instruction_mix:
+        return kernel.instruction_mix
+    return cubin.instruction_mix if len(cubin.kernels) == 1 else None
+
+
+def _mix_change(was: Mapping[str, int] | None, now: Mapping[str, int] | None) -> dict[str, int]:
+    if was is None or now is None:
+        return {}
+    found = {name: now.get(name, 0) - was.get(name, 0) for name in sorted({*was, *now})}
+    return {name: more for name, more in sorted(found.items(), key=lambda item: -abs(item[1])) if more}

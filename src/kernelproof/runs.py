@@ -1,0 +1,417 @@
+"""A finished run, read again: from a bundle, from the results of this checkout, or from a folder that keeps records.
+
+What can be checked is checked before anything of it is believed: a bundle as `kernelproof verify` does, and kept
+records against the `manifest.yaml` that lies beside them. One that was tampered with is refused by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from kernelproof import records, samples, verify
+from kernelproof.errors import BundleError, RecordError
+from kernelproof.records import BenchRecord, BuildRecord, CaptureRecord, Record, TestRecord
+
+BUNDLE, RECORDS = "bundle", "records"
+CORRECT, MISSING = "correct", "missing"  # a test's verdict; there is no record of one
+BAD = frozenset({"wrong", "crashed", "hung", "failed_to_build"})
+PRIMARY = {"cpu": "cpu_clock", "cuda": "graph_slope"}
+KINDS: dict[str, type[Record]] = {
+    "capture": CaptureRecord,
+    "build": BuildRecord,
+    "test": TestRecord,
+    "bench": BenchRecord,
+}
+# Packages whose version can change a kernel's result or time; the others are told as a number.
+DECISIVE = ("torch", "triton", "apache-tvm-ffi", "flash-attn", "xformers", "nvidia-cu", "nvidia-nv", "numpy")
+
+LIBRARY_CALLS = "kernelproof/baselines.py"  # a source whose functions only call libraries
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A record that could not be read, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Side:
+    """A run in a few words: what it is, of which commits, when and where, under which torch."""
+
+    name: str
+    kind: str
+    identity: str | None
+    commits: list[str]
+    utc: str
+    machine: str
+    torch: str
+
+
+@dataclass
+class Run:
+    """Everything of a run that another can be held against.
+
+    name: as it was given. kind: `bundle` or `records`. identity: the SHA-256 of its manifest, where it was checked
+    against one. Records by `operator/variant`, benchmarks by `operator-device`.
+    """
+
+    name: str
+    kind: str
+    identity: str | None = None
+    capture: CaptureRecord | None = None
+    builds: dict[str, BuildRecord] = field(default_factory=dict)
+    tests: dict[str, TestRecord] = field(default_factory=dict)
+    benches: dict[str, BenchRecord] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    unread: list[Unread] = field(default_factory=list)
+    read_samples: Callable[[str], bytes | None] = lambda name: None
+
+    @cached_property
+    def _records(self) -> list[Record]:
+        capture = [self.capture] if self.capture else []
+        return [*capture, *self.builds.values(), *self.tests.values(), *self.benches.values()]
+
+    @property
+    def utc(self) -> str:
+        """When its last record was made (ISO 8601, UTC)."""
+        return max((record.provenance.utc for record in self._records), default="")
+
+    @property
+    def commits(self) -> list[str]:
+        """The commits that were measured, a dirty one with `+`; more than one where a stage was not run again."""
+        states = [record.provenance for record in self._records if record.provenance.commit]
+        return sorted({f"{(state.commit or '')[:12]}{'+' if state.dirty else ''}" for state in states})
+
+    def probe(self, name: str) -> Any:
+        """What the capture stage found out about the machine; None where it could not."""
+        found = self.capture.probes.get(name) if self.capture else None
+        return found.value if found is not None and found.status == records.OK else None
+
+    @property
+    def gpu(self) -> Mapping[str, Any]:
+        """The first GPU's facts; empty without one."""
+        boards = self.probe("gpu")
+        return boards[0] if isinstance(boards, list) and boards and isinstance(boards[0], dict) else {}
+
+    @property
+    def cpu(self) -> Mapping[str, Any]:
+        """The processor's facts."""
+        return self.probe("cpu") or {}
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        """Every Python package with its version."""
+        return self.probe("packages") or {}
+
+    @property
+    def decisive(self) -> dict[str, str]:
+        """The packages that can change what a kernel computes, or how fast."""
+        return {name: version for name, version in sorted(self.packages.items()) if name.startswith(DECISIVE)}
+
+    @property
+    def machine(self) -> str:
+        """GPU and processor in one line."""
+        return ", ".join(str(name) for name in (self.gpu.get("name"), self.cpu.get("model")) if name)
+
+    @property
+    def side(self) -> Side:
+        """The run in a few words."""
+        return Side(
+            self.name, self.kind, self.identity, self.commits, self.utc, self.machine, self.packages.get("torch", "")
+        )
+
+    def role(self, key: str) -> str:
+        """`variant` or `baseline`, of `operator/variant`."""
+        record = self.tests.get(key) or self.builds.get(key)
+        return record.role if record else "variant"
+
+    def device(self, key: str) -> str:
+        """`cpu` or `cuda`, of `operator/variant`."""
+        record = self.tests.get(key) or self.builds.get(key)
+        return record.device if record else "cpu"
+
+    def times(self, bench: str) -> Mapping[samples.Place, samples.Blocks]:
+        """The samples that a benchmark's primary times were made from.
+
+        Raises RecordError when they are not there or not readable.
+        """
+        record = self.benches[bench]
+        method = PRIMARY[record.device]
+        data = self.read_samples(f"{bench}.csv.gz")
+        if data is None:
+            raise RecordError("its samples are not there", subject=f"{self.name}: {bench}.csv.gz")
+        counted = {(row.contender, row.case, row.mode) for row in record.times if row.method == method}
+        found = samples.read(data, method, f"{self.name}: {bench}.csv.gz")
+        return {place: blocks for place, blocks in found.items() if place in counted}
+
+
+def load(path: Path) -> Run:
+    """Read a run: a bundle's tarball, a report's folder that holds one, `results`, or a folder with kept records.
+
+    Raises BundleError for a bundle or kept records that are not as they were packed, RecordError where there is no
+    run to read. A single record that cannot be read is listed in the run, with the reason.
+    """
+    if path.is_file():
+        return _of_bundle(path)
+    if not path.is_dir():
+        raise RecordError("there is no such bundle or folder", subject=str(path))
+    root = next((root for root in (path, path / "records", path / "results") if _has_records(root)), None)
+    if root is not None:
+        return _of_folder(path, root)
+    tarballs = sorted(path.glob("kernelproof-*.tar.gz"))
+    if len(tarballs) != 1:
+        found = "no records and no bundle" if not tarballs else f"{len(tarballs)} bundles"
+        raise RecordError(f"there are {found} in it", subject=str(path), hint="name a tarball or a folder of records")
+    return _of_bundle(tarballs[0], str(path))
+
+
+def _has_records(folder: Path) -> bool:
+    return any((folder / stage).is_dir() for stage in ("build", "test", "bench"))
+
+
+def _of_bundle(path: Path, name: str | None = None) -> Run:
+    result, found = verify.contents(path, _wanted)
+    if not result.good:
+        problem = str(result.problems[0]) if result.problems else result.status
+        more = f" (and {len(result.problems) - 1} more)" if len(result.problems) > 1 else ""
+        raise BundleError(
+            f"it is {'tampered with' if result.status == verify.TAMPERED else 'unreadable'}: {problem}{more}",
+            subject=str(path),
+            hint=f"nothing of it was believed; see `kernelproof verify {path}`",
+        )
+    run = Run(name or str(path), BUNDLE, result.identity)
+    run.read_samples = lambda sample: found.get(f"samples/{sample}")
+    _fill(run, {name.removeprefix("records/"): data for name, data in found.items() if name.startswith("records/")})
+    run.config = _json(found.get("config.json"))
+    return run
+
+
+def _wanted(name: str) -> bool:
+    return name.startswith(("records/", "samples/")) or name == "config.json"
+
+
+def _of_folder(folder: Path, root: Path) -> Run:
+    run = Run(str(folder), RECORDS)
+    paths = [path for stage in KINDS for path in sorted((root / stage).rglob("*.json"))]
+    files = {str(path.relative_to(root)): path.read_bytes() for path in paths}
+    bench, config = root / "bench", root / "config.json"
+    kept = {f"records/{name}": data for name, data in files.items()}
+    kept |= {f"samples/{path.name}": path.read_bytes() for path in sorted(bench.glob("*.csv.gz"))}
+    if config.is_file():
+        kept["config.json"] = config.read_bytes()
+    if (manifest := folder / verify.MANIFEST).is_file():
+        run.identity = _held_against(manifest, kept)
+    run.read_samples = lambda name: kept.get(f"samples/{name}")
+    _fill(run, files)
+    run.config = _json(kept.get("config.json"))
+    return run
+
+
+def _held_against(manifest: Path, kept: Mapping[str, bytes]) -> str:
+    """The manifest's identity, when every kept file is one of its members as they were packed. Raises BundleError."""
+    data = manifest.read_bytes()
+    try:
+        listed = {row["path"]: row["sha256"] for row in json.loads(data)["members"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise BundleError(f"it cannot be read: {type(error).__name__}: {error}", subject=str(manifest)) from None
+    for name, content in kept.items():
+        if name not in listed or listed[name] != hashlib.sha256(content).hexdigest():
+            what = "is not what was packed" if name in listed else "is not in it"
+            raise BundleError(
+                f"the kept records are tampered with: {name} {what}, by {manifest.name} beside them",
+                subject=str(manifest.parent),
+                hint="nothing of them was believed; take them from the bundle again",
+            )
+    return hashlib.sha256(data).hexdigest()
+
+
+def _fill(run: Run, files: Mapping[str, bytes]) -> None:
+    """Sort records in, by their path below the records' folder. Raises RecordError when none can be read."""
+    for path, data in sorted(files.items()):
+        stage, _, rest = path.partition("/")
+        if stage not in KINDS:
+            continue
+        try:
+            _file(run, rest.removesuffix(".json"), records.parse(data, KINDS[stage], path))
+        except RecordError as error:
+            run.unread.append(Unread(path, error.message))
+    if not (run.builds or run.tests or run.benches):
+        why = f"; {run.unread[0].path}: {run.unread[0].reason}" if run.unread else ""
+        raise RecordError(f"no record in it can be read{why}", subject=run.name)
+
+
+def _file(run: Run, key: str, record: Record) -> None:
+    match record:
+        case CaptureRecord():
+            run.capture = record
+        case BuildRecord():
+            run.builds[key] = record
+        case TestRecord():
+            run.tests[key] = record
+        case BenchRecord():
+            run.benches[key] = record
+
+
+def _json(data: bytes | None) -> Mapping[str, Any]:
+    try:
+        found = json.loads(data or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+# --- may their times be compared --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Comparability:
+    """Why the times of two runs cannot be compared, and what to bear in mind where they can.
+
+    strict: why a gate may not compare them, though a person may: another branch of the driver, other clocks.
+    """
+
+    refusal: str | None = None
+    cautions: list[str] = field(default_factory=list)
+    strict: str | None = None
+
+
+CLOCK_SHARE = 0.03  # median SM clocks of two benchmarks that differ by more are different clocks
+
+
+def comparability(before: Run, after: Run, bench: str) -> Comparability:
+    """Whether a benchmark's times in two runs are of the same kind of machine.
+
+    Another GPU model, or for CPU benchmarks another processor or number of threads, is refused. Whatever else differs
+    and moves times is a caution.
+    """
+    device = (after.benches.get(bench) or before.benches[bench]).device
+    return _of_gpus(before, after, bench) if device == "cuda" else _of_cpus(before, after, bench)
+
+
+def _of_gpus(before: Run, after: Run, bench: str) -> Comparability:
+    ours, theirs = after.gpu, before.gpu
+    for run, board in ((before, theirs), (after, ours)):
+        if not board.get("name"):
+            return Comparability(f"no GPU is on record in {run.name}")
+    for key, what in (("name", "GPU models"), ("mig", "MIG modes")):
+        if theirs.get(key) != ours.get(key):
+            return Comparability(f"the {what} differ: {theirs.get(key)} and {ours.get(key)}")
+    clocks = [
+        _both(what, theirs.get(key), ours.get(key))
+        for key, what in (
+            ("sm_clock_max_mhz", "highest SM clock (MHz)"),
+            ("memory_clock_max_mhz", "highest memory clock (MHz)"),
+            ("power_limit_w", "power limit (W)"),
+        )
+        if theirs.get(key) != ours.get(key)
+    ]
+    old, new = (_median_clock(run, bench) for run in (before, after))
+    if old and new and abs(new / old - 1) > CLOCK_SHARE:
+        clocks.append(_both("median SM clock while measuring (MHz)", f"{old:.0f}", f"{new:.0f}"))
+    others = [
+        _both(key, theirs.get(key), ours.get(key)) for key in ("driver", "ecc") if theirs.get(key) != ours.get(key)
+    ]
+    if theirs.get("uuid_sha256") != ours.get("uuid_sha256"):
+        others.append("another board of the same model")
+    branches = [str(board.get("driver", "")).partition(".")[0] for board in (theirs, ours)]
+    strict = f"the driver's branches differ: {branches[0]} and {branches[1]}" if branches[0] != branches[1] else None
+    return Comparability(None, clocks + others, strict or (f"the clocks differ: {clocks[0]}" if clocks else None))
+
+
+def _both(what: str, before: Any, after: Any) -> str:
+    return f"{what} {before} and {after}"
+
+
+def _median_clock(run: Run, bench: str) -> float | None:
+    found = run.benches[bench].states.get("sm_clock_mhz") if bench in run.benches else None
+    median = found.get("median") if isinstance(found, dict) else None
+    return float(median) if isinstance(median, int | float) and median > 0 else None
+
+
+def _of_cpus(before: Run, after: Run, bench: str) -> Comparability:
+    facts = [
+        (run.cpu.get("model"), run.cpu.get("usable_cores"), record.threads if (record := run.benches.get(bench)) else 0)
+        for run in (before, after)
+    ]
+    for what, theirs, ours in zip(("processors", "usable cores", "numbers of threads"), *facts, strict=True):
+        if theirs != ours:
+            return Comparability(f"the {what} differ: {theirs} and {ours}")
+    return Comparability()
+
+
+def strictly(before: Run, after: Run, bench: str) -> str | None:
+    """Why a regression gate may not compare a benchmark of two runs; None where it may."""
+    found = comparability(before, after, bench)
+    return found.refusal or found.strict
+
+
+# --- what did not change ----------------------------------------------------------------------------------------------
+
+
+def same_code(before: Run, after: Run, key: str) -> bool:
+    """Is a contender known to be the same code in both runs?
+
+    The same packages that decide (torch, Triton, cuDNN, …), and: of a compiled one the same machine code for host and
+    every GPU architecture; of a callable the same sources or, where these only call libraries, the same kernels on the
+    GPU.
+    """
+    ours, theirs = after.builds.get(key), before.builds.get(key)
+    if ours is None or theirs is None or not before.packages or not after.packages:
+        return False
+    if before.decisive != after.decisive or ours.abi != theirs.abi or ours.macros != theirs.macros:
+        return False
+    if ours.abi == "python":
+        return hashes(ours) == hashes(theirs) or _same_library_calls(before, after, ours)
+    return machine_code(ours) == machine_code(theirs) is not None
+
+
+def _same_library_calls(before: Run, after: Run, build: BuildRecord) -> bool:
+    """Are a library baseline's kernels by name and number the same in both benchmarks?"""
+    if not build.sources or not all(file.path.endswith(LIBRARY_CALLS) for file in build.sources):
+        return False
+    name = f"{build.operator}-{build.device}"
+    launched = [
+        [
+            (entry.get("case"), entry.get("name"), entry.get("count"))
+            for entry in bench.kernels_in_interval[build.variant]
+        ]
+        for bench in (run.benches.get(name) for run in (before, after))
+        if bench and bench.kernels_in_interval.get(build.variant)
+    ]
+    if len(launched) < 2:
+        return False
+    common = {case for case, *_ in launched[0]} & {case for case, *_ in launched[1]}
+    ours, theirs = ([entry for entry in entries if entry[0] in common] for entries in launched)
+    return bool(common) and sorted(map(str, ours)) == sorted(map(str, theirs))
+
+
+def hashes(build: BuildRecord) -> dict[str, str]:
+    """SHA-256 of every source and header, by path."""
+    return {file.path: file.sha256 for file in (*build.sources, *build.headers)}
+
+
+def machine_code(build: BuildRecord) -> tuple[object, ...] | None:
+    """What identifies a build's machine code, without paths and names; None when nothing is known of it."""
+    device = tuple(sorted((cubin.arch, cubin.sass_sha256) for cubin in build.cubins))
+    return (device, build.host_code_sha256) if device or build.host_code_sha256 else None
+
+
+def keys(*found: Run) -> Iterator[str]:
+    """Every `operator/variant` of some runs, in the order of the first configuration that has it."""
+    configured = [
+        f"{operator}/{name}"
+        for run in reversed(found)
+        for operator, settings in run.config.get("operators", {}).items()
+        for name in (*settings.get("variants", {}), *settings.get("baselines", {}))
+    ]
+    recorded = sorted({key for run in found for key in (*run.builds, *run.tests)})
+    known = set(recorded)
+    yield from dict.fromkeys([*(key for key in configured if key in known), *recorded])

@@ -1,0 +1,242 @@
+"""Two runs side by side: verdicts that changed come first, every input that changed is listed, times are honest."""
+
+import csv
+import gzip
+import io
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import simulated_runs
+from simulated_runs import make, write
+
+from kernelproof import cli, compare, runs
+from kernelproof.errors import ExitCode, RecordError
+from kernelproof.records import BuildRecord, FileHash, TestRecord
+
+REFERENCE = Path(__file__).resolve().parents[1] / "reports" / "reference" / "nvidia-h200"
+
+
+def test_right_under_one_torch_and_wrong_under_another() -> None:
+    before = make(1, torch="2.4.1")
+    after = make(2, torch="2.11.0", verdicts={"fast": "wrong", "flash": "wrong"})
+    found = compare.compare(before, after)
+    first = found.verdicts[0]
+    assert first.sentence == "op/fast: correct under torch 2.4.1, wrong under torch 2.11.0"
+    assert first.reason == "small-normal-s0: bound: 37.5 times the bound at [0, 3]"
+    assert (first.kind, found.exit_code) == ("broke", ExitCode.BAD_VERDICT)
+    assert found.summary == "No longer correct: op/fast."
+    # A baseline that broke is told, and is no fault of a variant's.
+    assert {(change.variant, change.role) for change in found.verdicts} == {
+        ("op/fast", "variant"),
+        ("op/flash", "baseline"),
+    }
+    assert [(e.criterion, e.before, e.after) for e in found.errors if e.variant == "op/fast"] == [("bound", 0.4, 37.5)]
+    assert found.environment[0].what != found.environment[-1].what
+    assert next(change for change in found.environment if "torch" in change.what).after == "2.11.0"
+    for text in (found.markdown(), found.html()):
+        assert text.index("correct under torch") < text.index("package torch")
+    # Its time is not compared, and the baselines' are not a yardstick: they are another torch's.
+    assert not any(row.contender == "fast" for row in found.times)
+    assert {row.basis for row in found.times} == {"times alone"}
+
+
+def test_the_other_way_round_it_was_mended() -> None:
+    found = compare.compare(make(1, verdicts={"fast": "wrong"}), make(2))
+    assert (found.verdicts[0].kind, found.exit_code, found.summary) == (
+        "mended",
+        ExitCode.WELL,
+        "Correct now: op/fast.",
+    )
+
+
+def macro(build: BuildRecord) -> None:
+    build.macros["STAGES"] = 3
+
+
+def source(build: BuildRecord) -> None:
+    build.sources = [FileHash("csrc/op/fast.cu", "9" * 64), FileHash("csrc/op/more.cuh", "8" * 64)]
+
+
+def flag(build: BuildRecord) -> None:
+    build.flags.append("--use_fast_math")
+
+
+def compiler(build: BuildRecord) -> None:
+    assert build.compiler is not None
+    build.compiler = replace(build.compiler, version="13.1.0")
+
+
+@pytest.mark.parametrize(
+    ("change", "listed"),
+    [
+        (macro, [("macro STAGES", "2", "3")]),
+        (source, [("file csrc/op/fast.cu", "c" * 16, "9" * 16), ("file csrc/op/more.cuh", "absent", "8" * 16)]),
+        (flag, [("flags", "-O3", "-O3 --use_fast_math")]),
+        (compiler, [("compiler", "nvcc 13.0.88 (dddddddddddd)", "nvcc 13.1.0 (dddddddddddd)")]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_an_input_that_changed_is_listed(change: Any, listed: list[tuple[str, str, str]]) -> None:
+    before = make(1)
+    after = simulated_runs.changed(make(2), "op/fast", change)
+    (build,) = compare.compare(before, after).builds_that_differ
+    assert [(c.what, c.before, c.after) for c in build.inputs] == listed
+    assert build.machine_code == "same"
+    # Two variants that were one binary although their macros differed: the mistake that this project is against.
+    assert ("did they reach the compiler" in build.note) == (change in (macro, flag))
+
+
+def test_machine_code_that_changed_is_told_kernel_by_kernel() -> None:
+    def other(build: BuildRecord) -> None:
+        kernel = build.cubins[0].kernels[0]
+        kernel.sass_sha256 = build.cubins[0].sass_sha256 = "other"
+        kernel.registers, kernel.spill_store_bytes, kernel.shared_bytes, kernel.instructions = 80, 16, 2048, 95
+        kernel.instruction_mix = {"tensor": 12, "fp32": 80, "local memory": 3}
+
+    found = compare.compare(make(1), simulated_runs.changed(make(2), "op/fast", other))
+    (build,) = found.builds_that_differ
+    (kernel,) = build.kernels
+    assert (build.machine_code, kernel.arch, kernel.kernel) == ("different", "sm_90a", "kern(float*)")
+    assert {c.what: (c.before, c.after) for c in kernel.resources} == {
+        "registers": ("64", "80"),
+        "shared_bytes": ("1024", "2048"),
+        "spill_store_bytes": ("0", "16"),
+        "instructions": ("100", "95"),
+    }
+    assert kernel.mix == {"fp32": -10, "local memory": 3, "tensor": 2}
+    assert "registers 64 → 80" in found.markdown()
+
+
+def test_a_package_and_a_driver_that_changed_are_listed() -> None:
+    found = compare.compare(make(1), make(2, torch="2.12.0", driver="590.1"))
+    listed = {change.what: (change.before, change.after) for change in found.environment}
+    assert listed["package torch"] == ("2.11.0", "2.12.0")
+    assert listed["driver"] == ("580.10", "590.1")
+    assert "package requests" not in listed
+
+
+def test_times_across_gpu_models_are_refused_and_the_rest_is_compared() -> None:
+    before, after = make(1), make(2, gpu="NVIDIA L4", verdicts={"plain": "crashed"}, factors={"fast": 9})
+    found = compare.compare(before, after)
+    assert not found.times
+    assert [entry.reason for entry in found.times_not_compared] == ["the GPU models differ: NVIDIA H200 and NVIDIA L4"]
+    assert found.verdicts[0].sentence == "op/plain: correct under NVIDIA H200, crashed under NVIDIA L4"
+    assert "the GPU models differ" in found.markdown()
+    assert "the GPU models differ" in found.html()
+
+
+def test_slower_is_exit_code_one_and_the_same_is_none() -> None:
+    slower = compare.compare(make(1), make(2, machine_code="other", factors={"fast": 1.5}))
+    assert (slower.exit_code, slower.summary) == (ExitCode.BAD_VERDICT, "Slower in 4 cases: op/fast.")
+    same = compare.compare(make(1), make(2))
+    assert same.exit_code == ExitCode.WELL
+    assert same.summary == "No verdict changed, and no time is shown to differ (8 of 8 undecided)."
+    baseline = compare.compare(make(1), make(2, factors={"math": 1.5}))
+    assert baseline.exit_code == ExitCode.WELL
+    assert "Baselines that differ" in baseline.markdown()
+
+
+def test_nothing_in_common() -> None:
+    one, other = make(1, only=("fast",)), make(2, only=("plain",))
+    with pytest.raises(RecordError, match="no variant in common"):
+        compare.compare(one, other)
+
+
+def test_variants_of_one_run_alone() -> None:
+    found = compare.compare(make(1, only=("fast", "plain", "cudnn")), make(2, only=("fast", "cudnn", "math")))
+    assert (found.only_before, found.only_after) == (["op/plain"], ["op/math"])
+
+
+# --- real records of an H200 ------------------------------------------------------------------------------------------
+
+
+def perturbed(folder: Path, factor: float) -> Path:
+    """The kept reference with one variant's machine code and times changed, its manifest left behind."""
+    shutil.copytree(REFERENCE / "records", folder / "records")
+    path = folder / "records" / "bench" / "rmsnorm-cuda.csv.gz"
+    rows = list(csv.DictReader(io.StringIO(gzip.decompress(path.read_bytes()).decode())))
+    for row in rows:
+        if row["contender"] == "one_pass":
+            row["time_us"] = f"{float(row['time_us']) * factor:.6g}"
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0])
+    writer.writeheader()
+    writer.writerows(rows)
+    path.write_bytes(gzip.compress(text.getvalue().encode()))
+    build = folder / "records" / "build" / "rmsnorm" / "one_pass.json"
+    record = json.loads(build.read_text())
+    for cubin in record["cubins"]:
+        cubin["sass_sha256"] = "another"
+    build.write_text(json.dumps(record))
+    return folder
+
+
+def test_real_records_against_themselves_and_against_a_planted_change(tmp_path: Path) -> None:
+    reference = runs.load(REFERENCE)
+    changed = runs.load(perturbed(tmp_path / "slower", 1.08))
+    found = compare.compare(reference, changed)
+    said = {(row.contender, row.verdict) for row in found.times if row.verdict != "undecided"}
+    assert said == {("one_pass", "slower")}
+    assert {row.contender for row in found.slower} == {"one_pass"}
+    assert len(found.times) > 400
+    assert found.exit_code == ExitCode.BAD_VERDICT
+    assert not found.verdicts
+    assert [build.variant for build in found.builds_that_differ] == ["rmsnorm/one_pass"]
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_in_all_its_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = write(make(1, name="a"), tmp_path / "a")
+    b = write(make(2, name="b", factors={"fast": 1.5}, machine_code="other"), tmp_path / "b")
+    markdown, page = tmp_path / "out" / "pr.md", tmp_path / "out" / "page.html"
+    assert cli.main(["compare", str(a), str(b), "--json", "--markdown", str(markdown), "--html", str(page)]) == 1
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["schema"], printed["exit_code"]) == (compare.SCHEMA, 1)
+    assert {row["verdict"] for row in printed["times"] if row["contender"] == "fast"} == {"slower"}
+    assert {b["variant"]: b["machine_code"] for b in printed["builds"]}["op/fast"] == "different"
+    assert "**1." in markdown.read_text()
+    assert "<script" not in page.read_text()
+    assert "src=" not in page.read_text()
+    assert cli.main(["compare", str(a), str(a)]) == 0
+    assert cli.main(["compare", str(a), str(tmp_path / "nowhere")]) == 2
+    assert "no such bundle or folder" in capsys.readouterr().err
+
+
+def test_foreign_text_stays_text(tmp_path: Path) -> None:
+    hostile = "</td><script>alert(1)</script>|@everyone\x1b[31m"
+
+    def name(build: BuildRecord) -> None:
+        build.macros[hostile] = hostile
+
+    after = simulated_runs.changed(make(2), "op/fast", name)
+    after.tests["op/fast"] = TestRecord(operator="op", variant="fast", device="cuda", verdict="wrong", reason=hostile)
+    found = compare.compare(make(1), after)
+    assert "<script>" not in found.html()
+    assert "\x1b" not in found.html() + found.markdown()
+    assert hostile not in found.markdown()
+
+
+def test_neither_torch_nor_the_network_is_needed(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    a = write(make(1), tmp_path / "a")
+    code = (
+        "import sys, socket\n"
+        "class NoTorch:\n"
+        "    def find_spec(self, name, *more):\n"
+        "        assert name.partition('.')[0] != 'torch', 'torch was imported'\n"
+        "sys.meta_path.insert(0, NoTorch())\n"
+        "socket.socket.connect = None\n"
+        "from kernelproof import cli\n"
+        "sys.exit(cli.main(sys.argv[1:]))\n"
+    )
+    for command in (["compare", str(a), str(a)], ["history", str(a), str(a)]):
+        done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
