@@ -267,7 +267,9 @@ def test_tensor_maps_and_clusters_are_launched_from_their_descriptions(project: 
 )
 def test_what_cannot_be_described_runs_as_a_library_and_says_why(project: Config, name: str, reason: str) -> None:
     record = climbed(project, "rmsnorm", name)
-    assert (record.verdict, record.trust) == ("correct", "library"), story(project, record)
+    # Work on another stream than the caller's is not in order: the library's calls show that.
+    verdict = "wrong" if "stream" in name else "correct"
+    assert (record.verdict, record.trust) == (verdict, "library"), story(project, record)
     assert record.sealing is not None
     assert record.sealing.sealed == 0, story(project, record)
     assert all(reason in left.reason for left in record.sealing.left), story(project, record)

@@ -515,23 +515,30 @@ class Store:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
         """An empty folder for a build, on the same file system; gone afterwards. The lock in it says that we live."""
-        self.base.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="tmp-", dir=self.base))
-        try:
-            with (folder / ".lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.ExitStack() as ends:
+            with self._handing_out():
+                folder = Path(tempfile.mkdtemp(prefix="tmp-", dir=self.base))
+                ends.callback(shutil.rmtree, folder, ignore_errors=True)
+                fcntl.flock(ends.enter_context((folder / ".lock").open("w")), fcntl.LOCK_EX)
+            yield folder
 
     def sweep(self) -> None:
         """Remove what builds left that were killed: their lock went with them."""
-        for folder in self.base.glob("tmp-*"):
-            with contextlib.suppress(OSError):
-                with (folder / ".lock").open() as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-                self.log.say(f"removed {folder.name}, left by a build that was killed")
+        with self._handing_out():
+            for folder in self.base.glob("tmp-*"):
+                with contextlib.suppress(OSError):
+                    with (folder / ".lock").open() as lock:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+                    self.log.say(f"removed {folder.name}, left by a build that was killed")
+
+    @contextlib.contextmanager
+    def _handing_out(self) -> Iterator[None]:
+        """Nobody sweeps between the making of a folder and its lock."""
+        self.base.mkdir(parents=True, exist_ok=True)
+        with (self.base / ".tmp.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     @contextlib.contextmanager
     def locked(self, key: str) -> Iterator[None]:

@@ -251,7 +251,7 @@ def _python(program: str, root: Path, *arguments: str) -> str:
     """Run a program; what it said if it failed or took too long, else nothing."""
     command = [sys.executable, "-c", program, str(root.resolve()), *arguments]
     # Several at a time: torch's threads would only wait for each other.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY / "src")}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path()}
     try:
         done = subprocess.run(
             command, cwd=root, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False
