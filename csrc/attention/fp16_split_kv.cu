@@ -5,8 +5,6 @@
 // The products may number a contraction's terms as they like, as long as both factors agree. So a lane takes 16
 // consecutive bytes of a row of Q and of K as its share of two products, and 16 consecutive bytes of four rows of V as
 // its share of eight output tiles: column c of tile n is then column 8 c + n of the output.
-#include <type_traits>
-
 #include "../common/approx.cuh"
 #include "../common/cuda_launch.h"
 #include "../common/element.cuh"
@@ -24,16 +22,6 @@ constexpr int kVector = 8;  // 16-bit elements of a 16-byte access
 // In how many parts the warps' outputs pass through shared memory.
 template <int kWarps>
 constexpr int kRoundsOf = kWarps > 4 ? 2 : 1;
-
-// Where a head's row first + apart of `rows` is. Those which do not exist repeat the last that does: their weights are
-// 0, their output is not stored. Where all of a tile exist they are multiples of one stride apart, which takes fewer
-// instructions in front of the first load.
-template <bool kWhole>
-__device__ __forceinline__ const char *row_at(const char *head_from, const Strides &stride, int first, int apart,
-                                              int rows) {
-    const int row = kWhole ? first : min(first + apart, rows - 1);
-    return head_from + int64_t{stride.row} * row * kUnit + (kWhole ? int64_t{stride.row} * (apart * kUnit) : 0);
-}
 
 // One block a multiprocessor, so that a thread may have 255 registers: a short sequence has no second block, and what
 // is under way is what counts.
@@ -68,14 +56,14 @@ __global__ void __launch_bounds__(kWarps *kWarpSize, 1) attention(const __grid_c
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) highest[m][0] = highest[m][1] = -INFINITY;
 
-    const char *const q_from = call.q + (call.q_stride.row_at(batch, head, 0) + member) * kUnit;
-    const auto load_queries = [&](auto is_whole) {
+    // Rows which do not exist repeat the last that does: their weights are 0, their output is not stored.
+    const auto load_queries = [&] {
 #pragma unroll
         for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const char *row_from = row_at<decltype(is_whole)::value>(q_from, call.q_stride, first_row + group,
-                                                                         m * kTile + half * 8, call.query_rows);
+                const int row = min(first_row + m * kTile + half * 8 + group, call.query_rows - 1);
+                const char *row_from = call.q + (call.q_stride.row_at(batch, head, row) + member) * kUnit;
 #pragma unroll
                 for (int c = 0; c < kDim / 32; ++c) {
                     const uint4 part = load_16(row_from + c * 64);
@@ -88,39 +76,34 @@ __global__ void __launch_bounds__(kWarps *kWarpSize, 1) attention(const __grid_c
         }
     };
     const char *const k_from = call.k + (call.k_stride.row_at(batch, key_head, 0) + member) * kUnit;
-    const auto load_keys = [&](int key, auto is_whole) {
+    const auto load_keys = [&](int key) {
 #pragma unroll
         for (int n = 0; n < kKeys / 8; ++n) {
-            const char *row_from =
-                row_at<decltype(is_whole)::value>(k_from, call.k_stride, key + group, n * 8, key_rows);
+            const int row = min(key + n * 8 + group, key_rows - 1);
+            const char *row_from = k_from + int64_t{call.k_stride.row} * row * kUnit;
 #pragma unroll
             for (int c = 0; c < kDim / 32; ++c) k_rmem[c][n] = load_16(row_from + c * 64);
         }
     };
     const char *const v_from = call.v + (call.v_stride.row_at(batch, key_head, 0) + group) * kUnit;
-    const auto load_values = [&](int key, auto is_whole) {
+    const auto load_values = [&](int key) {
 #pragma unroll
         for (int j = 0; j < kKeys / 16; ++j) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const char *row_from = row_at<decltype(is_whole)::value>(v_from, call.v_stride, key + member * 2,
-                                                                         j * 16 + i / 2 * 8 + i % 2, key_rows);
+                const int row = min(key + j * 16 + i / 2 * 8 + member * 2 + i % 2, key_rows - 1);
+                const char *row_from = v_from + int64_t{call.v_stride.row} * row * kUnit;
 #pragma unroll
                 for (int h = 0; h < kDim / 64; ++h) v_rmem[j][h][i] = load_16(row_from + h * 128);
             }
         }
     };
+
     int key = warp * kKeys;
     if (key < block_end) {
-        if (first_row + kRows <= call.query_rows && key + kKeys <= key_rows) {
-            load_queries(std::true_type());
-            load_keys(key, std::true_type());
-            load_values(key, std::true_type());
-        } else {
-            load_queries(std::false_type());
-            load_keys(key, std::false_type());
-            load_values(key, std::false_type());
-        }
+        load_queries();
+        load_keys(key);
+        load_values(key);
         if (call.scale.sign != 1.0f) {  // the sign of the scale goes into Q
             const uint32_t kept = call.scale.sign == 0.0f ? 0 : ~0u;
             const uint32_t flipped = call.scale.sign < 0.0f ? 0x80008000u : 0;
@@ -149,7 +132,7 @@ __global__ void __launch_bounds__(kWarps *kWarpSize, 1) attention(const __grid_c
                 }
             }
         }
-        if (next < block_end) load_keys(next, std::false_type());
+        if (next < block_end) load_keys(next);
 
         if (key + kKeys > first_end) {  // some score is hidden
 #pragma unroll
@@ -260,7 +243,7 @@ __global__ void __launch_bounds__(kWarps *kWarpSize, 1) attention(const __grid_c
                 for (int m = 0; m < kTiles; ++m) mma_m16n8k16<T>(o_rmem[m][n], p_rmem[m], v_pair);
             }
         }
-        if (next < block_end) load_values(next, std::false_type());
+        if (next < block_end) load_values(next);
     }
 
     // Combine: every warp writes what it has, then a thread adds up 8 columns of a row over the warps.
