@@ -95,7 +95,7 @@ UNINITIALISED = f"""
       <accessAddress>0x7f936fa001e8</accessAddress><where>{place(KERNEL, 21)}</where></record>"""
 DIVERGENT = f"""
     <record><kind>Synccheck</kind><level>Error</level>{who(37)}
-      <what><text>Barrier error detected. Divergent thread(s) in block</text></what>
+      <what><text>Barrier error</text><type>Divergent thread(s) in block</type></what>
       <where>{place("outlineSync()", 7, "/usr/include/sync.h")}</where>
       <deviceStack><frame>{place(KERNEL, 26)}</frame></deviceStack></record>"""
 API_ERROR = """

@@ -1,7 +1,7 @@
-// Attention forward for short sequences on sm_90a: the keys are shared out over two blocks of a cluster and, in a
-// block, over two warpgroups. A warpgroup takes its keys in one pass: all its loads under way at once, all its scores
-// in registers. The four parts of the output meet once: each warpgroup of the cluster adds up and stores a quarter of
-// the columns, and the others send it theirs, which its mbarrier counts.
+// Attention forward for short sequences on sm_90a: the keys are shared out over the warpgroups of a cluster of two
+// blocks. A warpgroup has all its loads under way at once and takes its keys in tiles of 64: the output of a tile is
+// computed while the scores of the next become weights. The parts of the output meet once in a block, each warpgroup
+// adding up a share of the columns, and then once in the cluster, in whose other block an mbarrier counts what arrives.
 #include "../common/approx.cuh"
 #include "../common/cluster.cuh"
 #include "../common/cp_async.cuh"
@@ -14,33 +14,33 @@
 
 namespace fp16_cluster {
 
-constexpr int kParts = 4;                      // of the keys, and of the output's columns
-constexpr int kShares = 2;                     // blocks of a cluster
-constexpr int kWarpgroups = kParts / kShares;  // of a block
-constexpr int kThreads = kWarpgroups * kWarpgroupSize;
 constexpr int kRows = kWarpgroupRows;                        // query rows of a cluster
+constexpr int kKeys = 64;                                    // of a tile
+constexpr int kShares = 2;                                   // blocks of a cluster
+constexpr int kWarpgroups = 2;                               // of a block
+constexpr int kParts = kShares * kWarpgroups;                // of the keys, and of the output's columns
+constexpr int kStages = 2;                                   // tiles of a warpgroup that are under way at once
 constexpr int kRowsAtOnce = kWarpgroupSize / kUnitElements;  // that a warpgroup copies, 128 bytes each
-constexpr int kBarriers = kWarpgroups * kWarpgroupWarps;
-constexpr int kWarpgroupBarrier = 1;  // the first of kWarpgroups named barriers
-static_assert(kParts == 4, "the four lanes of a row look after one part each");
+constexpr int kTileBarrier = 1;                              // named barriers kTileBarrier + warpgroup, then one a warp
 
 template <int kDim>
 struct Tiling {
-    static constexpr int kKeys = kDim == 64 ? 128 : 64;  // of a warpgroup at a time
-    static constexpr int kBlocks = kDim == 64 ? 2 : 1;   // of a multiprocessor
+    static constexpr int kThreads = kWarpgroups * kWarpgroupSize;
     static constexpr int kSlabs = kDim * 2 / kSwizzleBytes;
     static constexpr int kQSlab = kRows * kSwizzleBytes, kSlab = kKeys * kSwizzleBytes;
-    static constexpr int kTile = kSlabs * kSlab;            // of K or V
+    static constexpr int kTile = kSlabs * kSlab;            // bytes of a tile of K or V
     static constexpr int kStage = kWarpgroups * 2 * kTile;  // [kWarpgroups, K and V]
-    static constexpr int kColumns = kDim / kParts;          // of the output that a warpgroup adds up
-    static constexpr int kPart = 16 * kColumns * 4;         // bytes of those, 16 rows: [kColumns / 8, 32 lanes] float4
+    static constexpr int kOwn = kDim / 2 / kParts;          // a thread's elements of a part of the columns
+    static constexpr int kPart = kOwn * 4 * kWarpSize;      // bytes of a warp's: [kOwn / 4, 32 lanes] float4
     static constexpr int kStats = 8 * 16;                   // bytes: highest scores and sums of 16 rows, [8] float4
-    static constexpr int kExpected = (kParts - 1) * kPart + kParts * kStats;
-    static constexpr int kFixed = 2 * kSwizzleAlign + kSlabs * kQSlab + kBarriers * kParts * (kPart + kStats);
-    static_assert(kBarriers * 8 <= kSwizzleAlign, "the barriers have their place in front of the tiles");
-    static_assert(kKeys % 16 == 0 && kSlab % kSwizzleAlign == 0, "slabs start where the swizzle's pattern starts");
-    static_assert(kBarriers * kParts * (kPart + kStats) % kSwizzleAlign == 0, "and so do the tiles behind the parts");
-    static_assert(kFixed + 2 * kStage <= kBlockSharedBytes, "two stages fit in shared memory");
+    static constexpr int kWarps = kWarpgroups * kWarpgroupWarps;
+    static constexpr int kFromBlock = (kWarpgroups - 1) * kShares * kPart;  // bytes that the block's warps send a warp
+    static constexpr int kFromOther = kPart + kStats;  // bytes that the other block's warp sends it
+    static constexpr int kSharedBytes =
+        2 * kSwizzleAlign + kSlabs * kQSlab + kStages * kStage + kWarps * (kFromBlock + kStats + kFromOther);
+    static_assert(kOwn % 4 == 0, "parts are sent 16 bytes at a time");
+    static_assert(kWarps * 8 <= kSwizzleAlign, "the barriers have their place in front of the tiles");
+    static_assert(kSharedBytes <= kBlockSharedBytes, "the tiles fit in shared memory");
 };
 
 // Queues kCopies rows of this thread, kStep rows apart, for swizzled slabs; zeros for those from `rows` on.
@@ -63,26 +63,51 @@ __device__ __forceinline__ void copy_rows(uint32_t to_smem, int slab_bytes, cons
     }
 }
 
+// Parts of sums whose highest scores and totals lie in kOf neighbouring lanes: what to multiply a lane's part by to
+// refer it to `top`, the highest score of all, and the `sum` of all totals so referred; for two rows.
+struct Combination {
+    float top[2], sum[2], times[2];
+};
+
+template <int kOf>
+__device__ __forceinline__ Combination combine(const float4 &stats, float factor, float bias) {
+    const float highest[2] = {stats.x, stats.z}, total[2] = {stats.y, stats.w};
+    Combination result;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        float top = highest[r];
+#pragma unroll
+        for (int step = 1; step < kOf; step *= 2) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, step));
+        const float times = shrink_factor(highest[r], top, factor, bias);
+        float sum = total[r] * times;
+#pragma unroll
+        for (int step = 1; step < kOf; step *= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+        result.top[r] = top, result.sum[r] = sum, result.times[r] = times;
+    }
+    return result;
+}
+
 template <typename T, int kDim>
-__global__ void __cluster_dims__(kShares, 1, 1) __launch_bounds__(kThreads, Tiling<kDim>::kBlocks)
-    attention(const __grid_constant__ ShortCall call) {
+__global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __grid_constant__ ShortCall call) {
     using Tile = Tiling<kDim>;
-    constexpr int kKeys = Tile::kKeys, kScores = kKeys / 2, kOutputs = kDim / 2, kOwn = kOutputs / kParts;
+    constexpr int kOwn = Tile::kOwn;
+    constexpr int kScores = kKeys / 2, kOutputs = kDim / 2;
     constexpr float kBias = kWeightBias<T>;
 
     extern __shared__ char dynamic_smem[];
-    // barriers, then tiles: Q [kSlabs, kRows, 64], what other warpgroups send, stages of K and V
+    // barriers, then tiles: Q [kSlabs, kRows, 64], stages of K and V, what other warps send
     uint64_t *full = reinterpret_cast<uint64_t *>(dynamic_smem + (-shared_address(dynamic_smem) & (kSwizzleAlign - 1)));
     char *Q_smem = reinterpret_cast<char *>(full) + kSwizzleAlign;
-    char *part_smem = Q_smem + Tile::kSlabs * Tile::kQSlab;           // [kBarriers, kParts] of kPart bytes
-    char *stats_smem = part_smem + kBarriers * kParts * Tile::kPart;  // [kBarriers, kParts] of kStats bytes
-    char *stages_smem = stats_smem + kBarriers * kParts * Tile::kStats;
+    char *stages_smem = Q_smem + Tile::kSlabs * Tile::kQSlab;
+    char *block_smem = stages_smem + kStages * Tile::kStage;          // [kWarps, kWarpgroups - 1, kShares] of kPart
+    char *stats_smem = block_smem + Tile::kWarps * Tile::kFromBlock;  // [kWarps] of kStats bytes
+    char *other_smem = stats_smem + Tile::kWarps * Tile::kStats;      // [kWarps] of kPart and kStats bytes
 
-    const int warp_of_all = __shfl_sync(kAllLanes, threadIdx.x / kWarpSize, 0);  // uniform, and the compiler knows
+    const unsigned warp_of_all = __shfl_sync(kAllLanes, threadIdx.x / kWarpSize, 0);  // uniform, the compiler knows
     const int warpgroup = warp_of_all / kWarpgroupWarps, warp = warp_of_all % kWarpgroupWarps;
     const int thread = threadIdx.x % kWarpgroupSize, lane = threadIdx.x % kWarpSize;
     const int group = lane / 4, member = lane % 4;  // of the lane in an accumulator, see hopper.cuh
-    const int rank = blockIdx.x % kShares, part = rank * kWarpgroups + warpgroup;
+    const int rank = blockIdx.x % kShares;
     const uint32_t head = blockIdx.y, batch = blockIdx.z, key_head = call.heads_of_key.quotient(head);
     // the last rows first: under a causal mask they take longest
     const int first_row = static_cast<int>((gridDim.x - 1 - blockIdx.x) / kShares) * kRows;
@@ -100,7 +125,11 @@ __global__ void __cluster_dims__(kShares, 1, 1) __launch_bounds__(kThreads, Tili
             shared_address(stage_smem) + offset + place, Tile::kSlab, row_at(data, stride, key_head, first + copy_row),
             stride.row, call.key_rows - first - copy_row, first + kKeys <= call.key_rows);
     };
-    const int cluster_end = call.visible_from(first_row + kRows - 1);
+    const auto load_keys = [&](int stage, int first) { load(stage * Tile::kStage, call.k, call.k_stride, first); };
+    const auto load_values = [&](int stage, int first) {
+        load(stage * Tile::kStage + Tile::kTile, call.v, call.v_stride, first);
+    };
+    const int end = call.visible_from(first_row + kRows - 1);
     int key = (warpgroup * kShares + rank) * kKeys;
 
     {
@@ -111,16 +140,20 @@ __global__ void __cluster_dims__(kShares, 1, 1) __launch_bounds__(kThreads, Tili
             row_at(call.q, call.q_stride, head, first_row + row + copy_row), call.q_stride.row,
             call.query_rows - first_row - row - copy_row, first_row + kRows <= call.query_rows);
     }
-    if (key < cluster_end) load(0, call.k, call.k_stride, key);
+    if (key < end) load_keys(0, key);
     cp_async_commit();
     if (lane == 0) {
         mbarrier_init(full + warp_of_all, 1);
         mbarrier_init_fence();
     }
     __syncwarp();
-    if (lane == 0) mbarrier_arrive_expect(full + warp_of_all, Tile::kExpected);
+    if (lane == 0) mbarrier_arrive_expect(full + warp_of_all, Tile::kFromOther);
     cluster_arrive();
-    if (key < cluster_end) load(Tile::kTile, call.v, call.v_stride, key);
+    if (key + kStride < end) load_keys(1, key + kStride);
+    cp_async_commit();
+    if (key < end) load_values(0, key);
+    cp_async_commit();
+    if (key + kStride < end) load_values(1, key + kStride);
     cp_async_commit();
 
     float o_rmem[kOutputs];
@@ -130,194 +163,242 @@ __global__ void __cluster_dims__(kShares, 1, 1) __launch_bounds__(kThreads, Tili
     const float factor = call.scale.factor;
     const int first_end = call.visible_from(first_row);
 
-    cp_async_wait<1>();
+    cp_async_wait<3>();
     async_proxy_fence();
-    __syncthreads();  // Q and the first K are there
-    for (int stage = 0; key < cluster_end; key += kStride) {
-        const bool more = key + kStride < cluster_end;
-
-        // S = Q K^T
-        float s_rmem[kScores];
-        const uint64_t q = swizzled_descriptor(Q_smem), k = swizzled_descriptor(stage_smem + stage * Tile::kStage);
-        wgmma_fence();
+    __syncthreads();  // Q and the first tiles of K are there
+    if (key < end) {
+        const uint64_t q = swizzled_descriptor(Q_smem);
+        int stage = 0;
+        float s_rmem[kScores], shrink[2];
+        uint32_t p_rmem[kKeys / 16][4];
+        const auto queue_scores = [&](float (&to_rmem)[kScores], int its_stage) {
+            const uint64_t k = swizzled_descriptor(stage_smem + its_stage * Tile::kStage);
+            wgmma_fence();
 #pragma unroll
-        for (int d = 0; d < kDim; d += 16) {
-            const int slab = d * 2 / kSwizzleBytes, inside = d * 2 % kSwizzleBytes;
-            wgmma_k16<T, false>(s_rmem, descriptor_advance(q, slab * Tile::kQSlab + inside),
-                                descriptor_advance(k, slab * Tile::kSlab + inside), d > 0);
-        }
-        wgmma_commit();
-        if (more) {  // there are two stages, and the warpgroup is done with the other
-            const int offset = (stage ^ 1) * Tile::kStage;
-            load(offset, call.k, call.k_stride, key + kStride);
-            cp_async_commit();
-            load(offset + Tile::kTile, call.v, call.v_stride, key + kStride);
-            cp_async_commit();
-        }
-        wgmma_wait<0>(s_rmem);
-
-        if (call.scale.sign != 1.0f) {
-#pragma unroll
-            for (int i = 0; i < kScores; ++i) s_rmem[i] *= call.scale.sign;
-        }
-        if (key + kKeys > first_end) {  // some score is hidden
-            int end[2];
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-                end[r] = call.visible_from(first_row + warp * 16 + r * 8 + group) - key - member * 2;
-#pragma unroll
-            for (int i = 0; i < kScores; ++i) {
-                if (i / 4 * 8 + i % 2 >= end[i / 2 % 2]) s_rmem[i] = -INFINITY;
+            for (int d = 0; d < kDim; d += 16) {
+                const int slab = d * 2 / kSwizzleBytes, inside = d * 2 % kSwizzleBytes;
+                wgmma_k16<T, false>(to_rmem, descriptor_advance(q, slab * Tile::kQSlab + inside),
+                                    descriptor_advance(k, slab * Tile::kSlab + inside), d > 0);
             }
-        }
+            wgmma_commit();
+        };
+        const auto queue_output = [&](int its_stage) {
+            const uint64_t v = swizzled_descriptor(stage_smem + its_stage * Tile::kStage + Tile::kTile, Tile::kSlab);
+            wgmma_fence();
+#pragma unroll
+            for (int j = 0; j < kKeys / 16; ++j) {
+                wgmma_k16<T, true>(o_rmem, p_rmem[j], descriptor_advance(v, j * 16 * kSwizzleBytes), true);
+            }
+            wgmma_commit();
+        };
+        // After it this warpgroup sees the tiles whose copies it waited for, and all its warps are done with the ones
+        // whose products they waited for.
+        const auto meet = [&] {
+            async_proxy_fence();
+            named_barrier_wait<kWarpgroupSize>(kTileBarrier + warpgroup);
+        };
+        const auto pack_weights = [&] {
+#pragma unroll
+            for (int i = 0; i < kScores; i += 2) p_rmem[i / 8][i / 2 % 4] = pack<T>(s_rmem[i], s_rmem[i + 1]);
+        };
+        const auto scale_output = [&] {
+#pragma unroll
+            for (int i = 0; i < kOutputs; ++i) o_rmem[i] *= shrink[i / 2 % 2];
+        };
 
-        // softmax; the weights replace the scores
-        const float before[2] = {highest[0], highest[1]};
-        float top[4] = {highest[0], highest[0], highest[1], highest[1]};
+        // Scores become weights.
+        const auto weigh = [&](auto is_first) {
+            constexpr bool kFirst = decltype(is_first)::value;
+            if (call.scale.sign != 1.0f) {
 #pragma unroll
-        for (int i = 0; i < kScores; ++i) top[i % 4] = fmaxf(top[i % 4], s_rmem[i]);
-        highest[0] = fmaxf(top[0], top[1]), highest[1] = fmaxf(top[2], top[3]);
+                for (int i = 0; i < kScores; ++i) s_rmem[i] *= call.scale.sign;
+            }
+            if (key + kKeys > first_end) {  // some score is hidden
+                int last[2];
 #pragma unroll
-        for (int step = 1; step <= 2; ++step) {
+                for (int r = 0; r < 2; ++r)
+                    last[r] = call.visible_from(first_row + warp * 16 + r * 8 + group) - key - member * 2;
+#pragma unroll
+                for (int i = 0; i < kScores; ++i) {
+                    if (i / 4 * 8 + i % 2 >= last[i / 2 % 2]) s_rmem[i] = -INFINITY;
+                }
+            }
+            const float before[2] = {highest[0], highest[1]};
+            float top[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) top[i] = kFirst ? s_rmem[i] : fmaxf(highest[i / 2], s_rmem[i]);
+#pragma unroll
+            for (int i = 4; i < kScores; ++i) top[i % 4] = fmaxf(top[i % 4], s_rmem[i]);
+            highest[0] = fmaxf(top[0], top[1]), highest[1] = fmaxf(top[2], top[3]);
+#pragma unroll
+            for (int apart = 1; apart <= 2; ++apart) {
+#pragma unroll
+                for (int r = 0; r < 2; ++r) {
+                    highest[r] = fmaxf(highest[r], __shfl_xor_sync(kAllLanes, highest[r], apart));
+                }
+            }
+            WeightBase base[2];
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
-                highest[r] = fmaxf(highest[r], __shfl_xor_sync(kAllLanes, highest[r], step));
-            }
-        }
-        WeightBase base[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) base[r] = weight_base(highest[r], factor, kBias);
-        if (key >= kStride) {
-            float shrink[2];
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
+                base[r] = weight_base(highest[r], factor, kBias);
+                if (kFirst) continue;
                 shrink[r] = shrink_factor(before[r], highest[r], factor, kBias);
                 total[r] *= shrink[r];
             }
 #pragma unroll
-            for (int i = 0; i < kOutputs; ++i) o_rmem[i] *= shrink[i / 2 % 2];
-        }
+            for (int i = 0; i < kScores; ++i) s_rmem[i] = fmaf(s_rmem[i], factor, base[i / 2 % 2].base);
+            if (__any_sync(kAllLanes, base[0].rest != 0.0f || base[1].rest != 0.0f)) {
 #pragma unroll
-        for (int i = 0; i < kScores; ++i) s_rmem[i] = fmaf(s_rmem[i], factor, base[i / 2 % 2].base);
-        if (__any_sync(kAllLanes, base[0].rest != 0.0f || base[1].rest != 0.0f)) {
-#pragma unroll
-            for (int i = 0; i < kScores; ++i) s_rmem[i] -= base[i / 2 % 2].rest;
-        }
-        uint32_t p_rmem[kKeys / 16][4];
-#pragma unroll
-        for (int i = 0; i < kScores; i += 2) {
-#pragma unroll
-            for (int e = i; e < i + 2; ++e) {
-                s_rmem[e] = exp2_approx(s_rmem[e]);
-                total[e / 2 % 2] += s_rmem[e];
+                for (int i = 0; i < kScores; ++i) s_rmem[i] -= base[i / 2 % 2].rest;
             }
-            p_rmem[i / 8][i / 2 % 4] = pack<T>(s_rmem[i], s_rmem[i + 1]);
-        }
-
-        // O += P V
-        if (more) {
-            cp_async_wait<2>();
-        } else {
-            cp_async_wait<0>();
-        }
-        async_proxy_fence();
-        named_barrier_wait<kWarpgroupSize>(kWarpgroupBarrier + warpgroup);
-        const uint64_t v = swizzled_descriptor(stage_smem + stage * Tile::kStage + Tile::kTile, Tile::kSlab);
-        pin(o_rmem);
-        wgmma_fence();
 #pragma unroll
-        for (int j = 0; j < kKeys / 16; ++j) {
-            wgmma_k16<T, true>(o_rmem, p_rmem[j], descriptor_advance(v, j * 16 * kSwizzleBytes), true);
-        }
-        wgmma_commit();
-        wgmma_wait<0>(o_rmem);
-        if (more) {  // the next K is there, and every warp is done with this stage
-            cp_async_wait<1>();
-            async_proxy_fence();
-            named_barrier_wait<kWarpgroupSize>(kWarpgroupBarrier + warpgroup);
+            for (int i = 0; i < kScores; ++i) {
+                s_rmem[i] = exp2_approx(s_rmem[i]);
+                total[i / 2 % 2] += s_rmem[i];
+            }
+        };
+
+        queue_scores(s_rmem, 0);
+        wgmma_wait<0>(s_rmem);
+        // The scores of a tile are queued before the output of the tile before, which is computed while those are
+        // weighed.
+        weigh(std::true_type());
+        pack_weights();
+        bool second = true;
+        for (key += kStride; key < end; key += kStride) {
+            if (second) {
+                cp_async_wait<2>();
+            } else {
+                cp_async_wait<1>();
+            }
+            meet();
+            queue_scores(s_rmem, stage ^ 1);
+            if (key + kStride < end) load_keys(stage, key + kStride);
+            cp_async_commit();
+            if (!second) load_values(stage ^ 1, key);
+            cp_async_commit();
+            if (second) {
+                cp_async_wait<3>();
+            } else {
+                cp_async_wait<2>();
+            }
+            meet();
+            queue_output(stage);
+            wgmma_wait<1>(s_rmem);
+            weigh(std::false_type());
+            finish_before_wait(fmaxf(total[0], total[1]));
+            wgmma_wait<0>(o_rmem);
+            scale_output();
+            pack_weights();
             stage ^= 1;
+            second = false;
         }
+        cp_async_wait<0>();
+        meet();
+        queue_output(stage);
+        wgmma_wait<0>(o_rmem);
     }
 
-    // Combine in the cluster. What warps of the same rows send each other lies at (warpgroup * 4 + warp, sender).
+    // Combine in the block. The warps of the same 16 rows meet: what warp w of warpgroup g is sent lies at 4 g + w.
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         total[r] += __shfl_xor_sync(kAllLanes, total[r], 1);
         total[r] += __shfl_xor_sync(kAllLanes, total[r], 2);
     }
-    const auto slot = [&](int warpgroup_of_it, int sender) {
-        return (warpgroup_of_it * kWarpgroupWarps + warp) * kParts + sender;
+    float4 *const own_stats = reinterpret_cast<float4 *>(stats_smem) + group;
+    if (member == 0) own_stats[warp_of_all * 8] = {highest[0], total[0], highest[1], total[1]};
+    const auto place_of = [&](int receiver, int sender, int share) {
+        const int turn = (sender - receiver + kWarpgroups) % kWarpgroups - 1;
+        char *from = block_smem + (receiver * kWarpgroupWarps + warp) * Tile::kFromBlock;
+        return reinterpret_cast<float4 *>(from + (turn * kShares + share) * Tile::kPart) + lane;
     };
-    const auto barrier_of = [&](int receiver) {
-        return cluster_address(full + receiver % kWarpgroups * kWarpgroupWarps + warp, receiver / kWarpgroups);
-    };
-    cluster_wait();  // every block has its barriers ready
-    cluster_store_async(cluster_address(stats_smem + slot(member % kWarpgroups, part) * Tile::kStats + group * 16,
-                                        member / kWarpgroups),
-                        float4{highest[0], total[0], highest[1], total[1]}, barrier_of(member));
-    float own_rmem[kOwn];
+    float own_rmem[kShares][kOwn];
 #pragma unroll
     for (int p = 0; p < kParts; ++p) {
-        if (p == part) {
+        const float *from = &o_rmem[p * kOwn];
+        if (p % kWarpgroups == warpgroup) {
 #pragma unroll
-            for (int i = 0; i < kOwn; ++i) own_rmem[i] = o_rmem[p * kOwn + i];
+            for (int i = 0; i < kOwn; ++i) own_rmem[p / kWarpgroups][i] = from[i];
         } else {
-            const uint32_t to =
-                cluster_address(part_smem + slot(p % kWarpgroups, part) * Tile::kPart + lane * 16, p / kWarpgroups);
-            const uint32_t arrival = barrier_of(p);
+            float4 *to = place_of(p % kWarpgroups, warpgroup, p / kWarpgroups);
+#pragma unroll
+            for (int i = 0; i < kOwn; i += 4) to[i / 4 * kWarpSize] = {from[i], from[i + 1], from[i + 2], from[i + 3]};
+        }
+    }
+    named_barrier_wait<kWarpgroups * kWarpSize>(kTileBarrier + kWarpgroups + warp);
+    const Combination block =
+        combine<kWarpgroups>(own_stats[(member % kWarpgroups * kWarpgroupWarps + warp) * 8], factor, kBias);
+#pragma unroll
+    for (int turn = 0; turn < kWarpgroups; ++turn) {
+        const int sender = (warpgroup + turn) % kWarpgroups;
+        const float by[2] = {__shfl_sync(kAllLanes, block.times[0], group * 4 + sender),
+                             __shfl_sync(kAllLanes, block.times[1], group * 4 + sender)};
+#pragma unroll
+        for (int share = 0; share < kShares; ++share) {
 #pragma unroll
             for (int i = 0; i < kOwn; i += 4) {
-                const float *from = &o_rmem[p * kOwn + i];
-                cluster_store_async(to + i / 4 * kWarpSize * 16, float4{from[0], from[1], from[2], from[3]}, arrival);
+                float *own = &own_rmem[share][i];
+                if (turn == 0) {
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) own[e] *= by[e / 2];
+                } else {
+                    const float4 four = place_of(warpgroup, sender, share)[i / 4 * kWarpSize];
+                    own[0] = fmaf(four.x, by[0], own[0]), own[1] = fmaf(four.y, by[0], own[1]);
+                    own[2] = fmaf(four.z, by[1], own[2]), own[3] = fmaf(four.w, by[1], own[3]);
+                }
             }
         }
     }
-    const int row = first_row + warp * 16 + group;
-    char *o = call.o + call.o_stride.row_at(batch, head, row) * kUnit + part * Tile::kColumns * 2 + member * 4;
-    const int64_t o_8_rows = int64_t{call.o_stride.row} * (8 * kUnit);
-    cluster_barrier_wait(full + warp_of_all, 0);
 
-    // A lane looks after the sums of one part, then its four tell each other by what to multiply.
-    const float4 stats =
-        *reinterpret_cast<const float4 *>(stats_smem + slot(warpgroup, member) * Tile::kStats + group * 16);
-    const float its_highest[2] = {stats.x, stats.z}, its_total[2] = {stats.y, stats.w};
-    float times[2];
+    const int part = rank * kWarpgroups + warpgroup, row = first_row + warp * 16 + group;
+    char *o = call.o + call.o_stride.row_at(batch, head, row) * kUnit + part * kOwn * 4 + member * 4;
+    const int64_t o_8_rows = int64_t{call.o_stride.row} * (8 * kUnit);
+    float o_own[kOwn];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        float top = fmaxf(its_highest[r], __shfl_xor_sync(kAllLanes, its_highest[r], 1));
-        top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
-        const float shrink = shrink_factor(its_highest[r], top, factor, kBias);
-        float sum = its_total[r] * shrink;
-        sum += __shfl_xor_sync(kAllLanes, sum, 1);
-        sum += __shfl_xor_sync(kAllLanes, sum, 2);
-        times[r] = sum > 0.0f ? shrink * reciprocal_approx(sum) : 0.0f;  // no visible key: zeros
+    for (int i = 0; i < kOwn; ++i) o_own[i] = rank == 0 ? own_rmem[0][i] : own_rmem[1][i];
+
+    // Combine in the cluster: send the other block its part, add up the own.
+    char *from_other = other_smem + warp_of_all * Tile::kFromOther;
+    const uint32_t to = cluster_address(from_other, rank ^ 1);
+    const uint32_t arrival = cluster_address(full + warp_of_all, rank ^ 1);
+    cluster_wait();  // every block has its barriers ready
+    if (member == 0) {
+        cluster_store_async(to + Tile::kPart + group * 16,
+                            float4{block.top[0], block.sum[0], block.top[1], block.sum[1]}, arrival);
     }
 #pragma unroll
-    for (int other = 0; other < kParts; ++other) {
-        const int p = (part + other) % kParts;
-        const float by[2] = {__shfl_sync(kAllLanes, times[0], group * 4 + p),
-                             __shfl_sync(kAllLanes, times[1], group * 4 + p)};
-        const float4 *from_smem = reinterpret_cast<const float4 *>(part_smem + slot(warpgroup, p) * Tile::kPart) + lane;
+    for (int i = 0; i < kOwn; i += 4) {
+        float send[4];
 #pragma unroll
-        for (int i = 0; i < kOwn; i += 4) {
-            if (other == 0) {
+        for (int e = 0; e < 4; ++e) send[e] = rank == 0 ? own_rmem[1][i + e] : own_rmem[0][i + e];
+        cluster_store_async(to + lane * 16 + i / 4 * kWarpSize * 16, float4{send[0], send[1], send[2], send[3]},
+                            arrival);
+    }
+    cluster_barrier_wait(full + warp_of_all, 0);
+    const float4 *parts = reinterpret_cast<const float4 *>(from_other);
+    float4 stats = parts[Tile::kPart / 16 + group];
+    if (member % 2 == 0) stats = {block.top[0], block.sum[0], block.top[1], block.sum[1]};
+    const Combination both = combine<2>(stats, factor, kBias);
+    float by[2][2];  // for what this and what the other block has
 #pragma unroll
-                for (int e = i; e < i + 4; ++e) own_rmem[e] *= by[e / 2 % 2];
-            } else {
-                const float4 four = from_smem[i / 4 * kWarpSize];
-                own_rmem[i] = fmaf(four.x, by[0], own_rmem[i]);
-                own_rmem[i + 1] = fmaf(four.y, by[0], own_rmem[i + 1]);
-                own_rmem[i + 2] = fmaf(four.z, by[1], own_rmem[i + 2]);
-                own_rmem[i + 3] = fmaf(four.w, by[1], own_rmem[i + 3]);
-            }
-        }
+    for (int r = 0; r < 2; ++r) {  // no visible key: zeros
+        const float share = both.sum[r] > 0.0f ? both.times[r] * reciprocal_approx(both.sum[r]) : 0.0f;
+        by[0][r] = __shfl_sync(kAllLanes, share, group * 4), by[1][r] = __shfl_sync(kAllLanes, share, group * 4 + 1);
+    }
+#pragma unroll
+    for (int i = 0; i < kOwn; i += 4) {
+        const float4 four = parts[i / 4 * kWarpSize + lane];
+        o_own[i] = fmaf(four.x, by[1][0], o_own[i] * by[0][0]);
+        o_own[i + 1] = fmaf(four.y, by[1][0], o_own[i + 1] * by[0][0]);
+        o_own[i + 2] = fmaf(four.z, by[1][1], o_own[i + 2] * by[0][1]);
+        o_own[i + 3] = fmaf(four.w, by[1][1], o_own[i + 3] * by[0][1]);
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         if (row + r * 8 >= call.query_rows) break;
 #pragma unroll
         for (int i = 2 * r; i < kOwn; i += 4) {
-            *reinterpret_cast<uint32_t *>(o + r * o_8_rows + i / 4 * 16) = pack<T>(own_rmem[i], own_rmem[i + 1]);
+            *reinterpret_cast<uint32_t *>(o + r * o_8_rows + i / 4 * 16) = pack<T>(o_own[i], o_own[i + 1]);
         }
     }
 }
@@ -325,10 +406,9 @@ __global__ void __cluster_dims__(kShares, 1, 1) __launch_bounds__(kThreads, Tili
 template <typename T, int kDim>
 const char *launch_for(const AttentionArgs &args, void *stream) {
     using Tile = Tiling<kDim>;
-    const int stages = args.key_rows > kParts * Tile::kKeys ? 2 : 1;
     return launch_kernel("fp16_cluster", attention<T, kDim>,
-                         short_grid(args, kRows, kThreads, Tile::kFixed + stages * Tile::kStage, kShares),
-                         args.placement, stream, short_call(args));
+                         short_grid(args, kRows, Tile::kThreads, Tile::kSharedBytes, kShares), args.placement, stream,
+                         short_call(args));
 }
 
 template <typename T>

@@ -214,7 +214,6 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
                     k_at.advance();
                     look_at(tile);
                     softmax<T, decltype(masked)::value>(s_rmem, rows, visible, scale.factor);
-                    finish_before_wait(fmaxf(rows.total[0], rows.total[1]));
                     wgmma_wait<0>(o_rmem);
                     release(&v_ring.empty[v_at.stage]);
                     v_at.advance();

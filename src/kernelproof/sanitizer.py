@@ -358,6 +358,8 @@ def parse(report: bytes, tool: str, owner: Owner) -> list[SanitizerFinding]:
 
 def _finding(element: ElementTree.Element, tool: str, owner: Owner) -> SanitizerFinding:
     kind, text = _text(element, "kind"), _text(element, "what/text") or _text(element, "text")
+    if particular := _text(element, "what/type"):  # synccheck's text is "Barrier error" alone
+        text = f"{text}: {particular}"
     named = _places_of(element, text, owner)
     places = [place for place, _ in named]
     if tool == "racecheck":  # the accesses count; from where their functions were called does not
