@@ -310,6 +310,7 @@ class Measurement:
     ) -> None:
         self.settings = config.bench
         self.device = device
+        self.main_shape = config.operator(entrants[0].variant.operator).profile.shape
         self.entrants = {entrant.name: entrant for entrant in entrants}
         self.arenas = arenas
         self.host = host
@@ -519,7 +520,7 @@ class Measurement:
             room_bytes=self.kept_bytes() + ROOM_FACTOR * len(names) * arena.calls[TIMED].output.nbytes,
             contenders=[self.entrants[name].candidate for name in names],
             cases=[{**arena.payload, "contenders": names}],
-            plan=self.plan(action, seed, with_energy=index == 0),
+            plan=self.plan(action, seed, with_energy=index == 0 and arena.case.shape == self.main_shape),
         )
         return reply
 

@@ -19,6 +19,7 @@ import yaml
 from kernelproof import build, config, records
 from kernelproof.config import Config
 from kernelproof.errors import ConfigError, RecordError
+from kernelproof.processes import python_path
 from kernelproof.records import BenchRecord, BuildRecord, CaseResult, TestRecord
 
 MUSEUM = Path(__file__).resolve().parent
