@@ -29,6 +29,7 @@ import shutil
 import signal
 import sysconfig
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -373,7 +374,7 @@ def _link_toolkit(cuda: toolchain.CudaToolchain, store: Path, root: Path) -> str
     link = store / f"toolkit-{cuda.fingerprint[:12]}"
     store.mkdir(parents=True, exist_ok=True)
     if not link.is_symlink() or link.readlink() != cuda.home:
-        temporary = link.with_name(f".{link.name}.{os.getpid()}")
+        temporary = link.with_name(f".{link.name}.{os.getpid()}.{threading.get_ident()}")
         temporary.unlink(missing_ok=True)
         temporary.symlink_to(cuda.home)
         temporary.replace(link)

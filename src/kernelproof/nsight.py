@@ -124,13 +124,18 @@ def version(ncu: Path) -> str:
 
 
 def command(
-    ncu: Path, report: Path, target: Sequence[str | Path], sections: Iterable[str], metrics: Sequence[str]
+    ncu: Path,
+    report: Path,
+    target: Sequence[str | Path],
+    sections: Iterable[str],
+    metrics: Sequence[str],
+    cache_control: str = CACHE_CONTROL,
 ) -> list[str]:
     """The command line that profiles what `target` runs between cudaProfilerStart and cudaProfilerStop.
 
     Clocks are left alone: the tool changes no setting of the GPU.
     """
-    options = ["--clock-control", "none", "--cache-control", CACHE_CONTROL]
+    options = ["--clock-control", "none", "--cache-control", cache_control]
     options += ["--profile-from-start", "off", "--target-processes", "all"]
     options += ["--import-source", "yes", "--force-overwrite", "--launch-count", str(MAX_KERNELS)]
     for section in sections:

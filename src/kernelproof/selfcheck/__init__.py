@@ -509,10 +509,10 @@ def _counted(project: Config) -> list[dict[str, Any]]:
     target = [sys.executable, "-m", "kernelproof.selfcheck.rotation", task]
     report = project.results / "rotation.ncu-rep"
     # The caches are left as the calls before leave them: that is what is to be proved.
-    first, *rest = nsight.command(ncu, report, target, [], [DRAM_READ, "gpu__time_duration.sum"])
+    command = nsight.command(ncu, report, target, [], [DRAM_READ, "gpu__time_duration.sum"], cache_control="none")
     environment = _environment()
     log = project.results / "logs" / "rotation.log"
-    done = processes.run([first, "--cache-control", "none", *rest], env=environment, timeout_s=120, log=log)
+    done = processes.run(command, env=environment, timeout_s=120, log=log)
     made = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[{")))
     kernels = nsight.read_report(report, [DRAM_READ])
     if len(kernels) != len(made):
