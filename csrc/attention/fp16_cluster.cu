@@ -21,7 +21,7 @@ constexpr int kWarpgroups = 2;                               // of a block
 constexpr int kParts = kShares * kWarpgroups;                // of the keys, and of the output's columns
 constexpr int kStages = 2;                                   // tiles of a warpgroup that are under way at once
 constexpr int kRowsAtOnce = kWarpgroupSize / kUnitElements;  // that a warpgroup copies, 128 bytes each
-constexpr int kTileBarrier = 1;                              // named barriers kTileBarrier + warpgroup, then one a warp
+constexpr int kTileBarrier = 1;                              // named barriers kTileBarrier + warpgroup
 
 template <int kDim>
 struct Tiling {
@@ -325,7 +325,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
             for (int i = 0; i < kOwn; i += 4) to[i / 4 * kWarpSize] = {from[i], from[i + 1], from[i + 2], from[i + 3]};
         }
     }
-    named_barrier_wait<kWarpgroups * kWarpSize>(kTileBarrier + kWarpgroups + warp);
+    __syncthreads();
     const Combination block =
         combine<kWarpgroups>(own_stats[(member % kWarpgroups * kWarpgroupWarps + warp) * 8], factor, kBias);
 #pragma unroll
