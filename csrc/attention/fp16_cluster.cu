@@ -299,6 +299,8 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
         wgmma_wait<0>(o_rmem);
     }
 
+    cluster_wait();  // every block has its barriers ready
+
     // Combine in the block. The warps of the same 16 rows meet: what warp w of warpgroup g is sent lies at 4 g + w.
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -361,7 +363,6 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
     char *from_other = other_smem + warp_of_all * Tile::kFromOther;
     const uint32_t to = cluster_address(from_other, rank ^ 1);
     const uint32_t arrival = cluster_address(full + warp_of_all, rank ^ 1);
-    cluster_wait();  // every block has its barriers ready
     if (member == 0) {
         cluster_store_async(to + Tile::kPart + group * 16,
                             float4{block.top[0], block.sum[0], block.top[1], block.sum[1]}, arrival);

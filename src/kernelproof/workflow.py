@@ -222,8 +222,11 @@ def test_jobs(config: Config, *, driver: bool) -> list[Job]:
 
 
 def test_threads(cores: int | None) -> int:
-    """Cores that one test job claims: at most eight tests run beside each other."""
-    return max(1, (cores or 1) // 8)
+    """Cores that one test job claims: at most four tests run beside each other.
+
+    More are slower on a GPU: its contexts take turns, and each call of a test waits for several of its own.
+    """
+    return max(1, (cores or 1) // 4)
 
 
 def drop_orphaned_receipt(folder: Path) -> None:
