@@ -195,9 +195,9 @@ def _measured(operator: OperatorConfig, kept: Sequence[Kept]) -> list[str]:
 
 def _machine(operator: OperatorConfig, machine: Kept) -> Iterator[str]:
     bench = machine.read(BenchRecord, "bench", f"{operator.name}-cuda")
-    commit = ((bench.provenance.commit or "") if bench else "")[:12]
+    commit = bench.provenance.words if bench else ""
     name = machine.gpu.get("name", machine.name)
-    of = f" at commit `{commit}`" if commit else ""
+    of = f" at {commit}" if commit else ""
     page = os.path.relpath(KEPT / machine.name / "summary.md", README.parent)
     yield f"{name}{of}, hot ([all of it]({page})):"
     yield ""

@@ -49,7 +49,7 @@ def lines(kept: Mapping[str, SelfcheckRecord], folder: str) -> list[str]:
 
 
 def _summary(record: SelfcheckRecord) -> str:
-    commit = f", commit `{record.provenance.commit[:12]}`" if record.provenance.commit else ""
+    commit = f", {words}" if (words := record.provenance.words) else ""
     driver = f", driver {record.driver}" if record.driver else ""
     load = f" Load average {record.load_before:g} before and {record.load_after:g} after."
     return (

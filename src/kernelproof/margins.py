@@ -24,7 +24,7 @@ def lines(kept: Iterable[CalibrationRecord]) -> list[str]:
 def _summary(record: CalibrationRecord) -> str:
     runs = [run for one in record.combinations for run in one.runs]
     accused = sum(bool(run.accusations) for run in runs)
-    commit = f", commit `{record.provenance.commit[:12]}`" if record.provenance.commit else ""
+    commit = f", {words}" if (words := record.provenance.words) else ""
     correct = sum(climb.verdict == "correct" for climb in record.climbs)
     cases, exact = sum(run.cases for run in runs), sum(run.exact for run in runs)
     text = (

@@ -34,6 +34,13 @@ class Provenance:
     utc: str = ""
     kernelproof: str = ""
 
+    @property
+    def words(self) -> str:
+        """Which commit it was, in Markdown; empty without one."""
+        if not self.commit:
+            return ""
+        return f"commit `{self.commit[:12]}`" + (" with changes that were not committed" if self.dirty else "")
+
 
 @dataclass
 class Record:
