@@ -105,7 +105,7 @@ def config(root: Path, *variants: VariantConfig) -> Config:
         project="toy",
         archs=["sm_90a", "native"],
         operators={"toy": operator},
-        test=TestConfig([0], "default", 1, TimeLimits(1, 1, 1, 1, 1), Tolerance(1, 1.5, 1 / 16, 1 / 64)),
+        test=TestConfig([0], "default", 1, "auto", TimeLimits(1, 1, 1, 1, 1), Tolerance(1, 1.5, 1 / 16, 1 / 64)),
         bench=BenchConfig(1, 1, 1, 1, ["hot"], 100, 0.95, 0),
         profile=ProfileConfig([], [], 60),
         gate=GateConfig(0.95, 0.005),
