@@ -39,7 +39,10 @@ DISK_BYTES = {"cpu": 3e9, "cuda": 10e9, "host": 2e9}
 DOWNLOAD = {"cpu": "0.5 GB", "cuda": "2.9 GB", "host": "0.3 GB"}
 TORCH_LOCKS = {"cpu": ["torch"], "cuda": ["torch-cuda"], "host": []}
 # pip's words and uv's for a version that no index offers for this Python.
-NO_CPU_TORCH = re.compile(r"(No matching distribution found for|no version of) torch\b|torch==[\d.]+\+cpu has no ")
+NO_CPU_TORCH = re.compile(
+    r"(No matching distribution found for|no version of) torch\b|torch==[\d.]+\+cpu has no "
+    r"|Cannot install torch==[\d.]+\+cpu because"  # where a constraint names torch too
+)
 # Imported once after installation: proves that the environment works, and leaves the byte code of what every run needs
 # (half of the time of the first import of torch; byte code for everything would cost more than it saves).
 WARM = (
