@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import jinja2
-
-from kernelproof import charts, formats
+from kernelproof import charts, formats, rendering
 from kernelproof.charts import IntervalRow, Picture
 from kernelproof.records import SelfcheckRecord
 
-TEMPLATES = Path(__file__).resolve().parent / "templates"
 HELD = {True: "held", False: "**not held**", None: "not decided"}
 NAMES = {
     "accuracy": "accuracy",
@@ -123,12 +119,4 @@ def _row(label: str, ratio: float, low: float, high: float, truth: float) -> Int
 
 
 def _svg(name: str, picture: Picture) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template("intervals.svg.j2").render(title=TITLES[name], picture=picture)
+    return rendering.render("intervals.svg.j2", title=TITLES[name], picture=picture)
