@@ -447,6 +447,9 @@ def test_a_hanging_candidate_is_killed_at_the_limit(tmp_path: Path) -> None:
     plan = {"candidate": candidate("hang"), "calls": [{"values": [call.arguments], "outputs": ["y"]}]}
     found = examined(stand_in(tmp_path / "tool"), tmp_path, plan, ["synccheck"], limit_s=2)["synccheck"]
     assert (found.returncode, found.state) == (None, "calling")
+    deadline = time.monotonic() + 5  # a process that was killed takes a moment to be gone
+    while running_with(str(tmp_path / "synccheck.plan")) and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert not running_with(str(tmp_path / "synccheck.plan"))
 
 
