@@ -447,10 +447,7 @@ def test_a_hanging_candidate_is_killed_at_the_limit(tmp_path: Path) -> None:
     plan = {"candidate": candidate("hang"), "calls": [{"values": [call.arguments], "outputs": ["y"]}]}
     found = examined(stand_in(tmp_path / "tool"), tmp_path, plan, ["synccheck"], limit_s=2)["synccheck"]
     assert (found.returncode, found.state) == (None, "calling")
-    deadline = time.monotonic() + 5  # a process that was killed takes a moment to be gone
-    while running_with(str(tmp_path / "synccheck.plan")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not running_with(str(tmp_path / "synccheck.plan"))
+    assert not left_with(str(tmp_path / "synccheck.plan"))
 
 
 def test_what_still_runs_is_killed_when_nobody_waits(tmp_path: Path) -> None:
@@ -458,7 +455,7 @@ def test_what_still_runs_is_killed_when_nobody_waits(tmp_path: Path) -> None:
     plan = {"candidate": candidate("hang"), "calls": [{"values": [call.arguments], "outputs": ["y"]}]}
     watch = Examination(sanitizer._identified(stand_in(tmp_path / "tool")), ["memcheck"], plan, tmp_path, limit_s=60)
     watch.close()
-    assert not running_with(str(tmp_path / "memcheck.plan"))
+    assert not left_with(str(tmp_path / "memcheck.plan"))
 
 
 def running_with(word: str) -> list[str]:
@@ -468,6 +465,14 @@ def running_with(word: str) -> list[str]:
             found += [path.parent.name] if word.encode() in path.read_bytes() else []
         except OSError:
             continue
+    return found
+
+
+def left_with(word: str) -> list[str]:
+    """Those that are still there after some seconds: what was killed takes a moment to be gone."""
+    deadline = time.monotonic() + 5
+    while (found := running_with(word)) and time.monotonic() < deadline:
+        time.sleep(0.01)
     return found
 
 
