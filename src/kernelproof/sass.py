@@ -68,7 +68,7 @@ def parse_ptxas(text: str) -> list[Resources]:
 
 # --- ELF --------------------------------------------------------------------------------------------------------------
 
-SHT_SYMTAB, SHT_RELA, SHT_NOBITS, SHF_ALLOC, SHF_EXECINSTR = 2, 4, 8, 2, 4
+SHT_RELA, SHT_NOBITS, SHF_ALLOC, SHF_EXECINSTR = 4, 8, 2, 4
 RELOCATION, SYMBOL = struct.Struct("<QIIq"), struct.Struct("<IBBHQQ")  # Elf64_Rela, Elf64_Sym
 
 

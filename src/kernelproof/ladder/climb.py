@@ -679,7 +679,7 @@ class Climb:
     def _launches(self, jobs: Sequence[Job]) -> list[list[dict[str, Any]]] | None:
         """What calls launch, if they can be made from the cubins alone; else None, and their library makes them.
 
-        The first time, every call that the ladder will make is described, by a process that ends before any is made.
+        The first time, every call that is judged by itself is described, by a process that ends before any is made.
         Raises WorkerRefused for a call that the candidate does not take, and where a call must be sealed and cannot.
         """
         mode = self.session.config.test.sealed

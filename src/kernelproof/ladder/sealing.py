@@ -1,6 +1,6 @@
 """Which calls of a variant can be run from its cubins alone, and with which launches: the supervisor's side.
 
-Every call that the ladder will make is outlined by the judge and described by a process that holds the candidate's
+Every call that is judged by itself is outlined by the judge and described by a process that holds the candidate's
 library, before any of them is run; then that process ends. What it said is checked against the build's record. A call
 whose launch has no description runs as a library, and the record says how many did and why.
 """
