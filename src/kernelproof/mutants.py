@@ -46,7 +46,6 @@ TRIALS = 20  # repeats that must be bitwise equal, at most
 SMALL_ELEMENTS = 26_000  # product of the dimensions of a shape that the first rounds use
 FLOOR_S, SLACK = 5.0, 10.0  # a mutant may take this many times as long as the honest variant, and at least so long
 BATCH_LIMIT_S = 3600.0
-TEMPLATES = Path(__file__).resolve().parent / "templates"
 ENDINGS = (".cu", ".cuh", ".cc", ".cpp", ".cxx", ".h", ".hpp")
 KILLED, SURVIVED, ARGUED, EQUIVALENT, STILLBORN = "killed", "survived", "argued", "equivalent", "stillborn"
 LISTED = "listed"  # chosen, and nothing more yet
@@ -651,16 +650,10 @@ def summary(record: MutantsRecord, output: Path) -> Iterator[str]:
 
 def page(record: MutantsRecord) -> str:
     """`mutants.md`: totals, what killed them, and each survivor with its diff."""
-    import jinja2
+    from kernelproof import rendering
 
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template("mutants.md.j2").render(
+    return rendering.render(
+        "mutants.md.j2",
         record=record,
         total=_row("all", record.mutants),
         by_variant=_table(record.mutants, _key),
