@@ -142,5 +142,5 @@ def test_without_a_sandbox_they_would(
         (record,) = test.run(settings, "rmsnorm", [name], folder)
     finally:
         test._resources.cache_clear()
-    assert (record.verdict, record.isolation, record.refused) == (verdict, "process", [])
+    assert (record.verdict, record.isolation, record.refused) == (verdict, "process", []), record.reason
     assert not words or re.search(words, first_failure(record)), first_failure(record)

@@ -37,6 +37,9 @@ REFERENCES_KEPT_BYTES = 512 << 20
 SAME_VALUES = ("repeat", "shifted")  # parts whose call and reference are the case's own
 TAIL_SHARE = 4  # one in so many elements, the last ones of each input, differ in a `tail` job
 END_LIMIT_S = 5.0
+# Judges and candidates of several variants share the cores. A team whose threads spin at each barrier until the last
+# one is given a core took seven times the processor time of one that sleeps (two threads on two cores, load 12).
+IDLE_THREADS_SLEEP = {"OMP_WAIT_POLICY": "passive"}
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class Judge:
         with theirs, self._log.open("ab") as log:
             self._process = spawn(
                 [sys.executable, "-P", "-m", "kernelproof.judging", json.dumps(settings)],
-                env={**os.environ, "PYTHONPATH": python_path()},
+                env={**os.environ, "PYTHONPATH": python_path(), **IDLE_THREADS_SLEEP},
                 pass_fds=[theirs.fileno()],
                 stdout=log,
                 stderr=log,
