@@ -107,6 +107,41 @@ def test_a_module_that_is_not_there_condemns_nobody(judge: Judge) -> None:
     assert judge.families(MODULE)[0] == "normal"
 
 
+DRIFTING = """
+import torch
+from kernelproof.operators.rmsnorm import OPERATOR as rmsnorm
+
+class Drifting(type(rmsnorm)):
+    made = 0
+
+    def make_call(self, case, generator):
+        call = super().make_call(case, generator)
+        Drifting.made += 1
+        call.tensor("x").flatten()[0] += float(Drifting.made > SINCE)
+        return call
+
+OPERATOR = Drifting()
+"""
+
+
+@pytest.mark.parametrize("since", [1, 2])
+def test_inputs_that_are_not_the_same_for_every_variant_condemn_nobody(tmp_path: Path, since: int) -> None:
+    """A result was once held against a reference that had been made from other values of the same case."""
+    (tmp_path / "drifting.py").write_text(DRIFTING.replace("SINCE", str(since)))
+    judge = Judge(tmp_path, tmp_path)
+    try:
+        if since > 1:
+            run_right(judge.lay_out("drifting.py", Job(CASE), tmp_path / "first").arguments)
+            judge.take("drifting.py", Job(CASE), tmp_path / "first")
+            assert judge.judge("drifting.py", Job(CASE), TERMS)[0].status == "passed"
+            judge.forget("drifting.py")
+        with pytest.raises(JudgeError, match=r"`make_call` gave other inputs") as caught:
+            judge.lay_out("drifting.py", Job(CASE), tmp_path / "second")
+        assert caught.value.subject == "drifting.py: odd-float32-normal-s3"
+    finally:
+        judge.close()
+
+
 def test_a_judge_that_is_killed_condemns_nobody(tmp_path: Path) -> None:
     judge = Judge(REPOSITORY, tmp_path)
     assert judge.families(MODULE)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import json
 import os
 import socket
@@ -225,9 +226,10 @@ class Chamber:
         self.calls: dict[str, Call] = {}
         self.layouts: dict[str, Layout] = {}
         self.returned: dict[str, Returned] = {}
-        # By a case's id, and by name:
+        # By a case's id, and by name; of a case's inputs a digest, which outlives the variant that they were made for:
         self.exact: dict[str, dict[str, SanityCall]] = {}
         self.related: dict[str, dict[str, Relation]] = {}
+        self.inputs: dict[str, str] = {}
         self.references: OrderedDict[str, tuple[Reference, int]] = OrderedDict()
 
     def answer(self, command: str, payload: dict[str, Any]) -> dict[str, Any]:
@@ -366,9 +368,19 @@ class Chamber:
         return call
 
     def _drawn(self, case: Case) -> Call:
+        """A case's inputs, which are the same for every variant; those of the first case are made twice to see that."""
         from kernelproof import judge
 
-        return self.operator.make_call(case, judge.generator(case))
+        call = self.operator.make_call(case, judge.generator(case))
+        if not self.inputs:
+            self.inputs[case.id] = _digest(self.operator.make_call(case, judge.generator(case)))
+        if _digest(call) != self.inputs.setdefault(case.id, _digest(call)):
+            raise TestError(
+                "`make_call` gave other inputs for the same case and seed than before",
+                subject=f"{self.module}: {case.id}",
+                hint="every random number has to come from the generator that it is given",
+            )
+        return call
 
     def _sanity(self, case: Case) -> Mapping[str, SanityCall]:
         from kernelproof import judge
@@ -392,12 +404,12 @@ class Chamber:
         return dataclasses.replace(job, part="base") if own else Job(job.case)
 
     def _reference(self, job: Job, terms: Terms) -> Reference:
-        """The reference of a job; kept, since it is asked for twice and the baselines of an operator share them."""
+        """The reference of a job's very values; kept, since it is asked for twice and contenders share it."""
         if job.part == "sanity":
             return self._sanity(job.case)[job.name].reference
         if job.part in SAME_VALUES:
             job = Job(job.case)
-        key = repr((job, terms.precision, terms.device))
+        key = repr((job, _digest(self._call(job)), terms.precision, terms.device))
         if key not in self.references:
             made = self._computed(job, terms)
             size = made.output.nbytes + made.bound.nbytes
@@ -418,6 +430,17 @@ class Chamber:
 
         precision = judge.resolved(terms.precision, base.case.dtype)
         return operators.reference_after(self.operator, relation, self._reference(base, terms), precision, terms.device)
+
+
+def _digest(call: Call) -> str:
+    """Of a call's arguments but its outputs: the values, whatever their layout."""
+    import torch
+
+    scalars = {name: value for name, value in call.arguments.items() if name not in call.tensors}
+    digest = hashlib.blake2b(repr(scalars).encode(), digest_size=16)
+    for tensor in call.inputs.values():
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _replace_tails(call: Call, other: Call) -> None:
