@@ -85,6 +85,15 @@ def test_a_tail_has_other_last_values_only(judge: Judge, tmp_path: Path) -> None
         assert not same[kept:].any()
 
 
+def test_one_element_of_each_input_is_another(judge: Judge, tmp_path: Path) -> None:
+    spec, one = (
+        judge.lay_out(MODULE, job, tmp_path / job.part).arguments for job in (Job(CASE), Job(CASE, "element", "7"))
+    )
+    for name in ("x", "weight"):
+        changed = values(spec[name], spec[name]["image"]) != values(one[name], one[name]["image"])
+        assert changed.sum() == 1
+
+
 def test_a_missing_result_is_the_candidates_fault(judge: Judge, tmp_path: Path) -> None:
     judge.lay_out(MODULE, Job(CASE), tmp_path)
     with pytest.raises(TestError, match="handed over no image"):

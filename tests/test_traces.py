@@ -373,21 +373,40 @@ def test_a_clock_that_lies_and_results_that_are_remembered_are_seen_from_outside
     assert all(c.correct for c in record.contenders)  # a time that is not true is no wrong result
 
 
-def test_values_that_no_call_has_seen_cost_what_the_same_ones_do(tmp_path: Path) -> None:
-    values = torch.arange(64.0).reshape(4, 16)
-    call = Call({"x": values, "y": torch.zeros(4, 16)}, outputs=("y",), axes=("row", "column"))
-    case = {"arguments": images.layout_images(call, tmp_path / "0").spec, "outputs": ["y"]}
-    touch = timing.Touch(timing.ArgumentSets(case, "cpu", "hot"))
+def test_values_that_no_call_has_seen_end_at_those_that_are_judged(tmp_path: Path) -> None:
+    values, weight, y = torch.arange(64.0).reshape(4, 16), torch.ones(16), torch.zeros(4, 16)
+    call, other = (
+        Call({"x": x, "w": w, "n": 3.0, "y": y}, outputs=("y",), axes=("row", "column"))
+        for x, w in ((values, weight), (-values - 1, 2 * weight))
+    )
+    case = {
+        "arguments": images.layout_images(call, tmp_path / "0").spec,
+        "fresh": images.layout_images(other, tmp_path / "1").spec,
+        "moved": {"x": [2], "w": []},
+        "outputs": ["y"],
+    }
+    sets = timing.ArgumentSets(case, "cpu", "hot")
+    touch = timing.Touch(sets)
+    x, w = sets.inputs(0)[:2]
     touch.begin()
-    before = touch.elements.clone()
+    before = x.clone()
     touch.step(0)
-    assert torch.equal(touch.elements, before)
+    assert torch.equal(x, before)
     seen = set()
     for _ in range(1000):
         touch.step(1)
-        seen.add(touch.elements.numpy().tobytes())
+        seen.add((x.numpy().tobytes(), w.numpy().tobytes()))
     assert len(seen) == 1000
-    assert bool(torch.isfinite(touch.elements).all())
+    assert bool(torch.isfinite(x).all() & torch.isfinite(w).all())
+    touch.before(3)
+    apart = (x[2] - other.tensor("x")[2]).abs()
+    assert bool((apart > 1e-3 * other.tensor("x")[2].abs()).all())
+    for _ in range(3):
+        touch.step(1)
+    expected = values.clone()
+    expected[2] = -values[2] - 1
+    assert torch.equal(x, expected)
+    assert torch.equal(w, 2 * weight)
 
 
 # --- on a GPU ---------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelproof import launches, methods, records, repository, traces
 from kernelproof.cases import enumerate_cases
@@ -39,7 +39,7 @@ from kernelproof.errors import (
     WorkerReplyError,
     WorkerTimeout,
 )
-from kernelproof.processes import scratch_folder
+from kernelproof.processes import processor_time_s, scratch_folder
 from kernelproof.records import (
     BenchCase,
     BenchRecord,
@@ -77,11 +77,13 @@ WHEN = {
     "timed": "when timed",
     "poisoned": "after its output was poisoned",
     "fresh": "for new values in the same memory",
+    "moved": "for values that changed from call to call",
 }
 # From outside, by the supervisor's clock: so much at least, then so many times as much; the slope is a call's time.
 OUTSIDE_US, OUTSIDE_LONGER = 5000.0, 3
 OUTSIDE_REPLAYS = 1000
 OUTSIDE_ROUNDS = 12  # at most: the first after which the clocks agree ends it
+OUTSIDE_LONGEST_US = 160_000.0  # while they do not, what replays take is doubled up to this
 OUTSIDE_AGREES = 1.1
 OUTSIDE_LIMIT = 1.25  # after the last round by more: what a contender says of its time is not so
 # A GPU's samples of the process itself count too: other programs do not change them, and clocks fall by less than this.
@@ -216,7 +218,7 @@ class Arena:
     """A case with its two sets of values (the second behind the same pointers, after timing) and who is timed on it."""
 
     case: Case
-    calls: dict[str, Call]  # "timed", "fresh"
+    calls: dict[str, Call]  # "timed"; "fresh"; "moved", if anything may: the first with some rows of the second
     cost: BenchCase
     payload: dict[str, Any]
     names: list[str]
@@ -249,10 +251,12 @@ def _arena(operator: Operator, case: Case, names: list[str], fresh_seed: int, sc
     fresh = operator.make_call(fresh_case, judge.generator(fresh_case))
     arguments = images.layout_images(timed, scratch / case.bench_id).spec
     other_values = images.layout_images(fresh, scratch / f"{case.bench_id}-fresh").spec
+    rows = _rows_to_move(timed)
+    calls = {TIMED: timed, "fresh": fresh} | ({"moved": _moved(timed, fresh, rows)} if rows else {})
     cost = operator.cost(case)
     return Arena(
         case=case,
-        calls={"timed": timed, "fresh": fresh},
+        calls=calls,
         cost=BenchCase(
             case.bench_id,
             case.shape,
@@ -267,10 +271,29 @@ def _arena(operator: Operator, case: Case, names: list[str], fresh_seed: int, sc
             "id": case.bench_id,
             "arguments": arguments,
             "fresh": {name: other_values[name] for name in fresh.inputs},
+            "moved": rows,
             "outputs": list(timed.outputs),
         },
         names=names,
     )
+
+
+def _rows_to_move(call: Call) -> dict[str, list[int]]:
+    """A row of each input, by its indices: of floating-point numbers or, without any, of codes of a byte."""
+    tensors = {name: tensor for name, tensor in call.inputs.items() if tensor.dim() and tensor.numel()}
+    floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+    codes = {name: tensor for name, tensor in tensors.items() if tensor.element_size() == 1}
+    chosen, draw = floats or codes, random.SystemRandom()
+    return {name: [draw.randrange(size) for size in tensor.shape[:-1]] for name, tensor in chosen.items()}
+
+
+def _moved(call: Call, other: Call, rows: Mapping[str, list[int]]) -> Call:
+    """A call with some rows of another's."""
+    arguments = dict(call.arguments)
+    for name, row in rows.items():
+        arguments[name] = tensor = call.tensor(name).clone()
+        tensor[tuple(row)] = other.tensor(name)[tuple(row)]
+    return dataclasses.replace(call, arguments=arguments)
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
@@ -451,21 +474,27 @@ class Measurement:
         held = ask(step="hold", contenders=contenders, cases=cases, plan=plan)
         if name not in held["calls"]:  # too slow, or it failed, which the processes that measure will say
             return None
-        outside = Outside(worker, name, held["calls"][name])
-        apart, seen_us, own_us = outside.apart("timed")
+        outside = Outside(worker, name, held["calls"][name], self.device)
+        apart, seen_us, own_us = outside.clocks_apart()
         words = f"seen from outside a call takes {seen_us:.4g} µs, by the clock of its own process {own_us:.4g} µs"
         self.found.seen_us[name, arena.id] = seen_us
         if apart > OUTSIDE_LIMIT:
             return Escape(f"times escape: {words}", false_clock=True)
         if apart > OUTSIDE_AGREES:
             self.note(name, arena.id, OUTSIDE_DISAGREES, words)
-        apart, new_us, same_us = outside.apart("new", "same")
+        if "moved" not in arena.calls:
+            return None
+        apart, new_us, same_us = outside.values_apart()
+        room_bytes = self.kept_bytes() + ROOM_FACTOR * arena.calls[TIMED].output.nbytes
+        for output in ask(step="move", contender=name, room_bytes=room_bytes)["outputs"]:
+            self.found.outputs.setdefault((name, arena.id, "moved", output["sha256"]), output)
         ask(step="let_go")
         if apart <= OUTSIDE_LIMIT:
             return None
+        what = "of processor time " * (self.device == "cpu")
         return Escape(
-            f"times escape: a call on values that it has not seen takes {new_us:.4g} µs, on those of the call before "
-            f"{same_us:.4g} µs: results are remembered"
+            f"times escape: a call on values that it has not seen takes {new_us:.4g} µs {what}, on those of the call "
+            f"before {same_us:.4g} µs: results are remembered".replace(" ,", ",")
         )
 
     def drop_escaped(self) -> None:
@@ -593,64 +622,102 @@ class Escape:
     false_clock: bool = False
 
 
+class Look(NamedTuple):
+    """What replays take, in µs: until the answer is there, by their process's own clock, beyond that, of processors."""
+
+    outside_us: float
+    own_us: float
+    hidden_us: float
+    processor_us: float
+
+
 class Outside:
-    """A contender that a worker holds (timing.hold), timed by the supervisor's clock.
+    """A contender that a worker holds (timing.hold), timed by the supervisor's clocks.
 
     calls: of one replay of each kind. The process says them; one that says too many makes its own calls look cheap, and
     one that does not make them hands over the outputs of none.
     """
 
-    def __init__(self, worker: Worker, name: str, calls: Mapping[str, int]) -> None:
+    def __init__(self, worker: Worker, name: str, calls: Mapping[str, int], device: str) -> None:
         self.worker = worker
         self.name = name
         self.calls = {kind: max(1, int(count)) for kind, count in calls.items()}
-        self.times: dict[str, int] = {}
-        self.least_us: dict[tuple[str, int], tuple[float, float]] = {}  # of replays of a kind, so many at a time
+        self.device = device
+        self.least: dict[tuple[str, int], Look] = {}  # of replays of a kind, so many at a time
 
-    def replay_us(self, kind: str, times: int) -> tuple[float, float]:
-        """How long it takes until the answer to so many replays is there, and what that says it took."""
-        started = time.perf_counter_ns()
+    def clocks_apart(self) -> tuple[float, float, float]:
+        """How many times as long calls take as their own process's clock says; both, in µs.
+
+        Its clock runs over the very calls that ours does, so what other programs take falls on both, but not what
+        passes before the answer is read.
+        """
+        times, seen_us, own_us = self.few("timed"), 0.0, 0.0
+        for number in range(OUTSIDE_ROUNDS):
+            slope = self.slope("timed", times)
+            seen_us, own_us = slope.own_us + slope.hidden_us, slope.own_us
+            if _agree(seen_us, own_us):
+                break
+            times = self.longer("timed", times, number)
+        if seen_us <= 0:
+            return 1.0, seen_us, own_us
+        return (seen_us / own_us if own_us > 0 else math.inf), seen_us, own_us
+
+    def values_apart(self) -> tuple[float, float, float]:
+        """How many times as long calls on new values take as calls on those of the call before; both, in µs.
+
+        Where a GPU works, by our clock; on a CPU by the processor time that the process had, which is what they cost
+        whatever else runs. What cannot be told from nothing counts as equal.
+        """
+        new_us, same_us = 0.0, 0.0
+        few = {kind: self.few(kind) for kind in ("new", "same")}
+        for number in range(OUTSIDE_ROUNDS):
+            slopes = [self.slope(kind, times) for kind, times in few.items()]
+            new_us, same_us = (look.processor_us if self.device == "cpu" else look.outside_us for look in slopes)
+            if _agree(new_us, same_us):
+                break
+            few = {kind: self.longer(kind, times, number) for kind, times in few.items()}
+        return (new_us / same_us if new_us > 0 and same_us > 0 else 1.0), new_us, same_us
+
+    def few(self, kind: str) -> int:
+        """How many replays take long enough to be told from a request without any."""
+        each_us = self.look(kind, 1).outside_us
+        return max(1, min(OUTSIDE_REPLAYS, math.ceil(OUTSIDE_US / max(1.0, each_us))))
+
+    def longer(self, kind: str, times: int, number: int) -> int:
+        """How many replays to make after so many looks at `times`: what is no replay's weighs less in more of them."""
+        enough = number % 2 == 0 or 2 * self.least[kind, times].outside_us > OUTSIDE_LONGEST_US
+        return times if enough else 2 * times
+
+    def slope(self, kind: str, times: int) -> Look:
+        """Replay again; of a call, without what a request costs once.
+
+        From the least that so many replays and some times as many have taken so far: whatever the machine does besides
+        only adds to a time.
+        """
+        few, more = self.again(kind, times), self.again(kind, OUTSIDE_LONGER * times)
+        calls = self.calls[kind] * times * (OUTSIDE_LONGER - 1)
+        return Look(*((b - a) / calls for a, b in zip(few, more, strict=True)))
+
+    def again(self, kind: str, times: int) -> Look:
+        """The least of all looks at so many replays, after one more."""
+        found = self.look(kind, times)
+        self.least[kind, times] = Look(*map(min, found, self.least.get((kind, times), found)))
+        return self.least[kind, times]
+
+    def look(self, kind: str, times: int) -> Look:
+        """Have so many replays made."""
+        had_s, started = processor_time_s(self.worker.pid), time.perf_counter_ns()
         reply = self.ask("replay", kind=kind, times=times)
-        return (time.perf_counter_ns() - started) / 1000, float(reply["own_us"] or 0.0)
-
-    def slope_us(self, kind: str) -> tuple[float, float]:
-        """Replay a kind again; µs a call by our clock and by its own, without what a request costs once.
-
-        From the shortest time that few and that more replays have taken so far: whatever the machine does besides only
-        adds to a time.
-        """
-        if kind not in self.times:
-            each_us, _ = self.replay_us(kind, 1)
-            self.times[kind] = max(1, min(OUTSIDE_REPLAYS, math.ceil(OUTSIDE_US / max(1.0, each_us))))
-        few = self.times[kind]
-        short, long = (self.shortest_us(kind, times) for times in (few, OUTSIDE_LONGER * few))
-        calls = self.calls[kind] * few * (OUTSIDE_LONGER - 1)
-        return (long[0] - short[0]) / calls, (long[1] - short[1]) / calls
-
-    def shortest_us(self, kind: str, times: int) -> tuple[float, float]:
-        found, key = self.replay_us(kind, times), (kind, times)
-        before = self.least_us.get(key, found)
-        self.least_us[key] = min(before[0], found[0]), min(before[1], found[1])
-        return self.least_us[key]
-
-    def apart(self, kind: str, other: str | None = None) -> tuple[float, float, float]:
-        """How many times as long calls of one kind take as those of another, or as its own clock says; both, in µs.
-
-        Looks again while the two seem apart, either way: that the other kind takes far longer is the machine's doing,
-        and may hide that it takes less. Its own clock runs over the very calls that ours does.
-        """
-        ratio, seen_us, other_us = 1.0, 0.0, 0.0
-        for _ in range(OUTSIDE_ROUNDS):
-            seen_us, own_us = self.slope_us(kind)
-            other_us = own_us if other is None else self.slope_us(other)[0]
-            if seen_us > 0:
-                ratio = seen_us / other_us if other_us > 0 else math.inf
-                if 1 / OUTSIDE_AGREES <= ratio <= OUTSIDE_AGREES:
-                    break
-        return (ratio, seen_us, other_us) if seen_us > 0 else (1.0, 0.0, 0.0)
+        outside_us, own_us = (time.perf_counter_ns() - started) / 1000, float(reply["own_us"] or 0.0)
+        return Look(outside_us, own_us, outside_us - own_us, 1e6 * (processor_time_s(self.worker.pid) - had_s))
 
     def ask(self, step: str, **payload: Any) -> Any:
         return self.worker.request("witness", timeout_s=OUTSIDE_WAIT_S, step=step, contender=self.name, **payload)
+
+
+def _agree(a_us: float, b_us: float) -> bool:
+    """Neither takes longer: if it is the second, that is the machine's doing, and may hide that it takes less."""
+    return min(a_us, b_us) > 0 and 1 / OUTSIDE_AGREES <= a_us / b_us <= OUTSIDE_AGREES
 
 
 def _read_journal(path: Path) -> tuple[str, str]:

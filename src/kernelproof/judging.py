@@ -15,6 +15,7 @@ import functools
 import hashlib
 import json
 import os
+import random
 import socket
 import sys
 from collections import OrderedDict
@@ -50,6 +51,7 @@ class Job:
     case: the case itself. sanity: the exact call `name`. base, relation: the two calls of the relation `name`.
     repeat: the case once more, and of its repeats the first that gave other bits.
     tail: the case, but the last quarter of each input's elements drawn with the seed `name`.
+    element: the case, but an element of each input, somewhere, drawn with the seed `name`.
     shifted: the case in memory that begins one element off its boundary.
     """
 
@@ -363,8 +365,12 @@ class Chamber:
         if job.part in SAME_VALUES:
             return self._call(Job(job.case))
         call = self._drawn(job.case)
-        if job.part == "tail":
-            _replace_tails(call, self._drawn(dataclasses.replace(job.case, seed=int(job.name))))
+        if job.part in ("tail", "element"):
+            other = self._drawn(dataclasses.replace(job.case, seed=int(job.name)))
+            if job.part == "tail":
+                _replace_tails(call, other)
+            else:
+                _replace_elements(call, other, random.Random(job.name))
         return call
 
     def _drawn(self, case: Case) -> Call:
@@ -450,6 +456,14 @@ def _replace_tails(call: Call, other: Call) -> None:
         kept = len(values) - -(-len(values) // TAIL_SHARE)
         values[kept:] = other.tensor(name).contiguous().flatten()[kept:]
         tensor.copy_(values.reshape(tensor.shape))
+
+
+def _replace_elements(call: Call, other: Call, draw: random.Random) -> None:
+    """Give an element of each input the value that it has in another call."""
+    for name, tensor in call.inputs.items():
+        if tensor.numel():
+            place = tuple(draw.randrange(size) for size in tensor.shape)
+            tensor[place] = other.tensor(name)[place]
 
 
 if __name__ == "__main__":

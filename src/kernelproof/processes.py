@@ -307,3 +307,11 @@ def _user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # a container's user without an entry in /etc/passwd
         return ""
+
+
+def processor_time_s(pid: int) -> float:
+    """Seconds that a process's threads, ended ones too, have had a core (man 3 clock_getcpuclockid); 0 of none."""
+    try:
+        return time.clock_gettime(~pid << 3 | 2)
+    except OSError:
+        return 0.0

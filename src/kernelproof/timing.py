@@ -66,8 +66,10 @@ SINGLE_CALLS = 24  # event pairs, a process and case
 WALL_PAIRS = 6
 FLOOR_VISITS = 6
 TRACED_CALLS = 8
-TOUCHED_ELEMENTS = 16  # of an input, that change from call to call where values are to be new
-TOUCHED_CALLS_US = 1000.0  # a replay of such calls
+TOUCHED_CALLS_US = 1000.0  # a replay of calls whose values are new
+MOVED_CALLS = 3  # of them in a row, at least, before one whose result is handed over
+# From call to call the bits of what is touched grow by so much, by their bytes: enough for a result to show it.
+TOUCH_STRIDES = {1: 1, 2: 1, 4: 1 << 12, 8: 1 << 41}
 BLOCKS_LIMIT = 64
 PAD_LIMIT_BYTES = {"cpu": 1 << 20, "cuda": 64 << 20}
 
@@ -575,7 +577,8 @@ class _Runner(Protocol):
     def first_call(self) -> Visit: ...
     def beside(self, launches: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Visit]]]: ...
     def repeat(self, times: int) -> float: ...
-    def touched(self, by: int) -> tuple[Callable[[int], object], int]: ...
+    def touched(self, touch: Touch, by: int) -> tuple[Callable[[int], object], int]: ...
+    def moved(self, touch: Touch) -> list[Tensor]: ...
     def energy(self, case: str, mode: str) -> dict[str, Any]: ...
     def results(self) -> list[Tensor]: ...
     def poison(self) -> None: ...
@@ -647,9 +650,9 @@ class _ClockRunner:
         """The batch that is a sample, so many times; µs by the clock that samples are taken with."""
         return sum(self.timed(self.calls, self.batch) * self.batch for _ in range(times))
 
-    def touched(self, by: int) -> tuple[Callable[[int], object], int]:
+    def touched(self, touch: Touch, by: int) -> tuple[Callable[[int], object], int]:
         """Calls on values that move by `by` before each: a function that makes its batch n times, and the batch."""
-        touch, call = Touch(self.sets), self.calls[0]
+        call = self.calls[0]
         count = max(1, math.ceil(TOUCHED_CALLS_US / (1e6 * self.visit_s / (self.batch + self.warm))))
 
         def run(times: int) -> None:
@@ -659,6 +662,14 @@ class _ClockRunner:
                 call()
 
         return run, count
+
+    def moved(self, touch: Touch) -> list[Tensor]:
+        """Calls in a row on values that move; what the last one gave, of the values that the case names."""
+        touch.before(MOVED_CALLS)
+        for _ in range(MOVED_CALLS):
+            touch.step(1)
+            self.last = [self.calls[0]()]
+        return self.last
 
     def energy(self, case: str, mode: str) -> dict[str, Any]:
         return {"contender": self.name, "case": case, "mode": mode, "reason": "no counter of a CPU's energy is read"}
@@ -728,6 +739,8 @@ class _GraphRunner:
         wanted = len(sets) if function.passing == "destination" else 0
         self.outputs = [_like(sets.output(index)) for index in range(wanted)]
         self.kept: list[Any] = [None] * len(sets)
+        self.moving: tuple[Any, int]  # the graph of calls on values that move, and how many they are
+        self.touched_result: Any = None
         self.budget_s = budget_s
         self.visit_s = 0.0
         self.too_slow = False
@@ -925,14 +938,13 @@ class _GraphRunner:
         self.torch.cuda.synchronize()
         return float(start.elapsed_time(end)) * 1000
 
-    def touched(self, by: int) -> tuple[Callable[[int], object], int]:
+    def touched(self, touch: Touch, by: int) -> tuple[Callable[[int], object], int]:
         """A graph of calls on values that move by `by` before each: a function that replays it, and its calls."""
-        touch = Touch(self.sets)
-        count = max(1, min(CALLS_LIMIT, math.ceil(TOUCHED_CALLS_US / self.each_us)))
+        count = max(MOVED_CALLS, min(CALLS_LIMIT, math.ceil(TOUCHED_CALLS_US / self.each_us)))
 
         def step() -> None:
             touch.step(by)
-            self.call()
+            self.touched_result = self.call()
 
         step()
         self.torch.cuda.synchronize()
@@ -944,7 +956,17 @@ class _GraphRunner:
                 graph.replay()
             self.torch.cuda.synchronize()
 
+        if by:
+            self.moving = graph, count
         return run, count
+
+    def moved(self, touch: Touch) -> list[Tensor]:
+        """The graph of calls on values that move; what the last one gave, of the values that the case names."""
+        graph, count = self.moving
+        touch.before(count)
+        graph.replay()
+        self.torch.cuda.synchronize()
+        return [self.touched_result]
 
     def results(self) -> list[Tensor]:
         self.torch.cuda.synchronize()
@@ -1059,41 +1081,52 @@ _on = loading.on_stream
 
 
 class Touch:
-    """A few elements of the largest input of the first set, which take new values from call to call.
+    """A row of each input of the first set, as the case's `moved` says, which takes new values from call to call.
 
-    Their bits count up from those of a random number: about one half, growing slowly, and any code. To move by 0 costs
-    the same and changes nothing.
+    Their bits count up, to any code. To move by 0 costs the same and changes nothing.
     """
 
     def __init__(self, sets: ArgumentSets) -> None:
         import torch
 
-        inputs = [value for value in sets.inputs(0) if isinstance(value, torch.Tensor)]
-        whole = max(inputs, key=lambda value: value.numel())
-        row = whole[tuple(random.randrange(size) for size in whole.shape[:-1])]
-        self.elements = row[:TOUCHED_ELEMENTS]
         kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-        self.bits = self.elements.view(kinds[whole.element_size()])
+        self.rows: list[tuple[Tensor, Tensor, Tensor, int]] = []  # values; bits of these; bits at the end; stride
+        for name, place in sets.case["moved"].items():
+            row = sets.arguments[0][sets.names.index(name)][tuple(place)]
+            other = loading.load_image(case_fresh(sets.case)[name], sets.device, with_torch=True).view[tuple(place)]
+            kind = kinds[row.element_size()]
+            self.rows.append((row, row.view(kind), other.view(kind), TOUCH_STRIDES[row.element_size()]))
 
     def begin(self) -> None:
-        """Put values in place that were not there before."""
+        """Put values in place that were not there before: about one half, or any code."""
         import torch
 
-        start = torch.empty(self.elements.shape).uniform_(0.5, 1.0)
-        scale = 1 if self.elements.is_floating_point() else 200
-        self.elements.copy_((start * scale).to(self.elements.dtype))
+        for row, *_ in self.rows:
+            start = torch.empty(row.shape).uniform_(0.5, 1.0)
+            row.copy_((start * (1 if row.is_floating_point() else 200)).to(row.dtype))
 
     def step(self, by: int) -> None:
         """The values of the next call."""
-        self.bits.add_(by)
+        for _, bits, _, stride in self.rows:
+            bits.add_(by * stride)
+
+    def before(self, calls: int) -> None:
+        """Put values in place that so many steps by 1 make those of the case's `fresh`."""
+        for _, bits, last, stride in self.rows:
+            bits.copy_(last)
+            for _ in range(calls):
+                bits.sub_(stride)
 
 
 @dataclass
 class _Held:
     """A contender that is ready to be timed from outside: what a replay of each kind does, and how many calls it is."""
 
+    session: _Session
+    case: str
     runner: _Runner
     replays: dict[str, tuple[Callable[[int], object], int]]
+    touch: Touch | None
 
 
 _HELD: dict[str, _Held] = {}
@@ -1104,8 +1137,9 @@ def hold(
 ) -> dict[str, Any]:
     """Prepare contenders on one case, for `replay`; what was held before is let go.
 
-    Arguments as in `measure`. Gives back by name the calls of a replay of each kind: `timed`, what `measure` times;
-    `same` and `new`, calls on the values of the call before, and on values that no call has seen. Also `outcomes`.
+    Arguments as in `measure`; a case's `moved` names a row (indices) of some inputs. Gives back by name the calls of a
+    replay of each kind: `timed`, what `measure` times; where rows are named also `same` and `new`, calls on the values
+    of the call before, and on values that no call has seen. Also `outcomes`.
     """
     session = _Session(Plan(**plan))
     functions = session.load(contenders)
@@ -1120,9 +1154,15 @@ def hold(
             runner = session.runner(functions[name], sets)
             runner.prepare()
             if runner.too_slow:
+                runner.prepare()  # the first call may have set things up, or waited for other programs
+            if runner.too_slow:
                 continue
-            timed = (runner.repeat, runner.visit().calls)
-            _HELD[name] = _Held(runner, {"timed": timed, "same": runner.touched(0), "new": runner.touched(1)})
+            replays: dict[str, tuple[Callable[[int], object], int]]
+            replays = {"timed": (runner.repeat, runner.visit().calls)}
+            touch = Touch(sets) if case.get("moved") else None
+            if touch is not None:
+                replays |= {"same": runner.touched(touch, 0), "new": runner.touched(touch, 1)}
+            _HELD[name] = _Held(session, str(case["id"]), runner, replays, touch)
     os.close(session.journal)
     calls = {name: {kind: count for kind, (_, count) in held.replays.items()} for name, held in _HELD.items()}
     return {"calls": calls, "outcomes": session.found.outcomes}
@@ -1131,6 +1171,14 @@ def hold(
 def replay(contender: str, kind: str, times: int) -> dict[str, Any]:
     """Replay so many times, until all of it is done. own_us: of `timed` ones, what the samples' clock says it took."""
     return {"own_us": _HELD[contender].replays[kind][0](times)}
+
+
+def move(contender: str) -> dict[str, Any]:
+    """Hand over, as `outputs`, what the last of some calls in a row gives whose values move up to the case's."""
+    held = _HELD[contender]
+    assert held.touch is not None
+    held.session.hand_over(held.case, held.session.plan.modes[0], "moved", contender, held.runner.moved(held.touch))
+    return {"outputs": held.session.found.outputs}
 
 
 def let_go() -> dict[str, Any]:

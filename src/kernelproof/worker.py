@@ -459,11 +459,11 @@ class Worker:
         return timing.measure(**payload)
 
     def witness(self, step: str, **payload: Any) -> Any:
-        """A step of timing contenders from outside this process (see timing.hold): hold, replay, let_go."""
+        """A step of timing contenders from outside this process (see timing.hold): hold, replay, move, let_go."""
         from kernelproof import timing
 
         steps: dict[str, Callable[..., Any]]
-        steps = {"hold": timing.hold, "replay": timing.replay, "let_go": timing.let_go}
+        steps = {"hold": timing.hold, "replay": timing.replay, "move": timing.move, "let_go": timing.let_go}
         return steps[step](**payload)
 
 

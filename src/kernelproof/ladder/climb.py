@@ -561,6 +561,9 @@ class Climb:
             jobs.append((Job(case, "relation", relation["name"]), relation["name"], relation["claim"]))
         other = dataclasses.replace(case, seed=seed + 1)
         jobs.append((Job(other), "new values", "other values in the same memory give their own result"))
+        # Each differs from the call before it in less than a kernel that recognises inputs by a few values may notice.
+        element = Job(other, "element", str(seed + 3))
+        jobs.append((element, "one new value", "another value of a single element of each input changes the result"))
         tail = Job(other, "tail", str(seed + 2))
         jobs.append((tail, "new last values", "other values in the last quarter of each input change the result"))
         return jobs
