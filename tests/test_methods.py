@@ -52,11 +52,24 @@ def test_each_reason_in_words(flag: str, given: dict[str, Any], words: str) -> N
 
 
 def test_a_cold_time_that_is_none() -> None:
-    rotation = {"sets": 8, "set_bytes": 64 << 20, "exceeds_cache": True}
-    facts = {"rotation": rotation, "hot_us": 100.0, "bytes_per_s": 4.8e12}  # 14 µs at least
-    agreeing = {"graph_slope": 100.2, "wall_slope": 100.0, "cupti": 99.0, "event_pair": 104.3}
+    rotation = {"sets": 5, "set_bytes": 24 << 20, "cache_bytes": 60 << 20, "exceeds_cache": True}
+    facts = {"rotation": rotation, "hot_us": 30.0, "bytes_per_s": 4.8e12}  # 5 µs at least
+    agreeing = {"graph_slope": 30.1, "wall_slope": 30.0, "cupti": 29.0, "event_pair": 34.2}
     assert set(doubts("cold", agreeing, **facts)) == {"cold_as_hot"}
-    assert doubts("cold", {**agreeing, "graph_slope": 102.0}, **facts) == {}
+    assert doubts("cold", {**agreeing, "graph_slope": 30.5}, **facts) == {}
     assert doubts("cold", agreeing, **{**facts, "rotation": {**rotation, "set_bytes": 1 << 20}}) == {}
     small = {**rotation, "exceeds_cache": False}
     assert set(doubts("cold", agreeing, **{**facts, "rotation": small})) == {"rotation_within_cache"}
+
+
+@pytest.mark.parametrize(
+    ("cold_us", "hot_us", "set_bytes"),
+    [(72.2423, 72.1104, 268443648), (70.1772, 69.8995, 268443648), (137.541, 137.376, 536887296)],
+)
+def test_inputs_larger_than_the_cache_are_as_cold_when_hot(cold_us: float, hot_us: float, set_bytes: int) -> None:
+    """RMSNorm on an H200 whose L2 holds 60 MiB, from the kept record."""
+    rotation = {"sets": 2, "set_bytes": set_bytes, "cache_bytes": 62914560, "exceeds_cache": True}
+    seen = methods.Seen(
+        "graph_slope", "cold", {"graph_slope": cold_us}, hot_us=hot_us, rotation=rotation, bytes_per_s=4.8e12
+    )
+    assert dict(methods.doubts(seen)) == {}

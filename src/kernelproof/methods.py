@@ -98,13 +98,15 @@ def _warm(seen: Seen) -> Iterator[tuple[str, str]]:
         return
     if not seen.rotation.get("exceeds_cache", True):
         yield "rotation_within_cache", "as many copies as are allowed do not exceed the cache: some of it was warm"
-    elif seen.hot_us and seen.bytes_per_s:
+        return
+    set_bytes, cache_bytes = (seen.rotation.get(name, 0) for name in ("set_bytes", "cache_bytes"))
+    if seen.hot_us and seen.bytes_per_s and 2 * set_bytes <= cache_bytes:  # a larger set is not warm when hot either
         cold_us = seen.times_us[seen.primary]
-        least_us = 1e6 * seen.rotation.get("set_bytes", 0) / seen.bytes_per_s
+        least_us = 1e6 * set_bytes / seen.bytes_per_s
         if cold_us <= (1 + COLD_IS_HOT) * seen.hot_us and least_us > MEMORY_SHARE * cold_us:
             yield (
                 "cold_as_hot",
-                "warm where cold was asked: as fast as hot, although its inputs should not fit the cache",
+                "warm where cold was asked: as fast as hot, although its inputs should not be in the cache",
             )
 
 
