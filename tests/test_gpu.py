@@ -9,7 +9,8 @@ from kernelproof import gpu
 
 
 @pytest.fixture(autouse=True)
-def no_library_is_remembered() -> None:
+def no_library_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     gpu._nvml.cache_clear()
     gpu._handle.cache_clear()
 
@@ -129,10 +130,40 @@ def test_cuda_device_0_is_found_among_nvml_devices(
 )
 def test_what_cuda_leaves_visible(monkeypatch: pytest.MonkeyPatch, visible: str | None, found: list[str]) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", board(set()))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert gpu.visible() == found
+
+
+@pytest.mark.parametrize("visible", ["", "-1", "-1,0", "7", "NoDevFiles", "GPU-none"])
+def test_a_board_that_cuda_may_not_use_is_not_available(monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", board(set()))
+    assert gpu.available() == (True, None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu.available() == (False, "CUDA_VISIBLE_DEVICES leaves no GPU of this machine")
+    assert gpu.gpus() == []
+
+
+@pytest.mark.parametrize("visible", ["0", "0,-1", "GPU-1111", "MIG-a"])
+def test_a_board_that_cuda_may_use_is_available(monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", board(set()))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu.available() == (True, None)
+
+
+def test_an_instance_is_found_on_its_board(monkeypatch: pytest.MonkeyPatch) -> None:
+    def handle(uuid: str) -> str:
+        if uuid != "MIG-a":
+            raise Refused("Not Found")
+        return "instance"
+
+    nvml = board(set())
+    nvml.nvmlDeviceGetHandleByUUID = handle  # type: ignore[attr-defined]
+    nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle = {"instance": "board"}.__getitem__  # type: ignore[attr-defined]
+    nvml.nvmlDeviceGetIndex = {"board": 3}.__getitem__  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert gpu.index_of_first_visible("MIG-a,MIG-b") == 3
+    assert gpu.index_of_first_visible("MIG-none") == 0
 
 
 def test_who_else_computes_and_what_it_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ not be read is recorded with NVML's error, and the rest stands. No serial number
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -85,12 +86,14 @@ class GpuSample:
 
 
 def available() -> tuple[bool, str | None]:
-    """Whether there is an NVIDIA GPU that NVML can see, and if not, why."""
+    """Whether there is an NVIDIA GPU that NVML can see and CUDA may use, and if not, why."""
     try:
-        count = _nvml().nvmlDeviceGetCount()
+        count, usable = _nvml().nvmlDeviceGetCount(), visible()
     except Exception as error:  # any fault in loading or starting NVML means the same to the caller, who gets the words
         return False, _words(error)
-    return (True, None) if count else (False, "NVML sees no GPU")
+    if not count:
+        return False, "NVML sees no GPU"
+    return (True, None) if usable else (False, "CUDA_VISIBLE_DEVICES leaves no GPU of this machine")
 
 
 def gpus() -> list[GpuInfo]:
@@ -101,7 +104,7 @@ def gpus() -> list[GpuInfo]:
 
 
 def index_of_first_visible(visible: str | None) -> int:
-    """NVML's index of CUDA's device 0, from CUDA_VISIBLE_DEVICES. NVML itself knows nothing of that variable."""
+    """NVML's index of the board of CUDA's device 0, from CUDA_VISIBLE_DEVICES, of which NVML itself knows nothing."""
     first = (visible or "").split(",")[0].strip()
     if first.isdigit():
         return int(first)
@@ -110,6 +113,11 @@ def index_of_first_visible(visible: str | None) -> int:
         for index in range(nvml.nvmlDeviceGetCount()):
             if _text(nvml.nvmlDeviceGetUUID(_handle(index))).startswith(first):
                 return index
+    if first.startswith("MIG-"):
+        nvml = _nvml()
+        with contextlib.suppress(nvml.NVMLError):  # an instance that it does not know
+            board = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml.nvmlDeviceGetHandleByUUID(first))
+            return int(nvml.nvmlDeviceGetIndex(board))
     return 0
 
 
