@@ -1,6 +1,7 @@
 """What a device reaches: measured for real on this CPU, with matrices and buffers small enough for a test."""
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import packed_run
 import pytest
 import torch
 
-from kernelproof import ceilings, cli, gpu, records
+from kernelproof import ceilings, cli, gpu, lease, records
 from kernelproof.config import Config
 
 
@@ -89,6 +90,43 @@ def test_without_a_gpu(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     record = measured(config, "cuda")
     assert (record.status, record.reason) == ("not_run", "no GPU: NVML Shared Library Not Found")
     assert record.remedy
+    assert record.ceilings == []
+
+
+@pytest.fixture
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A GPU by name only, with the lock in a temporary folder of our own."""
+    monkeypatch.setattr(lease.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(gpu, "available", lambda: (True, None))
+    monkeypatch.setattr(gpu, "visible", lambda: ["GPU-one"])
+    return gpu.uuid_sha256("GPU-one")
+
+
+def test_a_gpu_is_held_while_it_is_measured(config: Config, board: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def look(*_: object) -> None:
+        free = lease.lock(board)
+        seen.append((free is None, os.environ.get("CUDA_VISIBLE_DEVICES")))
+        if free is not None:
+            os.close(free)
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(ceilings, "_measure", look)
+    measured(config, "cuda")
+    measured(config, "cpu")
+    assert seen == [(True, "GPU-one"), (False, None)]
+
+
+def test_a_gpu_that_another_measures_on_is_left_alone(config: Config, board: str) -> None:
+    config = dataclasses.replace(config, bench=dataclasses.replace(config.bench, gpu_wait_s=0))
+    other = lease.lock(board)
+    assert other is not None
+    record = measured(config, "cuda")
+    os.close(other)
+    assert record.status == "not_run"
+    assert "the GPU is measured on by another kernelproof" in str(record.reason)
+    assert "bench.gpu_wait_s" in str(record.remedy)
     assert record.ceilings == []
 
 

@@ -10,6 +10,7 @@ is made again when the machine, its driver or torch is another.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import time
@@ -18,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelproof import gpu, repository
+from kernelproof import gpu, lease, repository
 from kernelproof.config import Config
-from kernelproof.errors import BenchError
+from kernelproof.errors import BenchError, LeaseError
 from kernelproof.records import FAILED, NOT_RUN, Ceiling, CeilingsRecord, write
 
 COPY, TENSOR, TENSOR_FP8, MATMUL = "copy", "tensor_bfloat16", "tensor_float8_e4m3fn", "matmul_float32"
@@ -45,15 +46,19 @@ class Way:
 def run(config: Config, device: str, output: Path) -> CeilingsRecord:
     """Measure the device's ceilings and write their record: not_run without the device, failed if nothing came of it.
 
-    A ceiling that cannot be measured (no memory, no such data type) is left out with the reason; the others stand.
+    A GPU is held meanwhile; not_run too where none becomes free. A ceiling that cannot be measured (no memory, no such
+    data type) is left out with the reason; the others stand.
     """
     started = time.monotonic()
     record = CeilingsRecord(device=device, provenance=repository.provenance(config.root))
     present, why = gpu.available() if device == "cuda" else (True, None)
     if present:
-        _measure(config, record)
-        if not record.ceilings:
-            record.status, record.reason = FAILED, "; ".join(f"{name}: {why}" for name, why in record.left_out.items())
+        alone = lease.gpu_lease(config.bench.gpu_wait_s, "ceilings") if device == "cuda" else contextlib.nullcontext()
+        try:
+            with alone:
+                _measure(config, record)
+        except LeaseError as busy:
+            record.status, record.reason, record.remedy = NOT_RUN, busy.message, busy.hint
     else:
         record.status, record.reason = NOT_RUN, f"no GPU: {why}"
         record.remedy = "run it on a machine with an NVIDIA GPU and driver"
@@ -82,6 +87,8 @@ def _measure(config: Config, record: CeilingsRecord) -> None:
             record.ceilings.append(max(found, key=lambda ceiling: ceiling.median))
         except (RuntimeError, BenchError, AttributeError, TypeError) as error:  # torch's own; of another torch
             record.left_out[name] = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if not record.ceilings:
+        record.status, record.reason = FAILED, "; ".join(f"{name}: {why}" for name, why in record.left_out.items())
 
 
 # --- the ways ---------------------------------------------------------------------------------------------------------
