@@ -1,7 +1,9 @@
 """Timing in the worker: what can be checked without a GPU is the clock path, the rotation and the reading of traces."""
 
+import contextlib
 import dataclasses
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -113,6 +115,22 @@ def test_a_contender_that_cannot_be_loaded_is_an_outcome(tmp_path: Path) -> None
     assert "missing" not in found["samples"]["contender"]
     assert "spin" in found["samples"]["contender"]
     assert json.loads((tmp_path / "journal").read_text())[0] == "spin"
+
+
+@pytest.mark.usefixtures("fresh_process")
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_worker_keeps_no_file_of_a_request_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    def lost(*_: object) -> None:
+        raise timing.TimingError("the GPU cannot be used any more")
+
+    if fails:
+        monkeypatch.setattr(timing._Session, "case", lost)
+    open_files = []
+    for _ in range(4):
+        with pytest.raises(timing.TimingError) if fails else contextlib.nullcontext():
+            measure(tmp_path, 10.0, ["spin"], blocks=1, max_seconds=0.01)
+        open_files.append(len(os.listdir("/proc/self/fd")))
+    assert len(set(open_files)) == 1, open_files
 
 
 def test_a_cold_rotation_exceeds_the_cache_or_says_that_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

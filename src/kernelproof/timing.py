@@ -129,9 +129,12 @@ def measure(
     Raises TimingError when a contender left the GPU in a state in which nobody can go on; the journal names it.
     """
     session = _Session(Plan(**plan))
-    functions = session.load(contenders)
-    for case in cases:
-        session.case(case, {name: functions[name] for name in case["contenders"] if name in functions})
+    try:
+        functions = session.load(contenders)
+        for case in cases:
+            session.case(case, {name: functions[name] for name in case["contenders"] if name in functions})
+    finally:
+        os.close(session.journal)
     return vars(session.found)
 
 
