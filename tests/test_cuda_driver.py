@@ -218,6 +218,25 @@ def test_launches_arrive_as_they_were_described(fake: Path, tmp_path: Path) -> N
     ]
 
 
+def test_each_launch_has_the_shared_memory_that_it_asks_for(fake: Path, tmp_path: Path) -> None:
+    """Static memory leaves the function 32 KiB until it asks; launches of it with more and less take turns."""
+    said = said_with(
+        fake,
+        textwrap.dedent(LAUNCH.format(folder=str(tmp_path)))
+        + textwrap.dedent("""
+        def prepared(shared_bytes):
+            kernel = Kernel("_Z6secondPf", [1, 1, 1], [128, 1, 1], shared_bytes)
+            return cubins._prepared(Step("00" * 8, [Address(0, "y", 0)], kernel=kernel), spans)
+        queued = [prepared(kib << 10) for kib in (100, 40, 64, 0)]
+        for queue in queued * 2:
+            queue(stream)
+        print(fake.what_was_done().decode())
+        """),
+    )
+    launched = [int(line.split(" shared ")[1].split()[0]) >> 10 for line in said.splitlines() if "launch" in line]
+    assert launched == [100, 40, 64, 0] * 2
+
+
 @pytest.mark.parametrize(
     ("step", "message"),
     [

@@ -24,7 +24,6 @@ from kernelproof.loading import Image, blank_image
 
 ALIGNMENT_BYTES = 512  # of every image on the device: a launcher may choose its kernel by that
 SPACERS = 8  # placements that are tried before two of them differ in every distance
-SHARED_WITHOUT_OPT_IN = 48 << 10
 
 
 def spans_of(images: Mapping[str, Image]) -> dict[str, tuple[int, int]]:
@@ -249,11 +248,6 @@ class _Launch:
             raise WorkerReplyError(
                 f"the description has {len(self.data)} bytes of parameters, the kernel {size}", subject=kernel.name
             )
-        if kernel.shared_bytes > SHARED_WITHOUT_OPT_IN:
-            attribute = cuda_driver.FUNCTION_DYNAMIC_SHARED_BYTES
-            driver().cuFuncSetAttribute(self.function, attribute, kernel.shared_bytes)
-        if kernel.nonportable_cluster:
-            driver().cuFuncSetAttribute(self.function, cuda_driver.FUNCTION_NONPORTABLE_CLUSTER, 1)
         # Aligned as strictly as a parameter can be: a tensor map is read from a multiple of 64 bytes.
         space = ctypes.create_string_buffer(len(self.data) + 128)
         start = -(-ctypes.addressof(space) // 128) * 128
@@ -279,6 +273,13 @@ class _Launch:
             numAttrs=len(self._attributes),
         )
         try:
+            # Before each launch: another of the same function may have asked for less. Static shared memory counts
+            # too, so how much a kernel has without asking is not known here.
+            if kernel.shared_bytes:
+                attribute = cuda_driver.FUNCTION_DYNAMIC_SHARED_BYTES
+                driver().cuFuncSetAttribute(self.function, attribute, kernel.shared_bytes)
+            if kernel.nonportable_cluster:
+                driver().cuFuncSetAttribute(self.function, cuda_driver.FUNCTION_NONPORTABLE_CLUSTER, 1)
             driver().cuLaunchKernelEx(ctypes.byref(config), self.function, self._parameters, None)
         except DriverError as error:
             raise DriverError(f"{error}; the launch: {kernel}, parameters {self.data.hex()}", error.code) from None
