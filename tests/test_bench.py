@@ -30,6 +30,8 @@ from kernelproof.cases import enumerate_cases
 from kernelproof.config import Precision
 from kernelproof.records import BenchRecord, FileHash, Sealing, TestRecord
 
+ROOT = Path(__file__).resolve().parents[1]
+
 # Each contender is RMSNorm in torch; `work` is how often it is done, so ratios are known.
 CONTENDERS = """
 import os
@@ -433,6 +435,52 @@ def test_a_timed_call_is_compared_with_the_one_that_was_sealed(
     record = BenchRecord(operator="rmsnorm", device="cuda", modes=["hot"])
     bench.Summary(loaded, record, entrants, arenas, found).times({})
     assert [(row.method, row.flags) for row in record.times] == [("device_trace", flags)]
+
+
+def sampled_on_a_gpu(folder: Path, names: set[str], rows: list[dict[str, Any]]) -> bench.Measurement:
+    """A measurement that is over, with these samples; of the contenders `base` is a baseline."""
+    variants = {name: contender("once", device="cuda") for name in names - {"base"}}
+    loaded = project(folder, variants, {"base": contender("thrice", device="cuda")})
+    settings = loaded.operator("rmsnorm")
+    entrants = bench._entrants(loaded, settings, "cuda")
+    operator = operators.load(settings.module, loaded.root)
+    arenas = bench._arenas(settings, operator, entrants, folder / "images")
+    measurement = bench.Measurement(loaded, "cuda", entrants, arenas, None, folder)  # type: ignore[arg-type]
+    for row in rows:
+        for name in bench_columns():
+            measurement.found.samples[name].append({"case": arenas[0].id, "mode": "hot", **row}.get(name))
+    return measurement
+
+
+def slope(name: str, short_us: float, long_us: float) -> dict[str, Any]:
+    """A sample of 25 and of 100 calls."""
+    times = {"calls": 100, "time_us": (long_us - short_us) / 75, "short_calls": 25, "short_us": short_us}
+    return {"contender": name, "method": "graph_slope", "long_us": long_us, **times}
+
+
+def test_a_graph_that_is_slowed_where_it_is_short_is_an_escape(tmp_path: Path) -> None:
+    """Calls of 10 µs and 9 µs a replay: of the bent ones the short graph waits, and the slope is 8 and not 10 µs."""
+    honest, bent = (259.0, 1009.0), (409.0, 1009.0)
+    rows = [slope("honest", *honest), slope("honest", *honest), slope("honest", *bent)]  # somebody was in the way once
+    rows += [slope(name, *bent) for name in ("bent", "base") for _ in range(3)]
+    rows.append({"contender": "honest", "method": "graph_slope", "calls": 1, "time_us": 9.0})  # too slow for graphs
+    measurement = sampled_on_a_gpu(tmp_path, {"honest", "bent", "base"}, rows)
+    measurement.drop_escaped()
+    (dropped,) = measurement.found.dropped
+    assert (dropped["contender"], dropped["check"]) == ("bent", "wall")
+    assert dropped["reason"] == "times escape: in the long graph a call takes 1.25 times what the slope says (hot)"
+
+
+def test_of_the_kept_samples_none_is_bent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "SLOPE_AGREES", 1.05)
+    numbers, rows = ("calls", "time_us", "long_us"), []
+    for path in sorted((ROOT / "reports" / "reference").glob("*/records/bench/*-cuda.csv.gz")):
+        with gzip.open(path, "rt") as stream:
+            found = [row for row in csv.DictReader(stream) if row["method"] == "graph_slope"]
+        rows += [{**row, **{name: float(row[name] or 0) for name in numbers}} for row in found]
+    assert rows
+    measurement = sampled_on_a_gpu(tmp_path, {row["contender"] for row in rows}, rows)
+    assert not [(name, reason) for name, _, reason in measurement.bent()]
 
 
 class Crowded(bench.Outside):

@@ -89,6 +89,8 @@ OUTSIDE_LIMIT = 1.25  # after the last round by more: what a contender says of i
 # A GPU's samples of the process itself count too: other programs do not change them, and clocks fall by less than this.
 OUTSIDE_LIMIT_OF_SAMPLES = 1.5
 OUTSIDE_WAIT_S = 60.0
+# A call in the long graph, less what its replay costs, takes at most so many times the slope; 1.003 in kept samples.
+SLOPE_AGREES, REPLAY_US = 1.1, 10.0
 CLOCK_CHANGED = 0.05  # between the blocks of a contender in one process: their times are of two machines
 
 Key = tuple[str, str, str, str]  # contender, case, mode, method
@@ -508,9 +510,24 @@ class Measurement:
                 )
                 arena = next(arena for arena in self.arenas if arena.id == case)
                 self.found.escapes.append((name, arena, reason))
+        self.found.escapes += self.bent()
         for name, arena, reason in self.found.escapes:
             if name in arena.names:
                 self.drop(name, arena, reason, "wall")
+
+    def bent(self) -> Iterator[tuple[str, Arena, str]]:
+        """Variants that take longer in the long graph than the slope says: they were slowed in the short one alone."""
+        columns, shares = self.found.samples, defaultdict[tuple[str, str, str], list[float]](list)
+        names = ("contender", "case", "mode", "method", "calls", "time_us", "long_us")
+        for name, case, mode, method, calls, time_us, long_us in zip(*(columns[n] for n in names), strict=True):
+            if method == "graph_slope" and long_us and time_us > 0:
+                shares[name, case, mode].append((long_us - REPLAY_US) / calls / time_us)
+        for (name, case, mode), found in shares.items():
+            share = plain_statistics.median(found)
+            if share > SLOPE_AGREES and self.entrants[name].variant.role == "variant":
+                arena = next(arena for arena in self.arenas if arena.id == case)
+                reason = f"times escape: in the long graph a call takes {share:.3g} times what the slope says ({mode})"
+                yield name, arena, reason
 
     def largest_samples(self) -> dict[tuple[str, str], float]:
         """The largest sample of the primary method, in µs, by contender and case, in the mode that we looked at."""
