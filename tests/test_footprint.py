@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from kernelproof import footprint, processes
 
 
@@ -31,8 +33,11 @@ def test_what_is_gone_costs_nothing(tmp_path: Path) -> None:
     assert footprint.disk_bytes(tmp_path / "gone") == 0
 
 
-def test_folders_nested_too_deep_are_more_than_any_limit_and_can_be_removed(tmp_path: Path) -> None:
-    script = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')"
+@pytest.mark.parametrize(("count", "letters"), [(3000, 1), (30, 250)])
+def test_folders_nested_too_deep_are_more_than_any_limit_and_can_be_removed(
+    tmp_path: Path, count: int, letters: int
+) -> None:
+    script = f"import os\nfor _ in range({count}): os.mkdir('d' * {letters}); os.chdir('d' * {letters})"
     (tmp_path / "deep").mkdir()
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path / "deep", check=True)
     assert math.isinf(footprint.disk_bytes(tmp_path / "deep"))

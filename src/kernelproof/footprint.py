@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from pathlib import Path
 
 ENTRY_BYTES = 4096  # what a file or folder costs besides its content
-DEPTH = 64  # folders in folders; a path that the system takes ends at about two thousand
+DEPTH = 64  # folders in folders; with long names a path that the system takes ends before
 
 
 def disk_bytes(folder: Path) -> float:
-    """Bytes on the disk beneath a folder; infinite where folders are nested deeper than `DEPTH`."""
+    """Bytes on the disk beneath a folder; infinite where folders are nested deeper than `DEPTH`, or than a path."""
     total, waiting = 0.0, [(str(folder), 0)]
     while waiting:
         path, depth = waiting.pop()
         if depth > DEPTH:
             return float("inf")
-        with contextlib.suppress(FileNotFoundError, PermissionError, NotADirectoryError), os.scandir(path) as entries:
-            for entry in entries:
-                total += ENTRY_BYTES + _own_bytes(entry.path)
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append((entry.path, depth + 1))
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    total += ENTRY_BYTES + _own_bytes(entry.path)
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append((entry.path, depth + 1))
+        except (FileNotFoundError, PermissionError, NotADirectoryError):
+            continue  # it is gone, or was never there
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            return float("inf")
     return total
 
 
