@@ -12,11 +12,14 @@ import pytest
 from defects import CallFiles, candidate, rmsnorm_call
 
 from kernelproof import worker
-from kernelproof.errors import WorkerReplyError
+from kernelproof.errors import WorkerError, WorkerReplyError
 from kernelproof.loading import Candidate
 from kernelproof.supervisor import WorkerHost
 
 CANDIDATES = """
+import json
+import sys
+
 import torch
 
 def good(x, weight, eps):
@@ -53,7 +56,37 @@ def signed_zero(x, weight, eps):
 def says_so(x, weight, eps):
     print("hello from the candidate")
     return good(x, weight, eps)
+
+def answering(text):
+    kind = sys.modules["__main__"].Worker
+    kind.say = lambda self, message: self.connection.sendall(text(message["token"]) + b"\\n")
+
+def no_object(x, weight, eps):
+    answering(lambda token: b"5")
+
+def nested(x, weight, eps):
+    answering(lambda token: b"[" * 100_000)
+
+def no_utf_8(x, weight, eps):
+    answering(lambda token: b'{"token": "\\xff"}')
+
+def accented_token(x, weight, eps):
+    answering(lambda token: json.dumps({"token": "\\u00e9", "result": {}}).encode())
+
+def neither_result_nor_error(x, weight, eps):
+    answering(lambda token: json.dumps({"token": token}).encode())
+
+def error_is_a_number(x, weight, eps):
+    answering(lambda token: json.dumps({"token": token, "error": 5}).encode())
+
+def error_without_words(x, weight, eps):
+    answering(lambda token: json.dumps({"token": token, "error": {"type": "E", "message": 5}}).encode())
+
+def half_a_character(x, weight, eps):
+    raise RuntimeError(chr(0xD800))
 """
+
+NO_ANSWERS = ("no_object", "nested", "no_utf_8", "accented_token", "neither_result_nor_error", "error_is_a_number")
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +140,19 @@ def test_a_returned_tensor_is_handed_over(torch_host: WorkerHost, folder: Path, 
 def test_what_may_not_be_returned(torch_host: WorkerHost, folder: Path, call: CallFiles, name: str, words: str) -> None:
     with pytest.raises(WorkerReplyError, match=words):
         run_python(torch_host, folder, name, call)
+
+
+@pytest.mark.parametrize("name", [*NO_ANSWERS, "error_without_words"])
+def test_what_is_no_answer_is_not_taken_for_one(
+    torch_host: WorkerHost, folder: Path, call: CallFiles, name: str
+) -> None:
+    with pytest.raises(WorkerError, match="not written by the worker"):
+        run_python(torch_host, folder, name, call)
+
+
+def test_words_that_no_file_can_hold_are_put_right(torch_host: WorkerHost, folder: Path, call: CallFiles) -> None:
+    with pytest.raises(WorkerReplyError, match=r"^RuntimeError: \?$"):
+        run_python(torch_host, folder, "half_a_character", call)
 
 
 def test_minus_zero_is_another_result_than_zero(torch_host: WorkerHost, folder: Path, call: CallFiles) -> None:

@@ -308,12 +308,8 @@ class Worker:
         return WorkerCrashed(code, log=self.log)
 
     def _answer(self, line: bytes, token: str) -> Any:
-        try:
-            reply = json.loads(line)
-            forged = not isinstance(reply, dict) or not secrets.compare_digest(str(reply.get("token")), token)
-        except ValueError:
-            forged = True
-        if forged:
+        reply = _parsed(line)
+        if not _is_answer(reply, token):
             self._kill()
             raise WorkerError(
                 "the answer was not written by the worker: something else used its connection", log=self.log
@@ -321,7 +317,7 @@ class Worker:
         if "error" in reply:
             error = reply["error"]
             if error["type"] == "NotImplementedError":
-                raise WorkerRefused(str(error["message"]), log=self.log)
+                raise WorkerRefused(error["message"], log=self.log)
             raise WorkerReplyError(f"{error['type']}: {error['message']}", log=self.log)
         return reply["result"]
 
@@ -367,12 +363,32 @@ class Worker:
         if self.log is not None:
             used += 512 * self.log.stat().st_blocks
         if used == float("inf"):
-            message = f"it nested folders more than {footprint.DEPTH} deep and was killed"
+            message = f"it nested folders more than {footprint.DEPTH} deep, or than a path can be, and was killed"
             raise WorkerGreedy(message, log=self.log)
         if used > self._room_bytes:
             raise WorkerGreedy(
                 f"it wrote more than {self._room_bytes >> 20} MB to the disk and was killed", log=self.log
             )
+
+
+def _parsed(line: bytes) -> Any:
+    """What a line of JSON says, None for any other; every text in it can be written to a file."""
+    try:
+        text = line.decode()
+        # A surrogate that stands alone can be escaped in JSON, and is no character in UTF-8.
+        return json.loads(json.dumps(json.loads(text), ensure_ascii=False).encode(errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_answer(reply: Any, token: str) -> bool:
+    """Whether it has the token of the request and the form of an answer: a `result`, or an `error` in two texts."""
+    if not isinstance(reply, dict) or reply.get("token") != token:
+        return False
+    if "error" not in reply:
+        return "result" in reply
+    error = reply["error"]
+    return isinstance(error, dict) and all(isinstance(error.get(name), str) for name in ("type", "message"))
 
 
 def environment(scratch: Path, threads: int) -> dict[str, str]:
