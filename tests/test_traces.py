@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -156,12 +157,18 @@ GOOD = {"differing": 0, "first_difference": None, "kept": 0, "out_of_order": []}
 
 @pytest.mark.parametrize(
     "reply",
-    [None, {}, {**GOOD, "kept": "many"}, {**GOOD, "out_of_order": [[0, "never", 1]]}, {**GOOD, "differing": []}],
+    [
+        *(None, {}, {**GOOD, "kept": "many"}, {**GOOD, "out_of_order": [[0, "never", 1]]}, {**GOOD, "differing": []}),
+        *({**GOOD, "kept": count} for count in (math.inf, math.nan, True, -1, 10, 10**400)),
+        *({**GOOD, "out_of_order": [[call, "after", size]]} for call, size in ((2, 1), (-1, 1), (0, math.inf))),
+        *({**GOOD, "first_difference": place} for place in ([1], [1, math.inf], [10, 0], "12")),
+    ],
 )
 def test_an_answer_that_no_worker_gives_is_refused(reply: Any) -> None:
     assert Ran.of(GOOD).out_of_order == []
+    assert Ran.of({**GOOD, "kept": 9, "out_of_order": [[1, "after", 4]]}, 2, 10).kept == 9
     with pytest.raises(WorkerReplyError, match="not one that it gives"):
-        Ran.of(reply)
+        Ran.of(reply, 2, 10)
 
 
 # --- memory off its boundary ------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import records, sanitizer, suite
+from kernelproof import records, replies, sanitizer, suite
 from kernelproof.cases import DEFAULT_FAMILY, case_of, covering_cases, select_cases, unsupported
 from kernelproof.errors import (
     KernelproofError,
@@ -53,6 +53,7 @@ from kernelproof.records import (
     SanitizerRun,
     TestRecord,
 )
+from kernelproof.replies import each, one_of, optional, row, whole
 
 if TYPE_CHECKING:
     from kernelproof.config import Config, OperatorConfig, VariantConfig
@@ -117,16 +118,18 @@ class Ran:
     out_of_order: list[tuple[int, str, int]]
 
     @classmethod
-    def of(cls, reply: Any) -> Ran:
-        """Raises WorkerReplyError for what no worker answers."""
-        try:
-            repeat, element = reply["first_difference"] or (0, 0)
-            found = [(int(call), str(when), int(size)) for call, when, size in reply["out_of_order"]]
-            if {when for _, when, _ in found} - set(OUT_OF_ORDER):
-                raise ValueError(found)
-            return cls(int(reply["differing"]), (int(repeat), int(element)), int(reply["kept"]), found)
-        except (KeyError, TypeError, ValueError) as error:
-            raise WorkerReplyError(f"the worker's answer is not one that it gives: {error!r}") from None
+    def of(cls, reply: Any, calls: int = 1, repeats: int = 1) -> Ran:
+        """The answer to so many calls, the first of them `repeats` times.
+
+        Raises WorkerReplyError for what no worker answers.
+        """
+        some, late = whole(0, repeats - 1), row(whole(0, calls - 1), one_of(*OUT_OF_ORDER), whole())
+        place = optional(row(some, whole()))
+        forms = {"differing": some, "first_difference": place, "kept": some, "out_of_order": each(late)}
+        replies.expect(reply, forms)
+        repeat, element = reply["first_difference"] or (0, 0)
+        found = [(call, when, size) for call, when, size in reply["out_of_order"]]
+        return cls(reply["differing"], (repeat, element), reply["kept"], found)
 
 
 class Resources:
@@ -643,7 +646,7 @@ class Climb:
                     following=[other.arguments for other in laid[1:]],
                     launches=launches or [],
                 )
-                reply = Ran.of(answer)
+                reply = Ran.of(answer, len(jobs), repeats)
                 for call, when, size in reply.out_of_order:
                     self._late[jobs[call].key] = Failure(LATE, f"{size} {OUT_OF_ORDER[when]}")
                 unlike = self._unlike_first(worker, jobs[0], laid[0], reply, limit_s) if repeats > 1 else None
@@ -670,7 +673,7 @@ class Climb:
         """Have the judge compare repeats that are drawn now, when they are over; the first that differs, or None."""
         descriptor = laid.arguments[laid.outputs[0]]["image"]
         size = Path(descriptor).stat().st_size
-        count = min(max(reply.kept, 0), max(LEAST_COMPARED, COMPARED_BYTES // size))
+        count = min(reply.kept, max(LEAST_COMPARED, COMPARED_BYTES // size))
         if count == 0:
             return None
         drawn = sorted(random.SystemRandom().sample(range(reply.kept), count))

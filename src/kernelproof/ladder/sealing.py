@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import records, sass, toolchain
+from kernelproof import records, replies, sass, toolchain
 from kernelproof.errors import WorkerError, WorkerReplyError
 from kernelproof.launches import Indescribable, checked, kept, signature
 from kernelproof.records import BuildRecord, Cubin, FileHash, NotSealed, Sealing
@@ -99,10 +99,10 @@ class Sealer:
             answer = worker().request("describe", timeout_s=limit_s, outline=outline)
             if not isinstance(answer, dict):
                 raise Indescribable("its process gave no description")
-            if "refused" in answer:
-                return Described(reason=str(answer["refused"]), refused=True)
-            if "reason" in answer:
-                return Described(reason=str(answer["reason"]))
+            for kind in ("refused", "reason"):
+                if kind in answer:
+                    replies.expect(answer, {kind: replies.text})
+                    return Described(reason=answer[kind], refused=kind == "refused")
             steps = checked(answer.get("steps"), outline, self._kernels)
             return Described([dataclasses.asdict(step) for step in steps])
         except Indescribable as error:

@@ -1,0 +1,154 @@
+"""The form of answers from processes that have run a candidate, checked before anything is made of them.
+
+A *form* says of a value from JSON whether it is one; larger forms are made of smaller ones. Here stand the forms of
+what a measuring process answers (timing.Found, timing.hold, timing.replay). Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kernelproof.errors import WorkerError, WorkerReplyError
+
+Form = Callable[[Any], bool]
+
+LARGEST = 2**53  # of a number: a float counts no further, and nothing that is counted or timed comes near
+METHODS = ("cpu_clock", "graph_slope", "wall_slope", "eager", "event_pair", "floor", "floor_event_pair")
+OUTCOMES = ("failed", "refused", "not_loaded", "not_captured", "not_traced", "slow", "beside_failed")
+REPLAYS = ("timed", "same", "new")
+
+
+def whole(least: int = 0, most: int = LARGEST) -> Form:
+    """A whole number within limits."""
+    return lambda value: type(value) is int and least <= value <= most
+
+
+def number(least: float = -LARGEST) -> Form:
+    """A number that is finite."""
+    return lambda value: type(value) in (int, float) and least <= value <= LARGEST
+
+
+def text(value: Any) -> bool:
+    """Any text."""
+    return isinstance(value, str)
+
+
+def truth(value: Any) -> bool:
+    """True or false."""
+    return isinstance(value, bool)
+
+
+def one_of(*known: str) -> Form:
+    """One of some texts."""
+    return lambda value: text(value) and value in known
+
+
+def optional(form: Form) -> Form:
+    """Nothing, or a value of a form."""
+    return lambda value: value is None or form(value)
+
+
+def each(form: Form, least: int = 0) -> Form:
+    """A list of at least so many values of a form."""
+    return lambda value: isinstance(value, list) and len(value) >= least and all(map(form, value))
+
+
+def row(*forms: Form) -> Form:
+    """A list of one value for each form."""
+    return lambda value: (
+        isinstance(value, list)
+        and len(value) == len(forms)
+        and all(form(part) for form, part in zip(forms, value, strict=True))
+    )
+
+
+def by(key: Form, form: Form) -> Form:
+    """Values of a form by keys of another."""
+    return lambda value: isinstance(value, dict) and all(key(name) and form(part) for name, part in value.items())
+
+
+def fields(forms: Mapping[str, Form], more: Mapping[str, Form] | None = None) -> Form:
+    """An object with all of these fields, perhaps some `more`, and no others."""
+    known = {**(more or {}), **forms}
+    return lambda value: (
+        isinstance(value, dict)
+        and forms.keys() <= value.keys() <= known.keys()
+        and all(known[name](part) for name, part in value.items())
+    )
+
+
+def expect(reply: Any, forms: Mapping[str, Form], error: type[WorkerError] = WorkerReplyError) -> None:
+    """Raises WorkerReplyError, or another `error`, unless the answer has all these parts in their forms."""
+    parts = reply if isinstance(reply, dict) else {}
+    wrong = [name for name, form in forms.items() if name not in parts or not form(parts[name])]
+    if wrong:
+        raise error(f"the worker's answer is not one that it gives (its {', '.join(wrong)})")
+
+
+# --- of a measuring process -------------------------------------------------------------------------------------------
+
+
+def columns(names: Sequence[str], case: str, modes: Sequence[str]) -> dict[str, Form]:
+    """The forms of a sample's columns (timing.COLUMNS)."""
+    counts = {"block": whole(), "order": whole(), "calls": whole(1), "short_calls": optional(whole())}
+    place = {"contender": one_of(*names), "case": one_of(case), "mode": one_of(*modes), "method": one_of(*METHODS)}
+    times = {"time_us": number(), "short_us": optional(number()), "long_us": optional(number()), "offset_s": number()}
+    state = {name: optional(number()) for name in ("sm_clock_mhz", "temperature_c", "power_w", "load")}
+    return {**counts, **place, **times, **state, "throttle": optional(text)}
+
+
+def check_measured(reply: Any, names: Sequence[str], case: str, modes: Sequence[str]) -> None:
+    """Check what a process says of contenders on a case (timing.Found).
+
+    Raises WorkerError: the contenders share the process, and who was touched last need not be who garbled its answer.
+    """
+    mine, here, mode = one_of(*names), one_of(case), one_of(*modes)
+    of_sample = columns(names, case, modes)
+    place = {"contender": mine, "case": here, "mode": mode}
+    outcome = {"contender": mine, "case": one_of(case, ""), "mode": one_of(*modes, "")}
+    output = {"version": one_of("timed", "poisoned", "fresh"), "number": whole(), "copies": whole(1)}
+    output |= {"path": text, "dtype": text, "shape": each(whole()), "sha256": text}
+    size = each(whole())
+    kernel = {"name": text, "grid": size, "block": size, "shared_bytes": whole(), "source": text}
+    kernel |= {"count": number(0), "duration_us": number(0)}
+    sets = {"sets": whole(1), "set_bytes": whole(), "cache_bytes": whole()}
+    figures = {name: optional(number()) for name in ("joules_per_call", "resolution_j", "seconds", "watts")}
+    stopping = {"blocks": whole(), "half_width": optional(number(0)), "ended": one_of("precise", "budget")}
+    expect(
+        reply,
+        {
+            "samples": lambda value: (
+                fields({name: each(form) for name, form in of_sample.items()})(value)
+                and len(set(map(len, value.values()))) == 1
+            ),
+            "outcomes": each(fields({**outcome, "outcome": one_of(*OUTCOMES), "message": text})),
+            "outputs": each(
+                lambda value: fields({**place, **output})(value) and value["path"].rpartition("/")[2] == file_of(value)
+            ),
+            "kernels": by(mine, by(here, each(fields(kernel), 1))),
+            "eager_kernels": by(mine, by(here, each(text))),
+            "rotation": by(here, by(mode, fields(sets, {"exceeds_cache": truth}))),
+            "energy": each(fields(place, {**figures, "calls": optional(whole()), "reason": optional(text)})),
+            "stopping": each(fields({**place, **stopping})),
+            "neighbours": whole(),
+            "state_s": number(0),
+        },
+        WorkerError,
+    )
+
+
+def file_of(output: Mapping[str, Any]) -> str:
+    """The name of the file in which a contender's output is handed over; `sha256` is that of its bytes."""
+    return f"{output['contender']}-{output['sha256'][:24]}.output"
+
+
+def check_held(reply: Any, name: str) -> None:
+    """Check what a process says of the one contender that it was to hold (timing.hold). Raises WorkerReplyError."""
+    calls = fields(dict.fromkeys(REPLAYS, whole(1)))
+    expect(reply, {"calls": by(one_of(name), calls)})
+
+
+def check_replayed(reply: Any) -> None:
+    """Check what a process says of its replays (timing.replay). Raises WorkerReplyError."""
+    expect(reply, {"own_us": optional(number(0))})
