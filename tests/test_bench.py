@@ -35,6 +35,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # Each contender is RMSNorm in torch; `work` is how often it is done, so ratios are known.
 CONTENDERS = """
 import os
+import sys
+
 import torch
 
 SEEN = {}
@@ -93,6 +95,28 @@ def lazy(x, weight, y, eps):
     if SEEN.setdefault("calls", 0) < 2:
         y.copy_(norm(x, weight, eps))
         SEEN["calls"] += 1
+
+
+def answering(change):
+    kind = sys.modules["__main__"].Worker
+    said = SEEN.setdefault("said", kind.say)
+
+    def say(worker, message):
+        if "samples" in message.get("result", {}):
+            change(message["result"])
+        said(worker, message)
+
+    kind.say = say
+
+
+def garbling(x, weight, eps):
+    answering(lambda found: found.update(samples={"contender": [1, 2]}, kernels=7))
+    return norm(x, weight, eps)
+
+
+def in_words(x, weight, eps):
+    answering(lambda found: found["samples"].update(time_us=["fast" for _ in found["samples"]["time_us"]]))
+    return norm(x, weight, eps)
 """
 
 
@@ -227,6 +251,26 @@ def test_who_takes_the_host_down_is_found_and_nobody_else_is_blamed(
     assert found["once"] == found["base"] == "timed"
     assert "crashed: the worker host was killed by SIGKILL" in found["killing"]
     assert {row.contender for row in record.times} == {"once", "base"}
+
+
+@pytest.mark.parametrize(("name", "part"), [("garbling", "samples, kernels"), ("in_words", "samples")])
+def test_who_garbles_the_answer_is_found_and_nobody_else_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, part: str
+) -> None:
+    monkeypatch.setattr(bench.Measurement, "look_from_outside", lambda *_: None)  # which garbles nothing
+    variants = {name: contender(name) for name in ("once", name)}
+    record = measured(project(tmp_path, variants, {"base": contender("thrice")}))
+    found = outcomes(record)
+    assert found["once"] == found["base"] == "timed"
+    assert f"the worker's answer is not one that it gives (its {part})" in found[name]
+    assert {row.contender for row in record.times} == {"once", "base"}
+
+
+def test_a_journal_that_is_none_names_nobody(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    for text in ("", "[" * bench.JOURNAL_BYTES, '"a"', "5", "[1]"):
+        journal.write_text(text)
+        assert bench._read_journal(journal) == ("", "")
 
 
 def test_timed_results_are_held_to_every_criterion(tmp_path: Path) -> None:

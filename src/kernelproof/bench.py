@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernelproof import launches, methods, records, repository, traces
+from kernelproof import launches, methods, records, replies, repository, traces
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import (
@@ -559,7 +559,7 @@ class Measurement:
         }
 
     def ask(self, worker: Any, arena: Arena, names: list[str], action: str, index: int, seed: int) -> Mapping[str, Any]:
-        """A process's answer for one case."""
+        """A process's answer for one case. Raises WorkerError for one that has not the form of an answer."""
         reply: Mapping[str, Any] = worker.request(
             "measure",
             timeout_s=REQUEST_BASE_S + REQUEST_FACTOR * self.settings.max_seconds * len(names),
@@ -568,6 +568,7 @@ class Measurement:
             cases=[{**arena.payload, "contenders": names}],
             plan=self.plan(action, seed, with_energy=index == 0 and arena.case.shape == self.main_shape),
         )
+        replies.check_measured(reply, names, arena.id, self.settings.modes)
         return reply
 
     def kept_bytes(self) -> int:
@@ -743,7 +744,7 @@ def _read_journal(path: Path) -> tuple[str, str]:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             name, case = json.loads(stream.read(JOURNAL_BYTES))
         return str(name), str(case)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return "", ""
 
 
