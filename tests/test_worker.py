@@ -46,6 +46,28 @@ def nothing(x, weight, eps):
 def two(x, weight, eps):
     return x + 1, x + 2
 
+class Lazy(torch.Tensor):
+    '''Computed by whoever reads it, after the call.'''
+
+    @staticmethod
+    def __new__(cls, like, make):
+        made = torch.Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype, device=like.device)
+        made.make = make
+        return made
+
+    def data_ptr(self):
+        return 0
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), named=None):
+        return function(*(each.make() if isinstance(each, Lazy) else each for each in arguments), **(named or {}))
+
+def when_read(x, weight, eps):
+    return Lazy(x, lambda: good(x, weight, eps))
+
+def a_parameter(x, weight, eps):
+    return torch.nn.Parameter(good(x, weight, eps))
+
 calls = 0
 
 def signed_zero(x, weight, eps):
@@ -133,7 +155,9 @@ def test_a_returned_tensor_is_handed_over(torch_host: WorkerHost, folder: Path, 
         ("wide", r"dtype torch\.float64; torch\.float32 is expected"),
         ("the_input_itself", "lies in the memory of its input 'x'"),
         ("part_of_the_input", "lies in the memory of its input 'x'"),
-        ("nothing", "returned a NoneType, not a tensor"),
+        ("nothing", "returned a NoneType, not a plain Tensor"),
+        ("when_read", "returned a Lazy, not a plain Tensor"),
+        ("a_parameter", "returned a Parameter, not a plain Tensor"),
         ("two", "returned 2 values where 1 are expected"),
     ],
 )

@@ -506,9 +506,12 @@ def _first_difference(now: Any, then: Any) -> int | None:
 
 
 def _check_returned(tensor: Any, expected: Any, inputs: dict[str, Image]) -> None:
-    """A returned tensor must be what the case asks for, and its memory the candidate's own."""
-    if not hasattr(tensor, "shape") or not hasattr(tensor, "dtype"):
-        raise RuntimeError(f"it returned a {type(tensor).__name__}, not a tensor")
+    """A returned tensor must be what the case asks for, and its memory the candidate's own.
+
+    No subclass: that may compute when it is read, which is after the call.
+    """
+    if type(tensor) is not type(expected):
+        raise RuntimeError(f"it returned a {type(tensor).__name__}, not a plain {type(expected).__name__}")
     if tuple(tensor.shape) != tuple(expected.shape):
         raise RuntimeError(f"it returned a tensor of shape {tuple(tensor.shape)}; {tuple(expected.shape)} is expected")
     if tensor.dtype != expected.dtype:
