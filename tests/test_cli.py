@@ -266,6 +266,18 @@ def test_a_stage_says_a_line_a_variant(
     assert capsys.readouterr().out == ""  # the workflow has its own display
 
 
+def test_a_fault_of_our_own_is_no_verdict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [TestRecord("failed", "kernelproof itself failed: KeyError: 5"), TestRecord(verdict="correct")]
+    monkeypatch.setattr(stage_test, "run", lambda *_: [records.pop(0)])
+    command = ["test", CONFIG, "--operator", "attention", "--variant", "fp16_wmma"]
+    assert cli.main([*command, "--variant", "cpu_flash"]) == ExitCode.COULD_NOT_RUN
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "attention/fp16_wmma: not run: kernelproof itself failed: KeyError: 5"
+    assert "cpu_flash: correct" in second
+    assert cli.main(command) == ExitCode.COULD_NOT_RUN  # there is no further record: an IndexError
+    assert "IndexError" in capsys.readouterr().err
+
+
 def test_a_benchmark_says_a_line_a_contender(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import pytest
 from defects import REPOSITORY, project
@@ -18,6 +19,7 @@ from defects import REPOSITORY, project
 from kernelproof import records, test
 from kernelproof.config import Config
 from kernelproof.errors import ConfigError, TestError
+from kernelproof.ladder.climb import Climb
 from kernelproof.records import BuildRecord, TestRecord
 
 
@@ -271,6 +273,23 @@ def test_an_unknown_dimension_is_an_error(tmp_path: Path) -> None:
     operator = dataclasses.replace(config.operators["rmsnorm"], shapes=shapes)
     with pytest.raises(TestError, match="unknown dimension colz; allowed: rows, cols"):
         climbed(dataclasses.replace(config, operators={"rmsnorm": operator}), "good")
+
+
+def test_a_fault_of_our_own_condemns_nobody_and_ends_one_variant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged, config = Climb._judged, project(tmp_path, "good", "nan")
+
+    def falling_over(self: Climb, *job: Any, **settings: Any) -> Any:
+        return {}["surprise"] if self.variant.name == "nan" else judged(self, *job, **settings)
+
+    monkeypatch.setattr(Climb, "_judged", falling_over)
+    nan, good = test.run(config, "rmsnorm", ["nan", "good"], config.results / "test" / "rmsnorm")
+    assert (nan.status, nan.verdict) == ("failed", "not_run")
+    assert nan.reason == "kernelproof itself failed: KeyError: 'surprise'"
+    assert records.read(config.record("test", "rmsnorm", "nan"), TestRecord) == nan
+    assert "in falling_over" in (tmp_path / str(nan.log)).read_text()
+    assert good.verdict == "correct", good.reason
 
 
 def test_an_interrupt_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

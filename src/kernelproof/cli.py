@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,9 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("kernelproof: interrupted; the same command continues where this one stopped", file=sys.stderr)
         return 130
+    except Exception:  # a fault of our own is no verdict, which is what Python's exit code would say
+        traceback.print_exc()
+        return ExitCode.COULD_NOT_RUN
 
 
 def _leave_standard_output() -> None:
@@ -315,7 +319,9 @@ def _each_variant(arguments: argparse.Namespace, stage: str, run: Callable[[str]
     else:
         named = zip(arguments.variant, found, strict=True)
         _print_lines(line for name, record in named for line in _lines(stage, f"{arguments.operator}/{name}", record))
-    return ExitCode.WELL
+    # It failed and has no verdict: what failed is not the variant.
+    ours = any(record.status == "failed" and getattr(record, "verdict", "") == "not_run" for record in found)
+    return ExitCode.COULD_NOT_RUN if ours else ExitCode.WELL
 
 
 def _bench(arguments: argparse.Namespace) -> int:

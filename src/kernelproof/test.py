@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
+import errno
 import functools
 import io
 import os
 import re
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from kernelproof.ladder.climb import Climb, Resources, Session
 
 LADDER = Path(__file__).resolve().parent / "ladder"
+REPORT = "report this as a fault of kernelproof; the log has the traceback"
 LOG_LIMIT_BYTES = 64 << 10  # of what a candidate printed: its beginning and its end
 
 
@@ -40,6 +44,7 @@ def run(config: Config, operator: str, names: list[str], output_dir: Path, case:
 
     Calls in one process share a warm worker host, references and the fresh seed. Raises ConfigError for an unknown
     name, and TestError when not the candidate failed but what judges it: the operator's module, or a shape it refuses.
+    Where kernelproof itself fails on one variant, its record says so: it `failed` and has no verdict (`not_run`).
     """
     variants = [config.operator(operator).variant(name) for name in names]
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -62,13 +67,34 @@ def _test(config: Config, variant: VariantConfig, path: Path, state: Provenance,
         trust=variant.trust,
     )
     records.write(path, cut_short)
-    with contextlib.closing(Session(config, [variant], _resources(), case)) as session:
-        record = _climb(session, path)
-    record.provenance = state
-    record.junit, record.log = (os.path.relpath(path.with_suffix(end), config.root) for end in (".xml", ".log"))
-    record.duration_s = time.monotonic() - started
-    records.write(path, record)
-    return record
+
+    def written(record: TestRecord) -> TestRecord:
+        record.provenance = state
+        record.junit, record.log = (os.path.relpath(path.with_suffix(end), config.root) for end in (".xml", ".log"))
+        record.duration_s = time.monotonic() - started
+        records.write(path, record)
+        return record
+
+    try:
+        with contextlib.closing(Session(config, [variant], _resources(), case)) as session:
+            return written(_climb(session, path))
+    except KernelproofError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise
+        # A fault of our own, whoever brought it about: nobody is condemned for it, and the next variant has its turn.
+        _keep_traceback(path)
+        reason = f"kernelproof itself failed: {type(error).__name__}: {error}"
+        return written(dataclasses.replace(cut_short, reason=reason, remedy=REPORT))
+
+
+def _keep_traceback(path: Path) -> None:
+    """Put the exception that is handled behind what the log of a record says."""
+    log = path.with_suffix(".log")
+    said = log.read_text(encoding="utf-8") if log.is_file() else ""
+    records.atomic_write(log, scrubbed(said + "\n--- kernelproof itself failed ---\n" + traceback.format_exc()))
+    _scrub_junit(path.with_suffix(".xml"))
 
 
 @functools.cache
@@ -199,5 +225,7 @@ def _candidate_output(path: Path) -> str:
 
 
 def _scrub_junit(path: Path) -> None:
+    if not path.is_file():
+        return
     text = re.sub(r'hostname="[^"]*"', 'hostname=""', path.read_text(encoding="utf-8"))
     records.atomic_write(path, scrubbed(text))
