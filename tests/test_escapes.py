@@ -61,7 +61,7 @@ def test_what_is_refused_gains_nothing(tmp_path: Path, name: str, words: str) ->
     settings = project(tmp_path, name)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     record = climbed(settings, name)
-    assert record.verdict == "wrong"
+    assert record.verdict == "wrong", record.reason
     assert words in first_failure(record)
     assert {path: path.read_bytes() for path in before} == before
     assert record.isolation.startswith("landlock-")
@@ -89,7 +89,7 @@ def test_who_lies_or_takes_too_much_is_named(tmp_path: Path, name: str, verdict:
     settings = project(tmp_path, name)
     written = (tmp_path / "config.yaml").read_bytes()
     record = climbed(settings, name)
-    assert record.verdict == verdict
+    assert record.verdict == verdict, record.reason
     assert re.search(words, first_failure(record)), first_failure(record)
     assert (tmp_path / "config.yaml").read_bytes() == written
 
@@ -115,7 +115,7 @@ def test_a_child_neither_outlives_its_worker_nor_writes(tmp_path: Path) -> None:
 )
 def test_from_python(tmp_path: Path, name: str, verdict: str, words: str) -> None:
     record = climbed(python_project(tmp_path, name), name)
-    assert re.fullmatch(verdict, record.verdict)
+    assert re.fullmatch(verdict, record.verdict), record.reason
     assert re.search(words, first_failure(record)), first_failure(record)
     assert record.trust == "python"
     assert record.isolation.startswith("landlock-")

@@ -218,7 +218,7 @@ event("start")
 Path("stage.pid").write_text(str(os.getpid()))
 how = Path("how").read_text()
 if how == "hang":
-    time.sleep(60)
+    time.sleep(600)
 if how == "error":
     event("end", "error", "the packing failed")
     sys.exit(2)
@@ -259,7 +259,7 @@ def wait_for_stage(project: Path, process: subprocess.Popen[str]) -> int:
 
 def gone(pid: int) -> bool:
     """Has a process ended (a zombie that nobody has reaped yet has)?"""
-    for _ in range(250):
+    for _ in range(3000):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
                 return True
@@ -310,7 +310,7 @@ def test_an_interrupted_run_ends_cleanly_and_continues(project: Path, number: si
     process = start(project)
     stage = wait_for_stage(project, process)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)  # of a crowded machine
     assert process.returncode == status
     assert errors == "interrupted; nothing is lost: the same command continues from here\n"
     assert gone(stage)

@@ -249,7 +249,7 @@ def test_a_variant_that_cannot_be_sealed_says_why(
     tmp_path: Path, sealable: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = climbed(project(tmp_path, "good", sealed="auto"))
-    assert (record.verdict, record.trust) == ("correct", "library")
+    assert (record.verdict, record.trust) == ("correct", "library"), record.reason
     assert record.sealing is not None
     assert (record.sealing.sealed, record.sealing.launches) == (0, None)
     assert [left.reason for left in record.sealing.left] == [
@@ -271,7 +271,7 @@ def test_where_sealing_is_required_nothing_else_runs(tmp_path: Path, sealable: N
 
 def test_where_sealing_is_not_wanted_nothing_is_described(tmp_path: Path, sealable: None) -> None:
     record = climbed(project(tmp_path, "good", sealed="never"))
-    assert (record.verdict, record.trust, record.sealing) == ("correct", "library", None)
+    assert (record.verdict, record.trust, record.sealing) == ("correct", "library", None), record.reason
 
 
 @pytest.mark.parametrize("kept", ["all", "float32-normal"])

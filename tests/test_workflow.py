@@ -45,6 +45,13 @@ operators:
 test: {trials: 3}
 bench: {processes: 1, blocks: 2, sample_ms: 0.1, max_seconds: 0.1, modes: [hot], bootstrap: 100}
 """
+WAITS = """
+#include <unistd.h>
+static const bool waited = [] {{
+    while (access("{}", F_OK) == 0) usleep(10'000);
+    return true;
+}}();
+"""
 
 
 class Clone:
@@ -254,17 +261,20 @@ def test_a_second_run_says_so(clone: Clone) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_run_is_continued_by_the_same_command(clone: Clone, how: signal.Signals) -> None:
-    for name in ("first", "second"):
-        clone.append(f"kernels/{name}.cc", "// changed\nint something_new() { return 2; }\n")
+    hold = clone.folder / "hold"  # as long as it is there the test of `first` goes no further
+    hold.touch()
+    clone.append("kernels/first.cc", WAITS.format(hold))
+    clone.append("kernels/second.cc", "// changed\nint something_new() { return 2; }\n")
     process = clone.start()
-    deadline = time.monotonic() + 60
-    while "test rmsnorm/first" not in clone.did("start") and time.monotonic() < deadline:
+    while "test rmsnorm/first" not in clone.did("start"):
+        assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     pids = {json.loads(line)["pid"] for line in clone.events.read_text().splitlines()}
     process.send_signal(how)
-    process.communicate(timeout=60)
-    assert process.returncode != 0
-    deadline = time.monotonic() + 10
+    hold.unlink()
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode != 0, output
+    deadline = time.monotonic() + 120
     while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left, "processes of the killed run are still there"
