@@ -18,9 +18,10 @@ from defects import REPOSITORY, project
 
 from kernelproof import records, test
 from kernelproof.config import Config
-from kernelproof.errors import ConfigError, TestError
+from kernelproof.errors import ConfigError, TestError, WorkerStarved
 from kernelproof.ladder.climb import Climb
 from kernelproof.records import BuildRecord, TestRecord
+from kernelproof.supervisor import Worker
 
 
 def climbed(config: Config, name: str) -> TestRecord:
@@ -290,6 +291,13 @@ def test_a_fault_of_our_own_condemns_nobody_and_ends_one_variant(
     assert records.read(config.record("test", "rmsnorm", "nan"), TestRecord) == nan
     assert "in falling_over" in (tmp_path / str(nan.log)).read_text()
     assert good.verdict == "correct", good.reason
+
+
+def test_a_machine_without_memory_condemns_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worker, "_crashed", lambda self: WorkerStarved(-9))
+    record = climbed(project(tmp_path, "exit_zero"), "exit_zero")
+    assert (record.status, record.verdict) == ("failed", "not_run")
+    assert "the machine's memory ran out" in (record.reason or "")
 
 
 def test_an_interrupt_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 from defects import CallFiles, candidate, library, rmsnorm_call
 
-from kernelproof import sandbox
-from kernelproof.errors import WorkerCrashed, WorkerError, WorkerReplyError, WorkerTimeout
+from kernelproof import footprint, sandbox
+from kernelproof.errors import WorkerCrashed, WorkerError, WorkerReplyError, WorkerStarved, WorkerTimeout
 from kernelproof.supervisor import Worker, WorkerHost
 
 
@@ -199,6 +200,19 @@ def test_memory_that_runs_out_takes_the_candidate_first(host: WorkerHost) -> Non
     worker.close()
 
 
+@pytest.mark.parametrize(("kills", "starved"), [((3, 3), False), ((3, 4), True)])
+def test_who_is_killed_for_a_lack_of_memory_did_not_crash(
+    host: WorkerHost, call: CallFiles, monkeypatch: pytest.MonkeyPatch, kills: tuple[int, int], starved: bool
+) -> None:
+    monkeypatch.setattr(footprint, "memory_kills", lambda: kills[0])
+    worker = loaded(host, "good")
+    os.kill(worker.pid, signal.SIGKILL)
+    monkeypatch.setattr(footprint, "memory_kills", lambda: kills[1])
+    with pytest.raises(WorkerCrashed) as caught:
+        worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
+    assert isinstance(caught.value, WorkerStarved) is starved
+
+
 @pytest.mark.parametrize("devices", [["cpu"], []], ids=["confined", "unconfined"])
 def test_nothing_survives_a_killed_supervisor(tmp_path: Path, call: CallFiles, devices: list[str]) -> None:
     """Not even what a candidate started in a session of its own."""
@@ -206,7 +220,7 @@ def test_nothing_survives_a_killed_supervisor(tmp_path: Path, call: CallFiles, d
 import sys, time
 from pathlib import Path
 sys.path[:0] = {sys.path!r}
-from kernelproof import sandbox
+from kernelproof import footprint, sandbox
 from kernelproof.supervisor import WorkerHost
 sandbox.DEVICES = frozenset({devices!r})
 host = WorkerHost(device="cpu", needs_torch=False, scratch=Path({str(folder(tmp_path))!r}))

@@ -110,6 +110,10 @@ class WorkerCrashed(WorkerError):
         self.exit_code = exit_code
 
 
+class WorkerStarved(WorkerCrashed):
+    """The system killed the candidate's process when the machine's memory ran out, whoever took it."""
+
+
 class WorkerTimeout(WorkerError):
     """The candidate's process did not answer within its time limit and was killed."""
 

@@ -47,6 +47,16 @@ def deleted_bytes(pids: list[int], folder: Path) -> int:
     return sum(found.values())
 
 
+def memory_kills() -> int:
+    """How many processes this machine's system has killed so far because memory ran out; 0 where it does not say."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return 0
+
+
 def members(host: int, group: int) -> list[int]:
     """Processes that descend from `host` and belong to a process group."""
     found = [host]

@@ -28,6 +28,7 @@ from kernelproof.errors import (
     WorkerGreedy,
     WorkerRefused,
     WorkerReplyError,
+    WorkerStarved,
     WorkerTimeout,
     describe_exit,
 )
@@ -226,6 +227,7 @@ class Worker:
         self.alive = True
         self._temporary = temporary
         self._room_bytes = SCRATCH_LIMIT_BYTES
+        self._memory_kills = footprint.memory_kills()
         self._host = host
         self._connection = connection
         self._buffer = bytearray()
@@ -305,6 +307,8 @@ class Worker:
         self._kill()
         if code is None:  # it closed its descriptors and lives on
             return WorkerError("the candidate closed its connection to the supervisor and was killed", log=self.log)
+        if code == -signal.SIGKILL and footprint.memory_kills() > self._memory_kills:
+            return WorkerStarved(code, log=self.log)
         return WorkerCrashed(code, log=self.log)
 
     def _answer(self, line: bytes, token: str) -> Any:

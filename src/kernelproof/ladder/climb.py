@@ -34,6 +34,7 @@ from kernelproof.errors import (
     WorkerError,
     WorkerRefused,
     WorkerReplyError,
+    WorkerStarved,
     WorkerTimeout,
     describe_exit,
 )
@@ -508,6 +509,7 @@ class Climb:
         except WorkerRefused:
             return None
         except (WorkerError, TestError) as error:
+            _blame_a_lack_of_memory(error)
             return _not_judged(case, error)
         finally:
             self.leave()
@@ -925,6 +927,7 @@ class Climb:
 
     def _process_ended(self, rung: str, error: KernelproofError, what: str) -> None:
         """A hang bars the rest at once, a crash after a few: a fresh process goes on with the other cases."""
+        _blame_a_lack_of_memory(error)
         where = f"{rung} ({what})" if what else rung
         if isinstance(error, WorkerTimeout):
             self.ended = self.ended or "hung"
@@ -1109,6 +1112,13 @@ def _blame_a_full_disk(folder: Path, image_bytes: int) -> None:
     space = os.statvfs(folder)
     if space.f_bavail * space.f_frsize < SPACE_BYTES + image_bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+
+def _blame_a_lack_of_memory(error: KernelproofError) -> None:
+    """Raises OSError when the system killed a worker because memory ran out: a worker is what it kills first."""
+    if isinstance(error, WorkerStarved):
+        words = "the machine's memory ran out, and the system killed the candidate's process; test it again"
+        raise OSError(errno.ENOMEM, words)
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
