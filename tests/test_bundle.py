@@ -1,5 +1,6 @@
 """The bundle: the same bytes everywhere, nothing private, never half of one."""
 
+import html
 import json
 import os
 import resource
@@ -9,14 +10,14 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import packed_run
 import pytest
 import yaml
 
-from kernelproof import bundle, manifest, records, verify
+from kernelproof import bundle, manifest, privacy, records, report, verify
 from kernelproof import config as configuration
 from kernelproof.config import Config
 from kernelproof.errors import BundleError
@@ -195,6 +196,79 @@ def test_nothing_private_is_packed(run: Run) -> None:
     assert members["report.html"] == b"<!doctype html><pre>&lt;home&gt;/kernels/tiled.cu(3): error</pre>"
     assert members["report.html"] == (run.folder / "report.html").read_bytes()
     assert members["logs/build/op/plain.log"] == b"g++ <home>/plain.cc\n"
+
+
+SECRET = 'pä<s&w"rd\x01_longenough'
+TOKEN = "ghp_" + "a" * 36
+
+
+@pytest.fixture
+def secret(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("DB_PASSWORD", SECRET)
+    privacy.secrets.cache_clear()
+    yield SECRET
+    monkeypatch.undo()
+    privacy.secrets.cache_clear()
+
+
+def traces(members: dict[str, bytes], *private: str) -> list[tuple[str, str]]:
+    """Which member holds which of the private texts, as it is or as JSON or HTML escape it."""
+    forms = [(text, form) for text in private for form in {text, json.dumps(text)[1:-1], html.escape(text)}]
+    return [(path, text) for path, data in members.items() for text, form in forms if form.encode() in data]
+
+
+def test_facts_hold_nothing_private(run: Run, secret: str) -> None:
+    home = os.path.expanduser("~")
+    path = run.root / "results/test/op/plain.json"
+    told = replace(
+        records.read(path, records.TestRecord), verdict="wrong", reason=f"{TOKEN} {secret} in {home}/kernels"
+    )
+    records.atomic_write(path, json.dumps({"schema": told.SCHEMA, **asdict(told)}))  # as others may have written it
+    run.gather()
+    facts = records.read(run.facts, records.ManifestRecord)
+    facts.provenance = replace(packed_run.STATE, branch=f"{home}/{TOKEN}")
+    records.write(run.facts, facts)
+    packed = unpacked(run.pack())
+    packed["bundle.json"] = (run.folder / "bundle.json").read_bytes()
+    assert not traces(packed, TOKEN, secret, f"{home}/")
+    document = json.loads(packed["manifest.yaml"])
+    assert document["verdicts"][0]["reason"] == "[secret] [secret] in <home>/kernels"
+    assert document["provenance"]["branch"] == "<home>/[secret]"
+    assert json.loads(packed["bundle.json"])["provenance"]["branch"] == "<home>/[secret]"
+
+
+@pytest.mark.parametrize("before", [0, 380])  # the summary cuts texts at 400 characters
+def test_a_secret_is_taken_out_before_it_is_escaped_or_cut(run: Run, secret: str, before: int) -> None:
+    path = run.root / "results/test/op/plain.json"
+    said = f"{'x' * before} {secret}"
+    told = replace(records.read(path, records.TestRecord), verdict="wrong", reason=said)
+    records.atomic_write(path, json.dumps({"schema": told.SCHEMA, **asdict(told)}))
+    (run.root / "results/test/op/plain.xml").write_text(f'<testsuite message="{html.escape(said)}"/>')
+    (run.root / "results/logs/build/op/plain.log").write_text(said)
+    run.gather()
+    report.run(run.config, run.facts, run.folder / "report.html", run.folder / "summary.md")
+    packed = unpacked(run.pack())
+    assert not traces(packed, secret, secret[:8])
+    assert json.loads(packed["records/test/op/plain.json"])["reason"].endswith(" [secret]")
+
+
+def test_who_measured_is_not_in_the_bundle_of_another(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = run.root / "elsewhere"
+    elsewhere.mkdir()
+    with monkeypatch.context() as there:
+        there.chdir(elsewhere)
+        there.setenv("HOME", "/nfs/homes/measurer")
+        there.setattr("socket.gethostname", lambda: "node7.cluster")
+        there.setattr("getpass.getuser", lambda: "measurer")
+        privacy.note(run.config.results)
+    path = run.root / "results/test/op/plain.json"
+    said = "measurer on node7: /nfs/homes/measurer/kernels"
+    records.write(path, replace(records.read(path, records.TestRecord), verdict="wrong", reason=said))
+    run.gather()
+    report.run(run.config, run.facts, run.folder / "report.html", run.folder / "summary.md")
+    packed = unpacked(run.pack())
+    assert not traces(packed, "measurer", "node7")
+    assert json.loads(packed["manifest.yaml"])["verdicts"][0]["reason"] == "<user> on <host>: <home>/kernels"
 
 
 # --- size -------------------------------------------------------------------------------------------------------------

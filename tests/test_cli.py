@@ -14,7 +14,21 @@ from typing import Any
 import pytest
 import simulated_runs
 
-from kernelproof import bench, build, capture, cli, doctor, gate, processes, profile, scaffold, verify
+from kernelproof import (
+    bench,
+    build,
+    capture,
+    cli,
+    doctor,
+    gate,
+    manifest,
+    privacy,
+    processes,
+    profile,
+    report,
+    scaffold,
+    verify,
+)
 from kernelproof import test as stage_test
 from kernelproof.errors import BuildError, ExitCode, KernelproofError
 from kernelproof.gate import GateResult, Row
@@ -46,6 +60,14 @@ def in_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     for name in (cli.EVENTS, cli.RUN_PID):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def notes(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """For which results somebody was noted; these tests leave no note."""
+    found: list[Path] = []
+    monkeypatch.setattr(privacy, "note", found.append)
+    return found
 
 
 def failing(error: BaseException) -> Callable[..., Any]:
@@ -308,6 +330,26 @@ def test_json_of_a_stage_is_its_record(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr(capture, "run", lambda *_: CaptureRecord(status="ok"))
     assert cli.main(["capture", CONFIG, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "noted"),
+    [
+        (["capture"], capture, True),
+        (["build", "--operator=attention", "--variant=cpu_flash"], build, True),
+        (["test", "--operator=attention", "--variant=cpu_flash"], stage_test, True),
+        (["bench", "--operator=attention", "--device=cpu"], bench, True),
+        (["profile", "--operator=attention", "--variant=cpu_flash"], profile, True),
+        (["manifest", "--folder=x"], manifest, True),
+        (["report", "--folder=x"], report, False),
+    ],
+)
+def test_whoever_measures_is_noted(
+    monkeypatch: pytest.MonkeyPatch, notes: list[Path], command: list[str], module: Any, noted: bool
+) -> None:
+    monkeypatch.setattr(module, "run", failing(KernelproofError("stop")))
+    cli.main([command[0], CONFIG, *command[1:]])
+    assert notes == ([Path("results")] if noted else [])
 
 
 def test_json_of_several_variants_is_one_list(

@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "kernelproof"
 
-GROUND = {"errors", "records"}
+GROUND = {"errors", "privacy", "records"}
 STAGES = {"capture", "build", "test", "bench", "profile", "manifest", "report", "bundle"}
 STAGES |= {"gate", "compare", "history", "derive", "doctor", "scaffold", "run", "mutants"}
 # What a stage consists of besides its own file, and shares with nobody.

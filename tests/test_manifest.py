@@ -6,7 +6,7 @@ from pathlib import Path
 import packed_run
 import pytest
 
-from kernelproof import manifest, members, records
+from kernelproof import manifest, members, privacy, records
 from kernelproof.config import Config
 from kernelproof.errors import BundleError
 
@@ -157,7 +157,7 @@ def test_variants_that_are_one_binary_are_named(config: Config) -> None:
 
 def test_the_machines_name_and_credentials_stay_out(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI_JOB_TOKEN", "s3cr3t-of-the-job")
-    members._secret_variables.cache_clear()
+    privacy.secrets.cache_clear()
     log = config.root / "results/logs/build/op/plain.log"
     log.write_text("token s3cr3t-of-the-job, ghp_" + "a" * 36 + "\n")
     facts = gathered(config)
@@ -168,7 +168,7 @@ def test_the_machines_name_and_credentials_stay_out(config: Config, monkeypatch:
     assert b'hostname="host"' in junit
     assert b"workstation7" not in junit
     monkeypatch.undo()
-    members._secret_variables.cache_clear()
+    privacy.secrets.cache_clear()
 
 
 def test_a_credential_in_a_source_stops_the_bundle(config: Config) -> None:

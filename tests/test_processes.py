@@ -87,15 +87,6 @@ def test_nothing_is_left_when_we_are_killed(tmp_path: Path, how: str) -> None:
     assert eventually(lambda: not alive(int(pid_file.read_text())))
 
 
-def test_scrubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", "/home/somebody")
-    monkeypatch.setattr("socket.gethostname", lambda: "secret-host.example")
-    monkeypatch.setattr("getpass.getuser", lambda: "somebody")
-    monkeypatch.chdir(tmp_path)
-    text = processes.scrubbed(f"{tmp_path}/a.o /home/somebody/.cache secret-host.example somebody@secret-host rootless")
-    assert text == "<repo>/a.o <home>/.cache <host> <user>@<host> rootless"
-
-
 def test_what_a_killed_stage_left_is_swept_and_what_a_live_one_has_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,8 +40,8 @@ from typing import Any
 from kernelproof import records, sass, toolchain
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import BuildError, ToolError
+from kernelproof.privacy import scrubbed
 from kernelproof.processes import run as run_process
-from kernelproof.processes import scrubbed
 from kernelproof.records import BudgetRow, BuildRecord, Cubin, FileHash, sha256_file
 from kernelproof.repository import HERE, provenance
 

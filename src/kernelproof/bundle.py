@@ -74,7 +74,7 @@ def run(config: Config, manifest_path: Path, folder_path: Path) -> BundleRecord:
     Raises BundleError when a member changed since the manifest was made, a page is missing, the bundle would be too
     large or the disk is full; the folder then holds what it held before.
     """
-    facts = read(manifest_path, ManifestRecord)
+    facts = members.cleaned_facts(config, read(manifest_path, ManifestRecord))
     name = bundle_name(facts)
     packed = _collect(config, facts, folder_path, name)
     dropped: list[dict[str, Any]] = []
@@ -129,20 +129,20 @@ def _collect(config: Config, facts: ManifestRecord, folder: Path, name: str) -> 
         if hashlib.sha256(data).hexdigest() != member.sha256:
             raise BundleError("changed since the manifest was made", subject=member.source, hint="run again")
         packed.append(Packed(member, data))
-    packed += [_made(page, _page(folder / page), members.CONTEXT) for page in PAGES]
+    packed += [_made(page, _page(config, folder / page), members.CONTEXT) for page in PAGES]
     packed.append(_made(REPLAY, replay_text(facts, name, config.source).encode(), members.CONTEXT))
     packed.append(_made("records/manifest.json", _record_bytes(facts), members.CONTEXT))
     packed.append(_made(MACHINE_CODE, machine_code_text(packed), members.IDENTITY))
     return sorted(packed, key=lambda item: item.member.path)
 
 
-def _page(path: Path) -> bytes:
+def _page(config: Config, path: Path) -> bytes:
     """A page's bytes; what is private goes out of the page itself too, so that the folder and the bundle agree."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         raise BundleError("the page is not there", subject=str(path), hint="run the report stage") from None
-    cleaned = members.cleaned_page(data)
+    cleaned = members.cleaned_page(config, data)
     if cleaned != data:
         atomic_write(path, cleaned)
     return cleaned

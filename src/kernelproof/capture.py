@@ -2,7 +2,7 @@
 
 Each probe looks at one thing and is on its own: what cannot be read is recorded as failed, with the error, and what is
 not there as absent. Nothing private gets in: environment variables come from an allow-list, serial numbers are not
-read, the GPU's UUID is hashed, and every string passes through `processes.scrubbed`.
+read, the GPU's UUID is hashed, and every string passes through `privacy.scrubbed`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from kernelproof import gpu, processes, repository
+from kernelproof import gpu, privacy, processes, repository
 from kernelproof.config import Config
 from kernelproof.errors import ToolError
 from kernelproof.records import CaptureRecord, Probe, sha256_file, write
@@ -90,21 +90,11 @@ def run(config: Config, output: Path) -> CaptureRecord:
 def look(probe: Callable[[Config], Any], config: Config) -> Probe:
     """Run one probe; what it raises becomes part of the record."""
     try:
-        return Probe("ok", _private_removed(probe(config)))
+        return Probe("ok", privacy.cleaned(probe(config)))
     except Absent as why:
-        return Probe("absent", None, processes.scrubbed(str(why)))
+        return Probe("absent", None, privacy.scrubbed(str(why)))
     except Exception as error:  # a probe's fault of any kind is a finding about the machine, not a reason to stop
-        return Probe("failed", None, processes.scrubbed(f"{type(error).__name__}: {error}"))
-
-
-def _private_removed(value: Any) -> Any:
-    if isinstance(value, str):
-        return processes.scrubbed(value)
-    if isinstance(value, dict):
-        return {key: _private_removed(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_private_removed(item) for item in value]
-    return value
+        return Probe("failed", None, privacy.scrubbed(f"{type(error).__name__}: {error}"))
 
 
 # --- probes -----------------------------------------------------------------------------------------------------------

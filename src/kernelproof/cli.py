@@ -199,6 +199,15 @@ def _config(arguments: argparse.Namespace) -> Any:
     return config.load(arguments.config, arguments.set)
 
 
+def _measured(arguments: argparse.Namespace) -> Any:
+    """The configuration of a stage that measures; whose names its texts may hold is noted for the packer."""
+    from kernelproof import privacy
+
+    config = _config(arguments)
+    privacy.note(config.results)
+    return config
+
+
 def _stage(arguments: argparse.Namespace, stage: str, subject: str, run: Callable[[], Any]) -> int:
     """Run one stage for one subject and print its record where that is asked for."""
     record = _told(stage, subject, run)
@@ -280,14 +289,14 @@ def _event(stage: str, subject: str, event: str, status: str = "", message: str 
 def _capture(arguments: argparse.Namespace) -> int:
     from kernelproof import capture
 
-    config = _config(arguments)
+    config = _measured(arguments)
     return _stage(arguments, "capture", "machine", lambda: capture.run(config, config.record("capture", "capture")))
 
 
 def _build(arguments: argparse.Namespace) -> int:
     from kernelproof import build
 
-    config = _config(arguments)
+    config = _measured(arguments)
     cuda_home = arguments.cuda_home or (Path(home) if (home := os.environ.get("KERNELPROOF_CUDA_HOME")) else None)
 
     def one(name: str) -> Any:
@@ -299,7 +308,7 @@ def _build(arguments: argparse.Namespace) -> int:
 def _test(arguments: argparse.Namespace) -> int:
     from kernelproof import test
 
-    config = _config(arguments)
+    config = _measured(arguments)
     if arguments.level:
         config = dataclasses.replace(config, test=dataclasses.replace(config.test, level=arguments.level))
     # One case says nothing of the others: its record does not take the place of the variant's.
@@ -327,7 +336,7 @@ def _each_variant(arguments: argparse.Namespace, stage: str, run: Callable[[str]
 def _bench(arguments: argparse.Namespace) -> int:
     from kernelproof import bench
 
-    config = _config(arguments)
+    config = _measured(arguments)
     if arguments.ceilings:
         return _ceilings(arguments, config)
     if not arguments.operator:
@@ -368,7 +377,7 @@ def _option(entry: str) -> tuple[str, bool | str]:
 def _profile(arguments: argparse.Namespace) -> int:
     from kernelproof import profile
 
-    config = _config(arguments)
+    config = _measured(arguments)
     output = config.record("profile", arguments.operator, arguments.variant)
     return _stage(
         arguments,
@@ -389,7 +398,7 @@ def _folder(arguments: argparse.Namespace, config: Any) -> Path:
 def _manifest(arguments: argparse.Namespace) -> int:
     from kernelproof import manifest
 
-    config = _config(arguments)
+    config = _measured(arguments)
     folder = _folder(arguments, config)
     output = config.record("manifest", folder.name)
     return _stage(arguments, "manifest", folder.name, lambda: manifest.run(config, folder.name, output))

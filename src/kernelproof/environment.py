@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, NoReturn
 
-from kernelproof import processes
+from kernelproof import privacy, processes
 from kernelproof.errors import ExitCode, KernelproofError, ToolError, describe_exit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -562,7 +562,7 @@ def _tail(path: Path, lines: int = 12) -> str:
 
 
 def _last_lines(text: str, lines: int = 12) -> str:
-    return processes.scrubbed("\n".join(text.strip().splitlines()[-lines:]))
+    return privacy.scrubbed("\n".join(text.strip().splitlines()[-lines:]))
 
 
 def _live(text: str) -> None:

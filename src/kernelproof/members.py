@@ -1,20 +1,21 @@
 """What goes into a bundle, under which name, in which class, and with which bytes.
 
 `manifest` hashes the members and `bundle` packs them; both take the bytes from here, so that what is hashed is what is
-packed. Text passes through `processes.scrubbed`, and anything that looks like a credential is taken out of it; where
-bytes must stay as they are (sources, machine code) a credential stops the bundle instead.
+packed. Text is scrubbed by `privacy`, for this machine and for those that measured; where bytes must stay as they are
+(sources, machine code) a credential stops the bundle instead.
 """
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from kernelproof import processes
+from kernelproof import privacy
 from kernelproof.config import Config, OperatorConfig
 from kernelproof.errors import BundleError
 from kernelproof.records import (
@@ -22,6 +23,7 @@ from kernelproof.records import (
     BuildRecord,
     CaptureRecord,
     CeilingsRecord,
+    ManifestRecord,
     Member,
     ProfileRecord,
     Record,
@@ -46,12 +48,6 @@ DROPPED_FIRST = (
     ("cubins/", "", "its hash and resources are in the build's record, and the sources rebuild it"),
 )
 
-_SECRET_NAMES = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_KEY|PRIVATE_KEY", re.IGNORECASE)
-_SECRET_MIN_LENGTH = 8
-_SECRET_FORMS = re.compile(
-    rb"gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{22,}|AKIA[0-9A-Z]{16}|hf_[A-Za-z]{34}|xox[baprs]-[\w-]{20,}"
-    rb"|-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----"
-)
 _TEXT = {".json", ".xml", ".log", ".txt", ".csv", ".md", ".jsonl"}
 
 
@@ -73,8 +69,11 @@ def content(root: Path, source: str, name: str) -> bytes:
     """A member's bytes as they are packed. Raises BundleError for a credential where nothing may be replaced."""
     data = (root / source).read_bytes()
     if Path(name).suffix in _TEXT and not name.startswith("source/"):
-        return _cleaned(data, markup=name.endswith(".xml"))
-    if found := _secret(data):
+        names = privacy.noted(root / "results")
+        if name.endswith(".json"):
+            data = _json_cleaned(data, names)
+        return _text_cleaned(data, names, markup=name.endswith(".xml"))
+    if found := privacy.secret_in(data):
         raise BundleError(
             f"it holds what looks like a credential ({found})",
             subject=source,
@@ -165,42 +164,33 @@ def _files(root: Path, names: Iterable[str]) -> list[str]:
     return found
 
 
-def cleaned_page(data: bytes) -> bytes:
-    """A page of the report without anything private: the page shows compiler messages and the like as they came."""
-    return _cleaned(data, markup=True)
-
-
 # --- nothing private --------------------------------------------------------------------------------------------------
 
 
-def _cleaned(data: bytes, *, markup: bool) -> bytes:
-    text = processes.scrubbed(data.decode("utf-8", "surrogateescape"))
+def cleaned_facts(config: Config, facts: ManifestRecord) -> ManifestRecord:
+    """The facts without anything private, all but the paths of files: by those the members are found."""
+    cleaned = privacy.cleaned(facts, privacy.noted(config.results))
+    return dataclasses.replace(cleaned, folder=facts.folder, records=facts.records, members=facts.members)
+
+
+def cleaned_page(config: Config, data: bytes) -> bytes:
+    """A page of the report without anything private that came to it some other way than through records."""
+    return _text_cleaned(data, privacy.noted(config.results), markup=True)
+
+
+def _json_cleaned(data: bytes, names: privacy.Names) -> bytes:
+    """JSON with its strings scrubbed before they were escaped; the same bytes where nothing was private."""
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return data
+    cleaned = privacy.cleaned(value, names)
+    return data if cleaned == value else (json.dumps(cleaned, indent=1) + "\n").encode()
+
+
+def _text_cleaned(data: bytes, names: privacy.Names, *, markup: bool) -> bytes:
+    text = privacy.scrubbed(data.decode("utf-8", "surrogateescape"), names)
     if markup:  # pytest writes the machine's name; and a placeholder must not read as a tag
         text = re.sub(r'(?<= hostname=")[^"]*(?=")', "host", text)
-        text = re.sub(r"<(repo|home|user|host)>", r"&lt;\1&gt;", text)
-    cleaned = text.encode("utf-8", "surrogateescape")
-    for value in _secret_values():
-        cleaned = cleaned.replace(value, b"[secret]")
-    return _SECRET_FORMS.sub(b"[secret]", cleaned)
-
-
-def _secret(data: bytes) -> str | None:
-    """What kind of credential the bytes hold, without the credential itself."""
-    for name, value in _secret_variables():
-        if value in data:
-            return f"the value of the environment variable {name}"
-    found = _SECRET_FORMS.search(data)
-    return f"{found[0][:4].decode()}…" if found else None
-
-
-def _secret_values() -> list[bytes]:
-    return [value for _, value in _secret_variables()]
-
-
-@functools.cache
-def _secret_variables() -> tuple[tuple[str, bytes], ...]:
-    return tuple(
-        (name, value.encode("utf-8", "surrogateescape"))
-        for name, value in sorted(os.environ.items())
-        if _SECRET_NAMES.search(name) and len(value) >= _SECRET_MIN_LENGTH
-    )
+        text = re.sub(rf"<({'|'.join(privacy.PLACEHOLDERS)})>", r"&lt;\1&gt;", text)
+    return text.encode("utf-8", "surrogateescape")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelproof import processes
+from kernelproof import privacy, processes
 from kernelproof.errors import ProfileError, ToolError
 from kernelproof.records import HotInstruction, HotLine, Metric, ProfiledKernel, RuleAdvice, Stall
 from kernelproof.repository import HERE
@@ -385,7 +385,7 @@ def _relative(file: str, root: Path | None) -> str:
     path = file.removeprefix(HERE)
     if root is not None and Path(path).is_relative_to(root.resolve()):
         path = str(Path(path).relative_to(root.resolve()))
-    return processes.scrubbed(_TOOLKIT.sub("<toolkit>/", path))
+    return privacy.scrubbed(_TOOLKIT.sub("<toolkit>/", path))
 
 
 def _roofline(action: Any, seconds: float) -> dict[str, float]:

@@ -10,12 +10,9 @@ import contextlib
 import ctypes
 import fcntl
 import gc
-import getpass
 import os
-import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -26,6 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from kernelproof.errors import ToolError, describe_exit
+from kernelproof.privacy import scrubbed
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 SETTLED_S = 60.0  # a temporary folder younger than this may not have its lock yet
@@ -246,67 +244,6 @@ def _write_log(log: Path | None, command: list[str], stdout: str, stderr: str) -
         stream.write(scrubbed("$ " + " ".join(command) + "\n" + stdout + stderr))
         if not (stdout + stderr).endswith("\n"):
             stream.write("\n")
-
-
-def scrubbed(text: str) -> str:
-    """The text without the working folder, the home folder, the user's name and the machine's name."""
-    for private in _private_texts():
-        text = private.in_text.sub(private.placeholder, text)
-    return text
-
-
-def scrubbed_in_place(data: bytes) -> bytes:
-    """The same for binary data whose lengths are part of its format: what is private is overwritten, not replaced."""
-    text = data.decode("latin-1")
-    for private in _private_texts():
-        text = private.in_binary.sub(private.of_same_length, text)
-    return text.encode("latin-1")
-
-
-@dataclass(frozen=True)
-class _Private:
-    """Something that must not leave this machine: patterns for it and what takes its place."""
-
-    in_text: re.Pattern[str]
-    in_binary: re.Pattern[str]  # a protobuf string may be followed by a byte that reads as a letter
-    placeholder: str
-
-    def of_same_length(self, found: re.Match[str]) -> str:
-        """What overwrites a match: the placeholder, cut or filled up."""
-        return self.placeholder.ljust(len(found[0]), "_")[: len(found[0])]
-
-
-_PRIVATE: dict[str, list[_Private]] = {}
-
-
-def _private_texts() -> list[_Private]:
-    here = os.getcwd()
-    if here not in _PRIVATE:
-        host, user, home = socket.gethostname(), _user(), os.path.expanduser("~")
-        paths = [(here, "<repo>"), (os.path.realpath(here), "<repo>"), (home, "<home>")]
-        paths += [(f"/home/{user}", "<home>")] if user else []
-        # A word that many texts contain anyway (root, vm, localhost) gives nothing away and would garble them.
-        words = [(host, "<host>"), (host.split(".")[0], "<host>"), (user, "<user>")]
-        common = {"root", "localhost", "vm", "user", "runner", "build", "test", "ubuntu", "nvidia", "gpu", ""}
-        found = [_private(re.escape(path), name) for path, name in paths if len(path) > 1]
-        found += [
-            _private(rf"(?<![\w-]){re.escape(word)}", name)
-            for word, name in words
-            if word.lower() not in common and len(word) > 2
-        ]
-        _PRIVATE[here] = found
-    return _PRIVATE[here]
-
-
-def _private(pattern: str, placeholder: str) -> _Private:
-    return _Private(re.compile(rf"{pattern}(?![\w-])"), re.compile(pattern), placeholder)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container's user without an entry in /etc/passwd
-        return ""
 
 
 def processor_time_s(pid: int) -> float:

@@ -25,8 +25,8 @@ from kernelproof import gpu, lease, nsight, repository
 from kernelproof.cases import unsupported
 from kernelproof.config import Config, ProfileSelection, VariantConfig
 from kernelproof.errors import LeaseError, ProfileError, ToolError
+from kernelproof.privacy import scrubbed_in_place
 from kernelproof.processes import run as run_process
-from kernelproof.processes import scrubbed_in_place
 from kernelproof.records import FAILED, NOT_RUN, OK, Case, FileHash, ProfileRecord, atomic_write, sha256_file, write
 
 UNKNOWN_METRIC = re.compile(r"(?:Failed to find|Unknown|Invalid|Unsupported) metrics?:? +'?([\w.:]+?)'?[.,]?(?:\s|$)")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from kernelproof import privacy
 from kernelproof.errors import RecordError
 
 OK, FAILED, NOT_RUN = "ok", "failed", "not_run"
@@ -889,8 +890,8 @@ R = TypeVar("R", bound=Record)
 
 
 def write(path: Path, record: Record) -> None:
-    """Write a record as JSON, whole or not at all."""
-    payload = {"schema": record.SCHEMA, **dataclasses.asdict(record)}
+    """Write a record as JSON, whole or not at all, without the credentials that this process knows."""
+    payload = privacy.each_text({"schema": record.SCHEMA, **dataclasses.asdict(record)}, privacy.without_secrets)
     atomic_write(path, json.dumps(payload, indent=1, allow_nan=False, default=_unserialisable) + "\n")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import jinja2
 
-from kernelproof import rendering
+from kernelproof import privacy, rendering
 from kernelproof.config import Config
 from kernelproof.errors import RecordError
 from kernelproof.records import (
@@ -61,8 +61,9 @@ def run(config: Config, manifest_path: Path, html: Path, summary: Path) -> Writt
     Raises RecordError when the facts themselves cannot be read; another record that cannot be read is reported on the
     page as such.
     """
-    found = read_all(manifest_path, config.root)
-    settings = settings_of(config)
+    names = privacy.noted(config.results)
+    found = privacy.cleaned(read_all(manifest_path, config.root), names)  # before anything is escaped or cut
+    settings = privacy.cleaned(settings_of(config), names)
     page = render_html(found, settings)
     text = render_summary(found, settings)
     atomic_write(html, page)

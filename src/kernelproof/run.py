@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from kernelproof import processes, repository
+from kernelproof import privacy, processes, repository
 from kernelproof.environment import RUN_LOCK, only_one
 from kernelproof.errors import ConfigError, ExitCode, KernelproofError, RecordError, ToolError, describe_exit
 
@@ -310,7 +310,7 @@ def failure(status: int, display: Display) -> KernelproofError:
     log = _stage_log(text) or LOG
     with contextlib.suppress(OSError):  # a stage that could not even start has told nobody but its own log
         text = Path(log).read_text(encoding="utf-8", errors="replace").strip() or text
-    lines = processes.scrubbed(text).strip().splitlines()
+    lines = privacy.scrubbed(text).strip().splitlines()
     shown = lines[-1:] if any(line.startswith("Traceback") for line in lines) else lines[-12:]
     last = "\n".join(f"  {line}" for line in shown)
     return ToolError(f"the workflow {describe_exit(status)}\n{last}", log=log, hint=_hint(text))

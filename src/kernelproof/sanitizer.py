@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelproof import processes, supervisor, toolchain
+from kernelproof import privacy, processes, supervisor, toolchain
 from kernelproof.errors import ToolError, describe_exit
 from kernelproof.records import (
     BuildRecord,
@@ -317,7 +317,7 @@ class Owner:
                 return inside
         # Older releases give the name alone.
         named = [known for known in sorted(self.files) if Path(known).name == Path(file).name]
-        return named[0] if len(named) == 1 and "/" not in file else processes.scrubbed(file)
+        return named[0] if len(named) == 1 and "/" not in file else privacy.scrubbed(file)
 
     def _text(self, file: str, line: int) -> str | None:
         try:
@@ -648,7 +648,7 @@ def _incomplete(
 ) -> tuple[str | None, str | None]:
     """Why nothing can be concluded from a run that found nothing, and what to do about it; None when it is whole."""
     faults = [fault for fault in OWN_FAULT.findall(ended.said) if not any(known in fault for known in NO_OWN_FAULT)]
-    words = _one_line(processes.scrubbed(faults[0])) if faults else ""
+    words = _one_line(privacy.scrubbed(faults[0])) if faults else ""
     if ended.returncode is None:
         if ended.state == "calling":
             return f"it did not end within {limit_s:g} s", "raise test.sanitizer.time_limit_s, or lower .cases"
@@ -661,7 +661,7 @@ def _incomplete(
         return f"{what} under the tool: {ended.steps[-1].get('message', '')}", "see the test's log"
     if ended.state != "finished":
         how = f"it {describe_exit(ended.returncode)}" if ended.returncode else "it ended early"
-        said = words or _one_line(processes.scrubbed(" ".join(SAID.findall(ended.said))))[:300]
+        said = words or _one_line(privacy.scrubbed(" ".join(SAID.findall(ended.said))))[:300]
         return (
             f"{how}: {said}" if said else how,
             "see the test's log; kernelproof doctor says whether compute-sanitizer can run here",

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernelproof import records
 from kernelproof.errors import KernelproofError, TestError
-from kernelproof.processes import scratch_folder, scrubbed
+from kernelproof.privacy import scrubbed
+from kernelproof.processes import scratch_folder
 from kernelproof.records import FileHash, Provenance, TestRecord
 from kernelproof.repository import provenance
 
