@@ -252,6 +252,30 @@ def test_a_secret_is_taken_out_before_it_is_escaped_or_cut(run: Run, secret: str
     assert json.loads(packed["records/test/op/plain.json"])["reason"].endswith(" [secret]")
 
 
+def test_what_git_ignores_is_not_packed(run: Run) -> None:
+    def add(path: str, text: str = "private") -> None:
+        (run.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (run.root / path).write_text(text)
+
+    add(".gitignore", "private/\nbinding.cc\nread.h\nother.h\n/results/\n/reports/\n")
+    for path in ("csrc/private/notes.txt", "csrc/op/other.h", "csrc/op/read.h", "csrc/op/new.h"):
+        add(path)
+    subprocess.run(["git", "init", "--quiet", run.root], check=True)
+    subprocess.run(["git", "-C", run.root, "add", "csrc/op/plain.cc", "op.py"], check=True)
+    build = records.read(run.root / "results/build/op/plain.json", records.BuildRecord)
+    build.headers = [records.FileHash("csrc/op/read.h", "00")]
+    records.write(run.root / "results/build/op/plain.json", build)
+    run.gather()
+    names = {name.removeprefix("source/") for name in unpacked(run.pack()) if name.startswith("source/csrc/")}
+    assert names == {
+        "csrc/op/plain.cc",
+        "csrc/op/tiled.cu",
+        "csrc/op/binding.cc",  # the configuration names it
+        "csrc/op/read.h",  # the build read it
+        "csrc/op/new.h",  # not yet added
+    }
+
+
 def test_who_measured_is_not_in_the_bundle_of_another(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = run.root / "elsewhere"
     elsewhere.mkdir()

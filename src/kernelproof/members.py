@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from kernelproof import privacy
+from kernelproof import privacy, repository
 from kernelproof.config import Config, OperatorConfig
 from kernelproof.errors import BundleError
 from kernelproof.records import (
@@ -94,7 +94,7 @@ def _wanted(config: Config, records: dict[str, Record]) -> Iterator[tuple[str, t
         for path in _files(config.root, [f"results/logs/{stage}", f"results/logs/{stage}.log"]):
             if (config.root / path).stat().st_size:
                 yield f"logs/{Path(path).relative_to('results/logs')}", (path, CONTEXT)
-    for path in _sources(config):
+    for path in _sources(config, [record for record in records.values() if isinstance(record, BuildRecord)]):
         yield f"source/{path}", (path, IDENTITY)
 
 
@@ -129,11 +129,15 @@ def _of_record(record: Record) -> Iterator[tuple[str, tuple[str, str]]]:
             pass
 
 
-def _sources(config: Config) -> list[str]:
-    named = [path for operator in config.operators.values() for path in _operator_files(operator)]
-    return sorted(
-        {*_files(config.root, [*SOURCE_FOLDERS, *SOURCE_FILES]), *_files(config.root, [*named, config.source])}
-    )
+def _sources(config: Config, builds: list[BuildRecord]) -> list[str]:
+    """What git ignores belongs in only where the configuration names the file or a build read it."""
+    named = [config.source, *(path for operator in config.operators.values() for path in _operator_files(operator))]
+    found = set(_files(config.root, [*SOURCE_FOLDERS, *SOURCE_FILES, *named]))
+    kept = repository.not_ignored(config.root)
+    if kept is not None:
+        read = {file.path for build in builds for file in (*build.sources, *build.headers)}
+        found &= kept | read | set(map(os.path.normpath, named))
+    return sorted(found)
 
 
 def _operator_files(operator: OperatorConfig) -> Iterator[str]:

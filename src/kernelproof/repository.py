@@ -70,6 +70,20 @@ def tree_sha256(root: Path) -> str:
     return digest.hexdigest()
 
 
+def not_ignored(root: Path) -> set[str] | None:
+    """Every file that git tracks or would, by path from the root, submodules gone into; None without git."""
+    listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if listed is None:
+        return None
+    found: set[str] = set()
+    for path in filter(None, listed.split("\0")):
+        if (root / path / ".git").exists():
+            found |= {os.path.join(path, below) for below in not_ignored(root / path) or ()}
+        else:
+            found.add(path)
+    return found
+
+
 def _diff_sha256(root: Path, changes: str) -> str:
     digest = hashlib.sha256((_git(root, "diff", "HEAD", "--binary", "--no-ext-diff") or "").encode())
     for entry in sorted(changes.split("\0")):
