@@ -9,7 +9,7 @@ from pathlib import Path
 import packed_run
 import pytest
 
-from kernelproof import capture, records
+from kernelproof import capture, gpu, records
 from kernelproof.config import Config
 
 
@@ -68,6 +68,21 @@ def test_only_listed_variables_are_kept(config: Config, monkeypatch: pytest.Monk
     found = capture.environment(config)
     assert found["CUDA_VISIBLE_DEVICES"] == "1"
     assert set(found) <= set(capture.ENVIRONMENT)
+
+
+def test_boards_are_named_by_the_hash_of_their_uuid(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    uuid = "GPU-11111111-2222-3333-4444-555555555555"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"{uuid},MIG-{uuid}/1/0,GPU-1111,0")
+    named = capture.environment(config)["CUDA_VISIBLE_DEVICES"].split(",")
+    assert named[0] == f"GPU-{gpu.uuid_sha256(uuid)}"
+    assert named[1] == f"MIG-{gpu.uuid_sha256(f'MIG-{uuid}/1/0')}"
+    assert named[2] == f"GPU-{gpu.uuid_sha256('GPU-1111')}"
+    assert named[3] == "0"
+
+
+def test_the_time_zone_is_not_asked_for(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")
+    assert "TZ" not in capture.environment(config)
 
 
 def test_no_listed_variable_holds_secrets() -> None:

@@ -61,7 +61,6 @@ ENVIRONMENT = (
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "TORCH_CUDA_ARCH_LIST",
     "TVM_FFI_DISABLE_TORCH_C_DLPACK",
-    "TZ",
 )
 # Flags that decide which code path a numerical library takes; a CPU has some 130 more.
 CPU_FLAGS = frozenset(
@@ -238,8 +237,8 @@ def container(config: Config) -> dict[str, str]:
 
 
 def environment(config: Config) -> dict[str, str]:
-    """The variables of the allow-list that are set."""
-    return {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    """The variables of the allow-list that are set; boards that they name by UUID as `gpu` names them."""
+    return {name: _boards_hashed(os.environ[name]) for name in ENVIRONMENT if name in os.environ}
 
 
 def limits(config: Config) -> dict[str, Any]:
@@ -290,6 +289,10 @@ PROBES: dict[str, Callable[[Config], Any]] = {
 
 def _tools(tools: Iterable[Any]) -> dict[str, dict[str, str]]:
     return {tool.name: {"version": tool.version, "sha256": tool.sha256, "origin": tool.origin} for tool in tools}
+
+
+def _boards_hashed(text: str) -> str:
+    return re.sub(r"\b(GPU|MIG)-[^\s,]+", lambda found: f"{found[1]}-{gpu.uuid_sha256(found[0])}", text)
 
 
 def _tool_cache(config: Config) -> Path:
