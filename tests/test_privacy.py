@@ -51,7 +51,7 @@ def test_the_interpreters_place_goes_unless_every_machine_has_it(
     monkeypatch.setattr(sys, "prefix", "/site/project/.venv")
     monkeypatch.setattr(sys, "base_prefix", "/usr")
     text = privacy.scrubbed("-ffile-prefix-map=/site/project/.venv/lib/python3.12=x -I/usr/include")
-    assert text == "-ffile-prefix-map=<python>/lib/python3.12=x -I/usr/include"
+    assert text == "-ffile-prefix-map=<prefix>/lib/python3.12=x -I/usr/include"
 
 
 def test_a_boards_uuid_goes() -> None:
@@ -62,7 +62,8 @@ def test_a_boards_uuid_goes() -> None:
 def test_the_packer_knows_who_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     privacy.note(tmp_path)
     privacy.note(tmp_path)
-    (note,) = (tmp_path / "private").iterdir()
+    (note,) = (tmp_path / "private").glob("*.json")
+    assert (tmp_path / "private/.gitignore").read_text() == "*\n"
     assert "somebody" in note.read_text()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -103,6 +104,7 @@ def test_every_string_of_a_value_is_scrubbed(set_variable: Callable[[str, str], 
         lambda text: quoteattr(text).replace("\x01", "#x01"),
         lambda text: html.escape(formats.clean(text)),
         formats.md_text,
+        lambda text: text.replace('"', '""'),
         lambda text: "".join(f"&#{ord(c)};" if not c.isalnum() else c for c in text),
     ],
 )

@@ -25,7 +25,7 @@ from urllib.parse import unquote
 T = TypeVar("T")
 Names = tuple[tuple[str, str], ...]  # a folder or a word, and its placeholder
 
-PLACEHOLDERS = ("repo", "home", "python", "user", "host", "gpu")
+PLACEHOLDERS = ("repo", "home", "prefix", "user", "host", "gpu")
 SECRET = "[secret]"
 NOTES = "private"  # below the results
 # A word that many texts contain anyway gives nothing away and would garble them.
@@ -83,6 +83,7 @@ def note(results: Path) -> None:
     path = results / NOTES / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
+        (path.parent / ".gitignore").write_text("*\n")
         whole = path.with_suffix(f".{socket.gethostname()}.{os.getpid()}")
         whole.write_text(text, encoding="utf-8")
         os.replace(whole, path)
@@ -114,7 +115,7 @@ def _own(here: str) -> Names:
     places = [(here, "<repo>"), (os.path.realpath(here), "<repo>"), (home, "<home>")]
     places += [(f"/home/{user}", "<home>")] if user else []
     prefixes = {path for prefix in (sys.prefix, sys.base_prefix) for path in (prefix, os.path.realpath(prefix))}
-    places += [(path, "<python>") for path in sorted(prefixes - SHARED_PREFIXES)]
+    places += [(path, "<prefix>") for path in sorted(prefixes - SHARED_PREFIXES)]
     words = [(host, "<host>"), (host.split(".")[0], "<host>"), (user, "<user>")]
     places = [(path, name) for path, name in places if len(path) > 1]
     words = [(word, name) for word, name in words if len(word) > 2 and word.lower() not in COMMON]
@@ -207,7 +208,7 @@ def _credentials(name: str, value: str) -> Iterator[str]:
 
 
 def _escaped(character: str) -> str:
-    """A pattern for a character of a secret as it is and as JSON, Python, HTML, XML or Markdown write it."""
+    """A pattern for a character of a secret as it is and as JSON, Python, HTML, XML, CSV or Markdown write it."""
     if character.isascii() and character.isalnum():
         return character
     number = ord(character)
@@ -221,6 +222,8 @@ def _escaped(character: str) -> str:
     ]
     if name := _ENTITIES.get(character):
         forms.append(rf"&(?:amp;)*{name};")
+    if character == '"':
+        forms.append('""')  # CSV
     if letter := _SHORT_ESCAPES.get(character):
         forms.append(rf"\\{{1,4}}{letter}")
     return f"(?:{'|'.join(forms)}{'' if character.isprintable() else '|�'})"
