@@ -32,7 +32,19 @@ def test_round_trip(tmp_path: Path) -> None:
         ({"schema": "kernelproof.build/2"}, "schema 'kernelproof.build/2', but this kernelproof reads"),
         ({"schema": None}, "schema None"),
         ({"surprise": 1}, "unknown field 'surprise'"),
-        ({"headers": [{"path": "a.h"}]}, "sha256"),
+        ({"headers": [{"path": "a.h"}]}, "headers[0]: there is no field 'sha256' in FileHash"),
+        ({"device": "tpu"}, "device: 'tpu' is none of cpu, cuda"),
+        ({"status": ["ok"]}, "status: ['ok'] is none of ok, failed, not_run"),
+        ({"duration_s": "1"}, "duration_s: '1' is not a number"),
+        ({"duration_s": True}, "duration_s: True is not a number"),
+        ({"duration_s": None}, "duration_s: None is not a number"),
+        ({"cubins": {}}, "cubins: {} is not a list"),
+        ({"headers": [{"path": "a.h", "sha256": "00"}, 3]}, "headers[1]: 3 is not a mapping"),
+        ({"headers": [{"path": "a.h", "sha256": "00", "bytes": 1.5}]}, "headers[0].bytes: 1.5 is not a whole number"),
+        ({"compiler": "nvcc"}, "compiler: 'nvcc' is not a mapping"),
+        ({"reason": 3}, "reason: 3 is not text or null"),
+        ({"provenance": {"dirty": 1}}, "provenance.dirty: 1 is not true or false"),
+        ({"flags": [["-O3"]]}, "flags[0]: ['-O3'] is not text"),
     ],
 )
 def test_a_record_that_does_not_fit_is_refused(tmp_path: Path, change: dict, expected: str) -> None:
@@ -55,7 +67,31 @@ def test_a_test_record_from_before_isolation_was_stated_is_read(tmp_path: Path) 
     assert (found.isolation, found.refused) == ("", [])
 
 
-@pytest.mark.parametrize("content", [None, "", "{", "[]", "\x00"])
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        ("NaN", "'NaN' is no finite number"),
+        ("-Infinity", "'-Infinity' is no finite number"),
+        ("1e999", "'1e999' is no finite number"),
+        ("9" * 301, "a number of 301 digits"),
+    ],
+)
+def test_a_number_that_is_none_is_refused(tmp_path: Path, number: str, said: str) -> None:
+    path = tmp_path / "record.json"
+    records.write(path, build_record())
+    path.write_text(path.read_text().replace('"duration_s": 0.0', f'"duration_s": {number}'))
+    with pytest.raises(RecordError, match=f"cannot be read: {said}"):
+        records.read(path, records.BuildRecord)
+
+
+def test_a_whole_number_is_a_number_and_text_may_stand_for_one(tmp_path: Path) -> None:
+    metrics = {"a": records.Metric(3), "b": records.Metric("n/a"), "c": records.Metric(None), "d": records.Metric(0.5)}
+    record = records.ProfileRecord(kernels=[records.ProfiledKernel("k", [1], [32], 7, metrics)], duration_s=2)
+    records.write(tmp_path / "record.json", record)
+    assert records.read(tmp_path / "record.json", records.ProfileRecord) == record
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", "\x00", "[" * 100_000, '{"schema": []}'])
 def test_an_unreadable_record_is_refused(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "record.json"
     if content is not None:

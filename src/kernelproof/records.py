@@ -7,20 +7,32 @@ before anything else. Files are written to a temporary name and renamed, so a re
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
+import math
 import os
+import reprlib
 import tempfile
 import types
 import typing
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from kernelproof import privacy
 from kernelproof.errors import RecordError
 
 OK, FAILED, NOT_RUN = "ok", "failed", "not_run"
+
+# Text of which only these words are read: what reads a record looks them up.
+Status = Annotated[str, OK, FAILED, NOT_RUN]
+Device = Annotated[str, "cpu", "cuda"]
+Role = Annotated[str, "variant", "baseline"]
+TestVerdict = Annotated[str, "correct", "wrong", "crashed", "hung", NOT_RUN, "failed_to_build"]
+Outcome = Annotated[str, "passed", "failed", "skipped"]
+Said = Annotated[str, "faster", "same", "slower", "undecided"]
 
 
 @dataclass
@@ -52,7 +64,7 @@ class Record:
 
     SCHEMA: ClassVar[str] = ""
 
-    status: str = OK
+    status: Status = OK
     reason: str | None = None
     remedy: str | None = None
     provenance: Provenance = field(default_factory=Provenance)
@@ -152,8 +164,8 @@ class BuildRecord(Record):
 
     operator: str = ""
     variant: str = ""
-    role: str = "variant"
-    device: str = "cpu"
+    role: Role = "variant"
+    device: Device = "cpu"
     abi: str = "tvm_ffi"
     signature: str = ""
     sources: list[FileHash] = field(default_factory=list)
@@ -227,7 +239,7 @@ class CaseResult:
     dtype: str
     family: str
     seed: int
-    status: str  # passed, failed, skipped
+    status: Outcome
     failures: list[Failure] = field(default_factory=list)
     reason: str | None = None
     max_abs_error: float | None = None
@@ -260,7 +272,7 @@ class PropertyResult:
     name: str
     claim: str
     case: str
-    status: str  # passed, failed, skipped (the candidate refused it; the message says so)
+    status: Outcome  # skipped (the candidate refused it; the message says so)
     message: str | None = None
 
 
@@ -375,13 +387,13 @@ class TestRecord(Record):
 
     operator: str = ""
     variant: str = ""
-    role: str = "variant"
-    device: str = "cpu"
+    role: Role = "variant"
+    device: Device = "cpu"
     trust: str = "library"  # sealed, library, python: the least of its calls
     sealing: Sealing | None = None  # of a variant whose calls could be sealed
     isolation: str = ""  # what confined its workers (`landlock-7+seccomp`, `process`: nothing); empty: none ran
     refused: list[str] = field(default_factory=list)  # what a worker tried before it was loaded, and could not do
-    verdict: str = NOT_RUN
+    verdict: TestVerdict = NOT_RUN
     rungs: list[Rung] = field(default_factory=list)
     cases: list[CaseResult] = field(default_factory=list)
     properties: list[PropertyResult] = field(default_factory=list)
@@ -407,7 +419,7 @@ class Contender:
     """A variant or baseline in a benchmark; `outcome` says `timed` or why not."""
 
     name: str
-    role: str
+    role: Role
     abi: str
     verdict: str
     correct: bool
@@ -467,7 +479,7 @@ class RatioRow:
     ratio: float
     low: float
     high: float
-    verdict: str  # faster, same, slower, undecided
+    verdict: Said
     detectable: float | None = None
 
 
@@ -507,7 +519,7 @@ class BenchRecord(Record):
     SCHEMA: ClassVar[str] = "kernelproof.bench/1"
 
     operator: str = ""
-    device: str = "cpu"
+    device: Device = "cpu"
     contenders: list[Contender] = field(default_factory=list)
     cases: list[BenchCase] = field(default_factory=list)
     modes: list[str] = field(default_factory=list)
@@ -549,7 +561,7 @@ class CeilingsRecord(Record):
 
     SCHEMA: ClassVar[str] = "kernelproof.ceilings/1"
 
-    device: str = "cpu"
+    device: Device = "cpu"
     model: str | None = None
     driver: str | None = None
     torch: str | None = None
@@ -649,7 +661,7 @@ class ProfileRecord(Record):
 
     operator: str = ""
     variant: str = ""
-    role: str = "variant"
+    role: Role = "variant"
     case: str = ""
     cost: dict[str, float] = field(default_factory=dict)
     cache_control: str = ""
@@ -670,8 +682,8 @@ class Verdict:
 
     operator: str
     variant: str
-    role: str
-    device: str
+    role: Role
+    device: Device
     build: str
     correctness: str
     speed: str
@@ -802,7 +814,7 @@ class SelfcheckRecord(Record):
 
     SCHEMA: ClassVar[str] = "kernelproof.selfcheck/1"
 
-    device: str = "cpu"
+    device: Device = "cpu"
     machine: str = ""
     gpu: str | None = None
     driver: str | None = None
@@ -887,6 +899,7 @@ class MutantsRecord(Record):
 # --- reading and writing ----------------------------------------------------------------------------------------------
 
 R = TypeVar("R", bound=Record)
+MAX_DIGITS = 300  # of a whole number: with more of them no float holds it
 
 
 def write(path: Path, record: Record) -> None:
@@ -913,57 +926,177 @@ def read(path: Path, kind: type[R]) -> R:
 
 def parse(data: bytes, kind: type[R], subject: str) -> R:
     """A record of one kind from its bytes; `subject` names them in the RecordError that `read` describes."""
-    try:
-        payload = json.loads(data.decode("utf-8"))
-    except ValueError as error:
-        raise RecordError(
-            f"the record cannot be read: {error}", subject=subject, hint="delete it and run again"
-        ) from None
+    payload = loads(data, subject)
     schema = payload.pop("schema", None) if isinstance(payload, dict) else None
     if schema != kind.SCHEMA:
         raise RecordError(
-            f"schema {schema!r}, but this kernelproof reads {kind.SCHEMA!r}",
+            f"schema {reprlib.repr(schema)}, but this kernelproof reads {kind.SCHEMA!r}",
             subject=subject,
             hint="delete the record and run its stage again, or use the kernelproof that wrote it",
         )
     try:
         return typing.cast(R, from_json(kind, payload))
-    except (TypeError, KeyError, ValueError) as error:
+    except TypeError as error:
         raise RecordError(f"the record does not fit {kind.SCHEMA}: {error}", subject=subject) from None
+
+
+def loads(data: bytes, subject: str) -> Any:
+    """The value of JSON whose numbers are all finite. Raises RecordError, naming `subject`, for any other bytes."""
+    try:
+        return json.loads(data.decode("utf-8"), parse_constant=_number, parse_float=_number, parse_int=_whole_number)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(
+            f"the record cannot be read: {error}", subject=subject, hint="delete it and run again"
+        ) from None
+
+
+def _number(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{reprlib.repr(text)} is no finite number")
+    return value
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
+
+
+# The types of JSON that a plain type is read from, and how a message calls them.
+_PLAIN: dict[Any, tuple[frozenset[type], str]] = {
+    str: (frozenset({str}), "text"),
+    bool: (frozenset({bool}), "true or false"),
+    int: (frozenset({int}), "a whole number"),
+    float: (frozenset({float, int}), "a number"),
+    types.NoneType: (frozenset({types.NoneType}), "null"),
+}
+
+Reader = Callable[[Any], Any]
+
+
+class _Misfit(TypeError):
+    """A value that is not of its kind, and its place: `cases[3].rms_error: 'x' is not a number`."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.place = ""
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{self.place.removeprefix('.')}: {message}" if self.place else message
 
 
 def from_json(kind: Any, value: Any) -> Any:
     """Build `kind` (a dataclass, list, dict, optional or plain type) from JSON data.
 
-    Raises TypeError for an unknown or missing field.
+    Raises TypeError, with the place, for a value of another kind and for an unknown or missing field.
     """
+    return _reader(kind)(value)
+
+
+@functools.cache
+def _reader(kind: Any) -> Reader:
+    """What builds `kind`; made once a kind, since records have thousands of values."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind in _PLAIN:
+        return _plain_reader([kind], [])
+    if origin is Annotated:
+        return _word_reader(arguments[1:])
     if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        dataclass_kinds = [a for a in arguments if dataclasses.is_dataclass(a) or typing.get_origin(a)]
-        return from_json(dataclass_kinds[0], value) if dataclass_kinds else value
+        return _plain_reader([a for a in arguments if a in _PLAIN], [a for a in arguments if a not in _PLAIN])
     if origin is list:
-        return [from_json(arguments[0], item) for item in value]
+        return _list_reader(_reader(arguments[0]))
     if origin is dict:
-        return {key: from_json(arguments[1], item) for key, item in value.items()}
+        return _dict_reader(_reader(arguments[1]))
     if dataclasses.is_dataclass(kind):
-        hints = _hints(kind)
-        known = {f.name for f in dataclasses.fields(kind)}
-        if unknown := sorted(set(value) - known):
-            raise TypeError(f"unknown field {unknown[0]!r} in {getattr(kind, '__name__', kind)}")
-        make = typing.cast(typing.Callable[..., Any], kind)
-        return make(**{name: from_json(hints[name], item) for name, item in value.items()})
-    return value
+        return _dataclass_reader(kind)
+    return lambda value: value
 
 
-_HINTS: dict[Any, dict[str, Any]] = {}
+def _plain_reader(plain: Iterable[Any], others: Iterable[Any]) -> Reader:
+    """A value of one of some plain types, or else of the one other kind."""
+    allowed = frozenset().union(*(_PLAIN[kind][0] for kind in plain))
+    words = " or ".join(_PLAIN[kind][1] for kind in plain)
+    other = next((_reader(kind) for kind in others), None)
+
+    def read(value: Any) -> Any:
+        if type(value) in allowed:
+            return value
+        if other is not None:
+            return other(value)
+        raise _Misfit(f"{reprlib.repr(value)} is not {words}")
+
+    return read
 
 
-def _hints(kind: Any) -> dict[str, Any]:
-    if kind not in _HINTS:
-        _HINTS[kind] = typing.get_type_hints(kind)
-    return _HINTS[kind]
+def _word_reader(words: Iterable[str]) -> Reader:
+    allowed = list(words)
+
+    def read(value: Any) -> Any:
+        if value not in allowed:
+            raise _Misfit(f"{reprlib.repr(value)} is none of {', '.join(allowed)}")
+        return value
+
+    return read
+
+
+def _list_reader(reader: Reader) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not list:
+            raise _Misfit(f"{reprlib.repr(value)} is not a list")
+        found: list[Any] = []
+        try:
+            for item in value:
+                found.append(reader(item))
+        except _Misfit as error:
+            error.place = f"[{len(found)}]{error.place}"
+            raise
+        return found
+
+    return read
+
+
+def _dict_reader(reader: Reader) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _Misfit(f"{reprlib.repr(value)} is not a mapping")
+        found, key = {}, ""
+        try:
+            for key, item in value.items():
+                found[key] = reader(item)
+        except _Misfit as error:
+            error.place = f".{reprlib.repr(key)}{error.place}"
+            raise
+        return found
+
+    return read
+
+
+def _dataclass_reader(kind: Any) -> Reader:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    fields = dataclasses.fields(kind)
+    readers = {field.name: _reader(hints[field.name]) for field in fields}
+    needed = [f.name for f in fields if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
+
+    def read(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _Misfit(f"{reprlib.repr(value)} is not a mapping")
+        found, name = {}, ""
+        try:
+            for name, item in value.items():
+                if (reader := readers.get(name)) is None:
+                    break
+                found[name] = reader(item)
+        except _Misfit as error:
+            error.place = f".{name}{error.place}"
+            raise
+        if len(found) != len(value):
+            raise _Misfit(f"unknown field {reprlib.repr(name)} in {kind.__name__}")
+        if missing := [name for name in needed if name not in found]:
+            raise _Misfit(f"there is no field {missing[0]!r} in {kind.__name__}")
+        return kind(**found)
+
+    return read
 
 
 def _unserialisable(value: Any) -> Any:
