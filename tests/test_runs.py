@@ -79,6 +79,60 @@ def test_kept_records_are_held_against_their_manifest(tmp_path: Path) -> None:
         runs.load(kept)
 
 
+@pytest.mark.parametrize(
+    "gone",
+    [
+        "records/test/qkt/simfp8_qkt.json",
+        "records/profile/qkt/simfp8_qkt.json",
+        "records/bench/rmsnorm-cuda.json",
+        "records/bench/rmsnorm-cuda.csv.gz",
+        "records/config.json",
+    ],
+)
+def test_a_kept_record_that_was_removed_is_missed(tmp_path: Path, gone: str) -> None:
+    kept = tmp_path / "kept"
+    shutil.copytree(REFERENCE, kept)
+    (kept / gone).unlink()
+    with pytest.raises(BundleError, match=rf"tampered with: \S*{Path(gone).name} is missing, by manifest\.yaml"):
+        runs.load(kept)
+
+
+def test_an_unpacked_bundle_is_the_run_that_was_packed(packed: Path, tmp_path: Path) -> None:
+    tarball = next(packed.glob("*.tar.gz"))
+    shutil.unpack_archive(tarball, tmp_path / "unpacked")
+    (folder,) = (tmp_path / "unpacked").iterdir()
+    found, expected = runs.load(folder), runs.load(tarball)
+    assert (found.identity, found.config) == (expected.identity, expected.config)
+    assert found.read_samples("op-cpu.csv.gz") == expected.read_samples("op-cpu.csv.gz")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("[" * 100_000, "cannot be read"),
+        ('{"operators": {"op": 3}}', "3 is not a mapping"),
+        ('{"operators": {"op": {"profile": {"options": []}}}}', "[] is not a mapping"),
+        ('{"gate": {"same_band": "x"}}', "'x' is not a number"),
+        ('{"bench": {"confidence": 7}}', "bench.confidence: 7 is not between 0 and 1"),
+        ("[]", "[] is not a mapping"),
+    ],
+)
+def test_a_configuration_that_is_none_is_listed(tmp_path: Path, config: str, said: str) -> None:
+    folder = simulated_runs.write(simulated_runs.make(), tmp_path / "run")
+    (folder / "records" / "config.json").write_text(config)
+    one = runs.load(folder)
+    assert [entry.path for entry in one.unread] == ["config.json"]
+    assert said in one.unread[0].reason
+    assert list(runs.keys(one))
+
+
+def test_what_a_probe_found_may_be_anything() -> None:
+    one = simulated_runs.make()
+    assert one.capture is not None
+    one.capture.probes |= {name: records.Probe("ok", [1]) for name in ("cpu", "packages", "gpu")}
+    assert (one.cpu, one.packages, one.gpu, one.machine) == ({}, {}, {}, "")
+
+
 def test_what_cannot_be_read_is_listed(tmp_path: Path) -> None:
     folder = simulated_runs.write(simulated_runs.make(), tmp_path / "run")
     path = folder / "records" / "test" / "op" / "fast.json"

@@ -7,7 +7,6 @@ records against the `manifest.yaml` that lies beside them. One that was tampered
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,6 +27,7 @@ KINDS: dict[str, type[Record]] = {
     "test": TestRecord,
     "bench": BenchRecord,
 }
+CEILINGS = "bench/ceilings/"  # of the machine, not of an operator: nothing is judged or compared by them
 # Packages whose version can change a kernel's result or time; the others are told as a number.
 DECISIVE = ("torch", "triton", "apache-tvm-ffi", "flash-attn", "xformers", "nvidia-cu", "nvidia-nv", "numpy")
 
@@ -101,15 +101,20 @@ class Run:
         boards = self.probe("gpu")
         return boards[0] if isinstance(boards, list) and boards and isinstance(boards[0], dict) else {}
 
+    def facts(self, name: str) -> Mapping[str, Any]:
+        """What a probe found where that is a mapping; else empty."""
+        found = self.probe(name)
+        return found if isinstance(found, dict) else {}
+
     @property
     def cpu(self) -> Mapping[str, Any]:
         """The processor's facts."""
-        return self.probe("cpu") or {}
+        return self.facts("cpu")
 
     @property
     def packages(self) -> Mapping[str, str]:
         """Every Python package with its version."""
-        return self.probe("packages") or {}
+        return self.facts("packages")
 
     @property
     def decisive(self) -> dict[str, str]:
@@ -190,7 +195,7 @@ def _of_bundle(path: Path, name: str | None = None) -> Run:
     run = Run(name or str(path), BUNDLE, result.identity)
     run.read_samples = lambda sample: found.get(f"samples/{sample}")
     _fill(run, {name.removeprefix("records/"): data for name, data in found.items() if name.startswith("records/")})
-    run.config = _json(found.get("config.json"))
+    _configure(run, found.get("config.json"))
     return run
 
 
@@ -200,36 +205,50 @@ def _wanted(name: str) -> bool:
 
 def _of_folder(folder: Path, root: Path) -> Run:
     run = Run(str(folder), RECORDS)
-    paths = [path for stage in KINDS for path in sorted((root / stage).rglob("*.json"))]
-    files = {str(path.relative_to(root)): path.read_bytes() for path in paths}
-    bench, config = root / "bench", root / "config.json"
-    kept = {f"records/{name}": data for name, data in files.items()}
-    kept |= {f"samples/{path.name}": path.read_bytes() for path in sorted(bench.glob("*.csv.gz"))}
-    if config.is_file():
+    manifest = folder / verify.MANIFEST
+    # Beside a manifest everything counts that it could be held against; of results only what is read.
+    places = [root] if manifest.is_file() else [root / stage for stage in KINDS]
+    files = {str(path.relative_to(root)): path.read_bytes() for place in places for path in place.rglob("*.json")}
+    kept = {f"records/{name}": data for name, data in files.items() if name != "config.json"}
+    for samples_folder in (root / "bench", folder / "samples"):  # as it is kept, and as it lies in a bundle
+        kept |= {f"samples/{path.name}": path.read_bytes() for path in samples_folder.glob("*.csv.gz")}
+    config = next((path for path in (root / "config.json", folder / "config.json") if path.is_file()), None)
+    if config is not None:
         kept["config.json"] = config.read_bytes()
-    if (manifest := folder / verify.MANIFEST).is_file():
+    if manifest.is_file():
         run.identity = _held_against(manifest, kept)
     run.read_samples = lambda name: kept.get(f"samples/{name}")
     _fill(run, files)
-    run.config = _json(kept.get("config.json"))
+    _configure(run, kept.get("config.json"))
     return run
 
 
 def _held_against(manifest: Path, kept: Mapping[str, bytes]) -> str:
-    """The manifest's identity, when every kept file is one of its members as they were packed. Raises BundleError."""
+    """The manifest's identity, when what is kept are those of its members that a run is read from, as packed.
+
+    Sources, logs, machine code and reports need not be kept; a record or samples that are listed must be. Raises
+    BundleError.
+    """
     data = manifest.read_bytes()
+    found = records.loads(data, str(manifest))
     try:
-        listed = {row["path"]: row["sha256"] for row in json.loads(data)["members"]}
-    except (ValueError, KeyError, TypeError) as error:
+        listed = {row["path"]: row["sha256"] for row in found["members"] if _wanted(row["path"])}
+    except (KeyError, TypeError, AttributeError) as error:
         raise BundleError(f"it cannot be read: {type(error).__name__}: {error}", subject=str(manifest)) from None
-    for name, content in kept.items():
-        if name not in listed or listed[name] != hashlib.sha256(content).hexdigest():
-            what = "is not what was packed" if name in listed else "is not in it"
-            raise BundleError(
-                f"the kept records are tampered with: {name} {what}, by {manifest.name} beside them",
-                subject=str(manifest.parent),
-                hint="nothing of them was believed; take them from the bundle again",
-            )
+    for name in sorted({*listed, *kept}):
+        if name not in kept:
+            what = "is missing"
+        elif name not in listed:
+            what = "is not in it"
+        elif listed[name] != hashlib.sha256(kept[name]).hexdigest():
+            what = "is not what was packed"
+        else:
+            continue
+        raise BundleError(
+            f"the kept records are tampered with: {name} {what}, by {manifest.name} beside them",
+            subject=str(manifest.parent),
+            hint="nothing of them was believed; take them from the bundle again",
+        )
     return hashlib.sha256(data).hexdigest()
 
 
@@ -237,7 +256,7 @@ def _fill(run: Run, files: Mapping[str, bytes]) -> None:
     """Sort records in, by their path below the records' folder. Raises RecordError when none can be read."""
     for path, data in sorted(files.items()):
         stage, _, rest = path.partition("/")
-        if stage not in KINDS:
+        if stage not in KINDS or path.startswith(CEILINGS):
             continue
         try:
             _file(run, rest.removesuffix(".json"), records.parse(data, KINDS[stage], path))
@@ -260,12 +279,33 @@ def _file(run: Run, key: str, record: Record) -> None:
             run.benches[key] = record
 
 
-def _json(data: bytes | None) -> Mapping[str, Any]:
+def _configure(run: Run, data: bytes | None) -> None:
+    """Take over the configuration, if what is read of it is of the right kind; else it is listed as not read."""
     try:
-        found = json.loads(data or b"{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        run.config = _checked(records.loads(data or b"{}", "config.json"))
+    except (RecordError, TypeError) as error:
+        run.unread.append(Unread("config.json", error.message if isinstance(error, RecordError) else str(error)))
+
+
+def _checked(config: Any) -> Mapping[str, Any]:
+    """The configuration itself. Raises TypeError where a part of it that is read here is of another kind."""
+    known = _parts(config, "operators", "gate", "bench")
+    for settings in known.get("operators", {}).values():
+        _parts(_parts(settings, "variants", "baselines", "profile").get("profile", {}), "options")
+    for part, key, least, below in (("gate", "same_band", 0, 1), ("bench", "confidence", 0, 1)):
+        value = known.get(part, {}).get(key)
+        if value is not None and not least < records.from_json(float, value) < below:
+            raise TypeError(f"{part}.{key}: {value} is not between {least} and {below}")
+    return records.from_json(dict[str, Any], config)  # type: ignore[no-any-return]
+
+
+def _parts(settings: Any, *names: str) -> dict[str, dict[str, Any]]:
+    """Some parts of a configuration, each a mapping. Raises TypeError."""
+    whole = records.from_json(dict[str, Any], settings)
+    found: dict[str, dict[str, Any]] = records.from_json(
+        dict[str, dict[str, Any]], {name: whole[name] for name in names if name in whole}
+    )
+    return found
 
 
 # --- may their times be compared --------------------------------------------------------------------------------------
@@ -380,7 +420,7 @@ def _same_library_calls(before: Run, after: Run, build: BuildRecord) -> bool:
     name = f"{build.operator}-{build.device}"
     launched = [
         [
-            (entry.get("case"), entry.get("name"), entry.get("count"))
+            (str(entry.get("case")), entry.get("name"), entry.get("count"))
             for entry in bench.kernels_in_interval[build.variant]
         ]
         for bench in (run.benches.get(name) for run in (before, after))
