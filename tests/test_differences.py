@@ -1,5 +1,6 @@
 """What is said of times between two runs: never that a kernel changed which did not, and that it did when it did."""
 
+import gzip
 import math
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import simulated_runs
 from simulated_runs import BENCH, QUICK
 
 from kernelproof import differences, records
-from kernelproof.differences import ALONE, RELATIVE, TimeChanges
+from kernelproof.differences import ALONE, RELATIVE, SAME_SAMPLES, TimeChanges
 from kernelproof.runs import Run
 
 BAND = 0.005
@@ -64,12 +65,27 @@ def test_the_order_of_the_runs_inverts_every_ratio() -> None:
     assert "slower" in {row.verdict for row in there.rows}
 
 
-def test_a_run_against_itself_is_one() -> None:
+def test_a_measurement_against_itself_is_no_comparison() -> None:
     run = simulated_runs.make(5)
-    for row in changes(run, run).rows:
-        assert row.ratio == pytest.approx(1, abs=1e-12)
-        assert row.low < 1 < row.high
-        assert row.detectable is not None
+    data = run.read_samples(f"{BENCH}.csv.gz")
+    assert data is not None
+    packed_again = replace(run, read_samples=lambda name: gzip.compress(gzip.decompress(data)))
+    rows = changes(run, packed_again).rows
+    assert len(rows) == 24
+    for row in rows:
+        assert (row.verdict, row.ratio, row.low, row.high, row.detectable) == (SAME_SAMPLES, 1, 1, 1, None)
+        assert row.before_us == row.after_us > 0
+
+
+def test_two_processes_that_disagree_by_orders_of_magnitude() -> None:
+    before, after = (simulated_runs.make(seed, processes=2) for seed in (1, 2))
+    data = after.read_samples(f"{BENCH}.csv.gz")
+    assert data is not None
+    head, *rows = gzip.decompress(data).decode().splitlines()
+    wild = [",".join([*row.split(",")[:6], "1e-6" if row[0] == "0" else "1e12", ""]) for row in rows]
+    found = changes(before, replace(after, read_samples=lambda name: gzip.compress("\n".join([head, *wild]).encode())))
+    assert {row.verdict for row in found.rows} == {"undecided"}
+    assert all(math.isfinite(figure) for row in found.rows for figure in (row.low, row.high, row.detectable or 0))
 
 
 def test_baselines_of_other_packages_are_no_yardstick() -> None:
@@ -141,6 +157,15 @@ def test_a_baseline_that_refused_a_case_and_one_that_is_wrong() -> None:
     assert ("cudnn", "large") not in rows
     assert "cudnn" in rows["fast", "small"].against
     assert "cudnn" not in rows["fast", "large"].against
+
+
+def test_a_contender_that_a_benchmark_does_not_name_is_listed() -> None:
+    before, after = simulated_runs.make(1, name="A"), simulated_runs.make(2, name="B")
+    after.benches[BENCH].contenders = []
+    assert not changes(before, after).rows
+    found = reasons(before, after)
+    assert len(found) == 24
+    assert set(found.values()) == {"not among the contenders of the benchmark in B"}
 
 
 def test_another_case_by_the_same_name() -> None:

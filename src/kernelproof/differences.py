@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 
 from kernelproof import formats, runs, samples, statistics
 from kernelproof.errors import RecordError
-from kernelproof.records import BenchRecord
 from kernelproof.runs import Run
 from kernelproof.statistics import Estimate, Settings
 
+SAME_SAMPLES = "the same samples"  # one measurement, in both runs: what it would say of itself is nothing
 RELATIVE, ALONE = "relative to what did not change", "times alone"
 
 
@@ -43,7 +43,7 @@ class TimeChange:
     ratio: float
     low: float
     high: float
-    verdict: str  # faster, same, slower, undecided
+    verdict: str  # faster, same, slower, undecided, or that these are the same samples
     detectable: float | None
     basis: str
     against: list[str]
@@ -123,6 +123,9 @@ def _not_measured(before: Run, after: Run, name: str) -> str | None:
     return None
 
 
+_ITSELF = Estimate(1.0, 1.0, 1.0, 0, None, 0)  # a measurement against itself
+
+
 class _Bench:
     """One benchmark in two runs."""
 
@@ -147,18 +150,11 @@ class _Bench:
 
     def _in_order(self) -> Iterable[samples.Place]:
         """Every place that either run may have timed: as recorded after, then what is only in the older."""
-        for record in reversed(self.records):
-            method = runs.PRIMARY[record.device]
-            for row in record.times:
-                if row.method == method and not (record is self.records[0] and self._timed(self.records[1], row)):
-                    yield row.contender, row.case, row.mode
-
-    @staticmethod
-    def _timed(record: BenchRecord, row: object) -> bool:
-        place = (row.contender, row.case, row.mode)  # type: ignore[attr-defined]
-        method = runs.PRIMARY[record.device]
-        return any(
-            (other.contender, other.case, other.mode) == place for other in record.times if other.method == method
+        return dict.fromkeys(
+            (row.contender, row.case, row.mode)
+            for record in reversed(self.records)
+            for row in record.times
+            if row.method == runs.PRIMARY[record.device]
         )
 
     def _admitted(self, place: samples.Place) -> bool:
@@ -168,7 +164,8 @@ class _Bench:
         for run, record, times in zip((self.before, self.after), self.records, (self.old, self.new), strict=True):
             entry = next((entry for entry in record.contenders if entry.name == contender), None)
             if entry is None:
-                return False  # not in that run at all, which its variants say
+                self.found.refuse(what, f"not among the contenders of the benchmark in {run.name}")
+                return False
             if not entry.correct:
                 self.found.refuse(what, f"{entry.verdict.replace('_', ' ')} in {run.name}: its time says nothing")
                 return False
@@ -186,7 +183,15 @@ class _Bench:
         return True
 
     def compare(self, band: float, settings: Settings) -> None:
-        """Estimate every place, with what the unchanged ones moved by, and judge them as one family."""
+        """Estimate every place, with what the unchanged ones moved by, and judge them as one family.
+
+        A measurement that both runs hold, kept from the one to the other, is not estimated.
+        """
+        if self.old == self.new:
+            self.found.rows += [
+                self._row(place, _ITSELF, _ITSELF, SAME_SAMPLES, None, settings) for place in self.places
+            ]
+            return
         alone = {place: self._change(place, [], settings) for place in self.places}
         relative = {place: self._change(place, self._against(place), settings) for place in self.places}
         controls = [place for place in self.places if place[0] in self.unchanged]
@@ -206,7 +211,8 @@ class _Bench:
                 rows.append((place, wide, plain))
         said = statistics.verdicts([wide for _, wide, _ in rows], band, settings)
         for (place, wide, plain), verdict in zip(rows, said, strict=True):
-            self.found.rows.append(self._row(place, wide, plain, verdict, band, settings))
+            seen = statistics.minimal_detectable_difference(wide, band, settings)
+            self.found.rows.append(self._row(place, wide, plain, verdict, seen, settings))
 
     def _against(self, place: samples.Place) -> list[samples.Place]:
         """What did not change and was timed beside it, but for itself."""
@@ -229,7 +235,13 @@ class _Bench:
         return statistics.change_estimate(old, new, settings, spread, degrees)
 
     def _row(
-        self, place: samples.Place, wide: Estimate, plain: Estimate, verdict: str, band: float, settings: Settings
+        self,
+        place: samples.Place,
+        wide: Estimate,
+        plain: Estimate,
+        verdict: str,
+        detectable: float | None,
+        settings: Settings,
     ) -> TimeChange:
         contender, case, mode = place
         against = sorted(other[0] for other in self._against(place))
@@ -248,7 +260,7 @@ class _Bench:
             low=wide.low,
             high=wide.high,
             verdict=verdict,
-            detectable=statistics.minimal_detectable_difference(wide, band, settings),
+            detectable=detectable,
             basis=RELATIVE if against else ALONE,
             against=against,
             plain=[plain.value, plain.low, plain.high],

@@ -215,7 +215,7 @@ def minimal_detectable_difference(estimate: Estimate, band: float, settings: Set
         return None
     inside = (1 + settings.confidence) / 2
     reach = _student_t(inside, estimate.degrees) + _student_t(settings.power, estimate.degrees)
-    return math.expm1(math.log1p(band) + reach * estimate.error)
+    return _exp(math.log1p(band) + reach * estimate.error) - 1
 
 
 # --- between two runs -------------------------------------------------------------------------------------------------
@@ -225,6 +225,7 @@ def minimal_detectable_difference(estimate: Estimate, band: float, settings: Set
 # `benchmarks/between_runs.py` measures it; docs/explanation/measurement.md has the figures that these are from.
 BETWEEN_RUNS = {"cuda": 0.01, "cpu": 0.1}
 BETWEEN_RUNS_WEIGHT = 10
+MOST_LOG = 700.0  # of a ratio that is told
 
 
 def process_figures(ours: Blocks, others: Sequence[Blocks] = ()) -> list[float]:
@@ -301,7 +302,12 @@ def change_estimate(
     degrees = variance**2 / sum(part**2 / degrees for part, degrees in parts) if variance > 0 else least
     error = math.sqrt(variance)
     reach = _student_t((1 + settings.confidence) / 2, degrees) * error
-    return Estimate(math.exp(middle), math.exp(middle - reach), math.exp(middle + reach), replicates, error, degrees)
+    return Estimate(math.exp(middle), _exp(middle - reach), _exp(middle + reach), replicates, error, degrees)
+
+
+def _exp(value: float) -> float:
+    """exp, with a figure for what no float holds: from two processes that disagree an interval is that wide."""
+    return math.exp(max(-MOST_LOG, min(MOST_LOG, value)))
 
 
 def student_t_quantile(probability: float, degrees: int) -> float:
