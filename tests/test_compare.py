@@ -14,6 +14,7 @@ import simulated_runs
 from simulated_runs import make, write
 
 from kernelproof import cli, compare, runs
+from kernelproof.differences import SAME_SAMPLES
 from kernelproof.errors import ExitCode, RecordError
 from kernelproof.records import BuildRecord, FileHash, TestRecord
 
@@ -51,6 +52,51 @@ def test_the_other_way_round_it_was_mended() -> None:
         ExitCode.WELL,
         "Correct now: op/fast.",
     )
+
+
+def test_every_verdict_that_changed_is_in_the_sentence() -> None:
+    before, after = make(1, verdicts={"plain": "not_run"}), make(2)
+    found = compare.compare(before, after)
+    assert (found.exit_code, found.summary) == (ExitCode.WELL, "Another verdict: op/plain.")
+    found = compare.compare(make(1, verdicts={"plain": "wrong"}), make(2, verdicts={"plain": "hung"}))
+    assert found.summary.startswith("Another verdict: op/plain")
+
+
+@pytest.mark.parametrize("lost", ["not_run", "missing"])
+def test_what_was_correct_and_is_not_tested_is_not_decided(lost: str) -> None:
+    after = make(2, verdicts={"fast": "not_run"})
+    if lost == "missing":
+        del after.tests["op/fast"]
+    found = compare.compare(make(1), after)
+    assert (found.verdicts[0].kind, found.verdicts[0].after) == ("lost", lost)
+    assert (found.exit_code, found.summary) == (
+        ExitCode.COULD_NOT_RUN,
+        "Correct before and not tested now: op/fast.",
+    )
+    assert found.markdown().startswith("## ⚠️ B against A")
+    assert "✓ B is no worse" not in found.html()
+    slower = make(2, verdicts={"plain": "not_run"}, machine_code="other", factors={"fast": 1.5})
+    assert compare.compare(make(1), slower).exit_code == ExitCode.BAD_VERDICT
+
+
+def test_a_baseline_that_is_no_longer_tested_decides_nothing() -> None:
+    found = compare.compare(make(1), make(2, verdicts={"math": "not_run"}))
+    assert found.verdicts[0].sentence.startswith("op/math: correct")
+    assert (found.exit_code, found.summary[:28]) == (ExitCode.WELL, "No variant's verdict changed")
+
+
+def test_a_measurement_that_both_runs_hold_is_called_that() -> None:
+    run = make(1)
+    found = compare.compare(run, replace(run, name="again"))
+    assert {row.verdict for row in found.times} == {SAME_SAMPLES}
+    assert (found.exit_code, found.summary) == (
+        ExitCode.WELL,
+        "No variant's verdict changed, and no time is shown to differ (8 of 8 the same samples).",
+    )
+    assert {row["verdict"] for row in found.as_json()["times"]} == {SAME_SAMPLES}
+    for text in (found.markdown(), found.html()):
+        assert SAME_SAMPLES in text
+        assert "could see" not in text
 
 
 def macro(build: BuildRecord) -> None:
@@ -134,7 +180,7 @@ def test_slower_is_exit_code_one_and_the_same_is_none() -> None:
     assert (slower.exit_code, slower.summary) == (ExitCode.BAD_VERDICT, "Slower in 4 cases: op/fast.")
     same = compare.compare(make(1), make(2))
     assert same.exit_code == ExitCode.WELL
-    assert same.summary == "No verdict changed, and no time is shown to differ (8 of 8 undecided)."
+    assert same.summary == "No variant's verdict changed, and no time is shown to differ (8 of 8 undecided)."
     baseline = compare.compare(make(1), make(2, factors={"math": 1.5}))
     assert baseline.exit_code == ExitCode.WELL
     assert "Baselines that differ" in baseline.markdown()
@@ -180,7 +226,8 @@ def test_real_records_against_themselves_and_against_a_planted_change(tmp_path: 
     changed = runs.load(perturbed(tmp_path / "slower", 1.08))
     found = compare.compare(reference, changed)
     said = {(row.contender, row.verdict) for row in found.times if row.verdict != "undecided"}
-    assert said == {("one_pass", "slower")}
+    assert {entry for entry in said if entry[1] != SAME_SAMPLES} == {("one_pass", "slower")}
+    assert {row.operator for row in found.times if row.verdict != SAME_SAMPLES} == {"rmsnorm"}
     assert {row.contender for row in found.slower} == {"one_pass"}
     assert len(found.times) > 400
     assert found.exit_code == ExitCode.BAD_VERDICT

@@ -9,6 +9,7 @@ one torch and wrong under another, not why.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,11 +18,12 @@ from typing import Any
 from kernelproof import charts, differences, formats, rendering, runs, statistics
 from kernelproof.differences import NotCompared, TimeChange
 from kernelproof.errors import ExitCode, RecordError
-from kernelproof.records import BuildRecord, CaseResult, Cubin, KernelResources, TestRecord
+from kernelproof.records import NOT_RUN, BuildRecord, CaseResult, Cubin, KernelResources, TestRecord
 from kernelproof.runs import BAD, CORRECT, MISSING, Run, Side
 
 SCHEMA = "kernelproof.compare/1"
-BROKE, MENDED, CHANGED = "broke", "mended", "changed"
+BROKE, LOST, MENDED, CHANGED = "broke", "lost", "mended", "changed"
+NO_VERDICT = frozenset({MISSING, NOT_RUN})
 ERROR_CHANGE = 0.02  # ratios to a limit that move by less are not listed
 MAX_ROWS, MAX_KERNELS, MAX_ENVIRONMENT = 120, 12, 40  # in Markdown and on the page; the JSON holds all
 RESOURCES = ("registers", "shared_bytes", "stack_bytes", "spill_store_bytes", "spill_load_bytes", "instructions")
@@ -38,7 +40,11 @@ class Change:
 
 @dataclass(frozen=True)
 class VerdictChange:
-    """A variant whose verdict changed. kind: `broke` (it was correct), `mended` (it is now) or `changed`."""
+    """A variant whose verdict changed.
+
+    kind: `broke` (it was correct and is wrong), `lost` (it was correct, and no test says so now), `mended` (it was
+    wrong and is correct) or `changed`.
+    """
 
     variant: str
     role: str
@@ -109,6 +115,11 @@ class Comparison:
         return [change for change in self.verdicts if change.kind == BROKE and change.role == "variant"]
 
     @property
+    def lost(self) -> list[VerdictChange]:
+        """Variants that were correct and have no verdict any more."""
+        return [change for change in self.verdicts if change.kind == LOST and change.role == "variant"]
+
+    @property
     def slower(self) -> list[TimeChange]:
         """Variants' cases that became slower."""
         return [row for row in self.times if row.verdict == statistics.SLOWER and row.role == "variant"]
@@ -120,14 +131,21 @@ class Comparison:
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: no variant is worse in B. 1: one is wrong that was correct, or slower."""
-        return ExitCode.BAD_VERDICT if self.broke or self.slower else ExitCode.WELL
+        """0: no variant is worse in B. 1: one is wrong that was correct, or slower. 2: one is untested that was correct."""
+        if self.broke or self.slower:
+            return ExitCode.BAD_VERDICT
+        return ExitCode.COULD_NOT_RUN if self.lost else ExitCode.WELL
 
     @property
     def summary(self) -> str:
         """The whole in one sentence."""
         parts = []
-        for kind, word in ((BROKE, "no longer correct"), (MENDED, "correct now")):
+        for kind, word in (
+            (BROKE, "no longer correct"),
+            (LOST, "correct before and not tested now"),
+            (MENDED, "correct now"),
+            (CHANGED, "another verdict"),
+        ):
             names = [change.variant for change in self.verdicts if change.kind == kind and change.role == "variant"]
             if names:
                 parts.append(f"{word}: {formats.listed(names)}")
@@ -138,12 +156,14 @@ class Comparison:
                 cases = formats.plural(len(found), "case")
                 parts.append(f"{word} in {cases}: {formats.listed(names)}")
         if parts:
-            return f"{'; '.join(parts)}.".capitalize() if not parts[0][0].isupper() else "; ".join(parts)
-        if not any(row.role == "variant" for row in self.times):
-            return "No verdict changed; no times were compared."
-        undecided = sum(row.verdict == statistics.UNDECIDED for row in self.times if row.role == "variant")
-        rest = f" ({undecided} of {sum(row.role == 'variant' for row in self.times)} undecided)" if undecided else ""
-        return f"No verdict changed, and no time is shown to differ{rest}."
+            return f"{parts[0][0].upper()}{'; '.join(parts)[1:]}."
+        said = Counter(row.verdict for row in self.times if row.role == "variant")
+        if not said:
+            return "No variant's verdict changed; no times were compared."
+        open_words = (statistics.UNDECIDED, differences.SAME_SAMPLES)
+        counted = formats.listed(f"{said[word]} of {said.total()} {word}" for word in open_words if said[word])
+        rest = f" ({counted})" if counted else ""
+        return f"No variant's verdict changed, and no time is shown to differ{rest}."
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for a program."""
@@ -265,15 +285,14 @@ def environment(before: Run, after: Run) -> Iterator[Change]:
         for name in names:
             if before.packages.get(name) != after.packages.get(name):
                 yield Change(f"package {name}", _text(before.packages.get(name)), _text(after.packages.get(name)))
-    variables = before.probe("environment") or {}, after.probe("environment") or {}
+    variables = before.facts("environment"), after.facts("environment")
     for name in sorted({*variables[0], *variables[1]}):
         if variables[0].get(name) != variables[1].get(name):
             yield Change(f"variable {name}", _text(variables[0].get(name)), _text(variables[1].get(name)))
 
 
 def _fact(run: Run, probe: str, key: str) -> Any:
-    found = run.probe(probe)
-    return found.get(key) if isinstance(found, dict) else None
+    return run.facts(probe).get(key)
 
 
 def _tool(run: Run) -> str:
@@ -297,11 +316,12 @@ def _verdicts(before: Run, after: Run, keys: Iterable[str], environment: Sequenc
         if words[0] == words[1]:
             continue
         kind = BROKE if words[0] == CORRECT and words[1] in BAD else CHANGED
+        kind = LOST if words[0] == CORRECT and words[1] in NO_VERDICT else kind
         kind = MENDED if words[1] == CORRECT and words[0] in BAD else kind
         worse = old if kind == MENDED else new
         sentence = _sentence(key, words, environment, before, after)
         found.append(VerdictChange(key, after.role(key), kind, words[0], words[1], _reason(worse), sentence))
-    order = (BROKE, MENDED, CHANGED)
+    order = (BROKE, LOST, MENDED, CHANGED)
     yield from sorted(found, key=lambda change: order.index(change.kind))
 
 
