@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import packed_run
 import pytest
 import yaml
 from simulated_runs import make, write
 
-from kernelproof import cli, config, gate, records, runs
+from kernelproof import bundle, cli, config, gate, manifest, records, report, runs
 from kernelproof.errors import ExitCode, RecordError
 from kernelproof.records import BenchRecord, Contender, OracleRow, RatioRow, TestRecord
 
@@ -139,7 +140,7 @@ def test_both_forms_say_the_same(loaded: config.Config) -> None:
     assert as_json["max_ratio"] == 0.95
     row = next(row for row in as_json["rows"] if row["variant"] == "fast")
     assert row["ratio"] == 0.88
-    assert "| op/fast | cpu | correct | passes | 0.880 [0.860, 0.900] vs base | passes |" in result.markdown()
+    assert "| `op/fast` | cpu | correct | passes | 0.880 [0.860, 0.900] vs `base` | passes |" in result.markdown()
 
 
 def test_an_undecided_row_says_what_the_run_could_have_seen(loaded: config.Config) -> None:
@@ -147,7 +148,7 @@ def test_an_undecided_row_says_what_the_run_could_have_seen(loaded: config.Confi
     row = RatioRow("fast", "base", "s-float32", "hot", 0.93, 0.91, 0.95, "undecided", 0.0182)
     benched(loaded, {"hot": 0.95}, ratios=[row])
     result = gate.run(loaded, loaded.results)
-    assert "vs base (undecided: this run could see ±1.8\u202f%)" in result.markdown()
+    assert "vs `base` (undecided: this run could see ±1.8\u202f%)" in result.markdown()
     assert next(row for row in result.as_json()["rows"] if row["variant"] == "fast")["detectable"] == 0.0182
 
 
@@ -211,7 +212,7 @@ def test_another_machine_is_not_compared(loaded: config.Config, reference: dict[
     assert result.regression is not None
     assert not result.regression.rows
     assert [entry.reason for entry in result.regression.not_compared] == [why]
-    assert f"- not compared: op-cuda: {why}" in result.markdown()
+    assert f"- not compared: `op-cuda`: {why}" in result.markdown()
 
 
 def test_other_clocks_are_not_compared_and_the_reference_of_this_gpu_is_chosen(loaded: config.Config) -> None:
@@ -243,6 +244,47 @@ def test_a_record_of_another_version_stops_the_gate(loaded: config.Config) -> No
     path.write_text(path.read_text().replace("kernelproof.test/1", "kernelproof.test/9"))
     with pytest.raises(RecordError, match=r"kernelproof\.test/9"):
         gate.run(loaded, folder)
+
+
+def test_a_measurement_that_the_reference_holds_is_no_regression(loaded: config.Config) -> None:
+    result = kept(loaded, make(2), make(2))
+    assert result.regression is not None
+    assert {row.status for row in result.regression.rows} == {"passes"}
+    assert {row.reason for row in result.regression.rows} == {"the same samples as in the reference"}
+
+
+# --- a whole run ------------------------------------------------------------------------------------------------------
+
+
+def test_a_whole_run_is_judged_from_results_and_from_its_bundle(tmp_path: Path) -> None:
+    settings = packed_run.make(tmp_path)
+    assert (settings.results / "bench" / "ceilings" / "cpu.json").is_file(), "as every run has them"
+    folder, facts = tmp_path / "reports" / packed_run.FOLDER, settings.record("manifest", packed_run.FOLDER)
+    manifest.run(settings, packed_run.FOLDER, facts)
+    report.run(settings, facts, folder / "report.html", folder / "summary.md")
+    bundle.run(settings, facts, folder)
+    for path in (settings.results, folder, next(folder.glob("*.tar.gz"))):
+        result = gate.run(settings, path)
+        assert result.exit_code == ExitCode.WELL
+        assert {row.variant: row.correctness for row in result.rows} == {"plain": "correct", "tiled": "correct"}
+
+
+HOSTILE = "\x1b[2J<script>alert(1)</script> ![x](http://evil) @torvalds \u202egnorw | #1\n# done"
+
+
+def test_foreign_text_stays_text(loaded: config.Config) -> None:
+    after_test(loaded, "plain", "wrong", HOSTILE)
+    after_test(loaded, "fast", "correct")
+    row = OracleRow("fast", "s-float32", "hot", HOSTILE, 0.9, 0.8, 0.94, True, HOSTILE)
+    records.write(loaded.record("bench", "op-cpu"), BenchRecord(operator="op", device="cpu", oracle=[row]))
+    shown = gate.run(loaded, loaded.results).markdown()
+    assert "alert(1)" in shown
+    assert not {"\x1b", "\u202e"} & set(shown)
+    told = [line for line in shown.splitlines() if "alert" in line]
+    assert len(told) == 2, "each on its own line"
+    plain = next(line for line in told if "op/plain" in line)
+    for inert in ("\\<script\\>", "\\!\\[x\\](http:", "@<!-- -->torvalds", "\\|", "\\#1"):
+        assert inert in plain.replace(r"http\:", "http:")
 
 
 def test_the_command_writes_markdown(

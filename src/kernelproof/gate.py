@@ -67,6 +67,8 @@ class RegressionRow:
         """How many cases, which decides, and on what its figure rests."""
         at = f"{self.decisive.case} {self.decisive.mode}"
         more = f"; the worst of {self.cases} cases: {at}" if self.cases > 1 else f"; {at}"
+        if self.decisive.verdict == differences.SAME_SAMPLES:
+            return f"{differences.SAME_SAMPLES} as in the reference"
         basis = f"relative to {formats.listed(self.decisive.against)}" if self.decisive.against else differences.ALONE
         seen = f"; {formats.could_see(self.decisive.detectable, 'these runs')}" if self.status == UNDECIDED else ""
         return f"{basis}{more}{seen}"
@@ -133,7 +135,7 @@ class GateResult:
     def markdown(self) -> str:
         """The decision, as a table for a terminal or a pull request."""
         lines = [
-            self.summary,
+            formats.md_text(self.summary),
             "",
             "| variant | device | correctness | speed | ours / best baseline | verdict | reason |",
             "| --- | --- | --- | --- | --- | --- | --- |",
@@ -141,19 +143,13 @@ class GateResult:
         for row in self.rows:
             figure = ""
             if row.ratio is not None:
-                figure = f"{row.ratio:.3f} [{row.low:.3f}, {row.high:.3f}] vs {row.best_baseline}"
+                against = formats.md_code(row.best_baseline)
+                figure = f"{row.ratio:.3f} [{row.low:.3f}, {row.high:.3f}] vs {against}"
             if row.said == statistics.UNDECIDED and row.detectable is not None:
                 figure += f" (undecided: {formats.could_see(row.detectable, 'this run')})"
-            cells = (
-                f"{row.operator}/{row.variant}",
-                row.device,
-                row.correctness,
-                row.speed,
-                figure,
-                row.status,
-                row.reason,
-            )
-            lines.append(_line(cells))
+            who = formats.md_code(f"{row.operator}/{row.variant}")
+            why = formats.md_text(row.reason)
+            lines.append(_line((who, row.device, row.correctness, row.speed, figure, row.status, why)))
         return "\n".join([*lines, *self._regression_lines()])
 
     def _regression_lines(self) -> Iterator[str]:
@@ -162,22 +158,25 @@ class GateResult:
             return
         yield ""
         limit = f"slower by more than {formats.percent(found.max_regression - 1, 0)} fails"
-        yield f"Against the kept reference{f' {found.reference}' if found.reference else ''} ({limit}):"
+        reference = f" {formats.md_text(found.reference)}" if found.reference else ""
+        yield f"Against the kept reference{reference} ({limit}):"
         yield ""
         if found.rows:
             yield "| variant | device | now / reference | verdict | reason |"
             yield "| --- | --- | --- | --- | --- |"
         for row in found.rows:
             figure = f"{row.decisive.ratio:.3f} [{row.decisive.low:.3f}, {row.decisive.high:.3f}]"
-            yield _line((f"{row.operator}/{row.variant}", row.device, figure, row.status, row.reason))
+            who = formats.md_code(f"{row.operator}/{row.variant}")
+            yield _line((who, row.device, figure, row.status, formats.md_text(row.reason)))
         if found.rows and found.not_compared:
             yield ""
         for other in found.not_compared:
-            yield f"- not compared: {other.what}: {other.reason}".replace("\n", " ")
+            yield f"- not compared: {formats.md_code(other.what)}: {formats.md_text(other.reason)}"
 
 
 def _line(cells: tuple[str, ...]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+    """A table's row, of cells that are fit for Markdown."""
+    return f"| {' | '.join(cells)} |"
 
 
 def run(config: Config, path: Path) -> GateResult:
