@@ -230,10 +230,20 @@ def test_no_traceback_reaches_a_user(
     assert ("free some space" in shown) == (getattr(error, "errno", None) == errno.ENOSPC)
 
 
-def test_a_fault_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "run", failing(ZeroDivisionError("division by zero")))
-    with pytest.raises(ZeroDivisionError):
-        cli.main(["capture", CONFIG])
+@pytest.mark.parametrize("asked", [None, cli.TRACEBACK, cli.RUN_PID])
+def test_a_fault_of_ours_is_no_verdict(
+    asked: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gate, "run", failing(ZeroDivisionError("division by \x1b[31mzero")))
+    for name in (cli.TRACEBACK, cli.RUN_PID):
+        monkeypatch.delenv(name, raising=False)
+    if asked:
+        monkeypatch.setenv(asked, "1")
+    assert cli.main(["gate", CONFIG]) == ExitCode.COULD_NOT_RUN
+    shown = capsys.readouterr().err
+    assert "kernelproof: ZeroDivisionError: division by zero\n  next: this is a fault of kernelproof" in shown
+    assert cli.TRACEBACK in shown
+    assert ("Traceback" in shown) == (asked is not None)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")

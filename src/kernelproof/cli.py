@@ -19,11 +19,16 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kernelproof import __version__
+from kernelproof import __version__, formats
 from kernelproof.errors import ExitCode, KernelproofError
 
 EVENTS = "KERNELPROOF_EVENTS"  # a file to which a stage tells when it starts and how it ended
 RUN_PID = "KERNELPROOF_RUN_PID"  # the workflow's process: a stage does not outlive it
+TRACEBACK = "KERNELPROOF_TRACEBACK"  # asks for the traceback of a fault of our own; a stage's log has it always
+OUR_FAULT = (
+    f"this is a fault of kernelproof {__version__}: set {TRACEBACK}=1, run the same command again, and open an issue "
+    "where you have kernelproof from, with what it prints"
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -38,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()  # a full disk behind it is an error while there is still somebody to say so
         return code
     except KernelproofError as error:
-        print(f"kernelproof: {error}", file=sys.stderr)
+        print(f"kernelproof: {formats.clean(error)}", file=sys.stderr)
         return ExitCode.COULD_NOT_RUN
     except BrokenPipeError:
         _leave_standard_output()
@@ -56,8 +61,10 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("kernelproof: interrupted; the same command continues where this one stopped", file=sys.stderr)
         return 130
-    except Exception:  # a fault of our own is no verdict, which is what Python's exit code would say
-        traceback.print_exc()
+    except Exception as error:  # a fault of ours, which says nothing of any verdict
+        if {TRACEBACK, RUN_PID}.intersection(os.environ):
+            traceback.print_exc()
+        print(f"kernelproof: {type(error).__name__}: {formats.one_line(error)}\n  next: {OUR_FAULT}", file=sys.stderr)
         return ExitCode.COULD_NOT_RUN
 
 
