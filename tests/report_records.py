@@ -751,7 +751,7 @@ def cpu_run() -> tuple[ManifestRecord, dict[str, Record]]:
             "attention", variant, "cuda", "variant", NO_GPU, GPU_REMEDY
         )
         found[f"results/profile/attention/{variant}.json"] = ProfileRecord(
-            "not_run", NO_GPU, GPU_REMEDY, MEASURED, 0.0, "attention", variant, "mission-float16"
+            "not_run", NO_GPU, GPU_REMEDY, MEASURED, 0.0, "attention", variant, "variant", "mission-float16"
         )
     found["results/bench/attention-cpu.json"] = cpu_bench()
     found["results/bench/attention-cuda.json"] = BenchRecord(
@@ -854,6 +854,7 @@ def gpu_run() -> tuple[ManifestRecord, dict[str, Record]]:
         0.4,
         "attention",
         "fp16_swizzled",
+        "variant",
         "mission-float16",
     )
     verdicts = [

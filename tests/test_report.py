@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import typing
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -425,7 +426,12 @@ def poison(value: object, spared: frozenset[str] = frozenset()) -> object:
     if isinstance(value, dict):
         return {poison(key): poison(item, spared) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [f.name for f in dataclasses.fields(value) if f.name not in spared]
+        # What is not one of its words is not read at all.
+        hints = typing.get_type_hints(type(value), include_extras=True)
+        words = {
+            name for name, hint in hints.items() if typing.get_origin(hint) is typing.Annotated
+        }  # no others are read
+        names = [f.name for f in dataclasses.fields(value) if f.name not in spared | words]
         return dataclasses.replace(value, **{name: poison(getattr(value, name), spared) for name in names})
     return value
 

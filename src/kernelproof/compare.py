@@ -131,7 +131,7 @@ class Comparison:
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: no variant is worse in B. 1: one broke, or is slower. 2: none is, and one that was correct is not tested."""
+        """0: nothing is worse in B. 1: a variant broke, or is slower. 2: none did, and a correct one is not tested."""
         if self.broke or self.slower:
             return ExitCode.BAD_VERDICT
         return ExitCode.COULD_NOT_RUN if self.lost else ExitCode.WELL

@@ -109,7 +109,7 @@ def _stage_of(path: Path) -> str:
         schema = payload.get("schema") if isinstance(payload, dict) else None
     except FileNotFoundError:
         raise RecordError("the record does not exist", subject=str(path)) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RecordError(f"the record cannot be read: {type(error).__name__}", subject=str(path)) from None
     stage = str(schema).removeprefix("kernelproof.").partition("/")[0]
     if stage not in (*_KINDS, "manifest"):
