@@ -428,9 +428,7 @@ def poison(value: object, spared: frozenset[str] = frozenset()) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         # What is not one of its words is not read at all.
         hints = typing.get_type_hints(type(value), include_extras=True)
-        words = {
-            name for name, hint in hints.items() if typing.get_origin(hint) is typing.Annotated
-        }  # no others are read
+        words = {name for name, hint in hints.items() if typing.get_origin(hint) is typing.Annotated}
         names = [f.name for f in dataclasses.fields(value) if f.name not in spared | words]
         return dataclasses.replace(value, **{name: poison(getattr(value, name), spared) for name in names})
     return value

@@ -93,7 +93,7 @@ def _estimate(by_process: Sequence[Sequence[float]], settings: Settings, centre:
     # The interval is of the mean; keep a median that lies outside of it (skew) inside what is stated.
     low, high = min(low, middle), max(high, middle)
     error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(by_process) > 1 else None
-    return Estimate(math.exp(middle), math.exp(low), math.exp(high), len(by_process), error, len(values) - 1)
+    return Estimate(math.exp(middle), _exp(low), _exp(high), len(by_process), error, len(values) - 1)
 
 
 def bootstrap_interval(values: Floats, settings: Settings) -> tuple[float, float]:
