@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,6 +53,7 @@ SOURCES = {
     "src/kernelproof/__pycache__/stale.pyc": "not a source",
     "envs/tool.txt": "pandas==2 --hash=sha256:00\n",
 }
+RUNGS = ("build", "load", "launch", "sanity", "correctness", "properties", "determinism")
 TEXTS = {
     "results/logs/build/op/plain.log": "g++ plain.cc\n",
     "results/logs/bundle/other.log": "of the stage that is running\n",
@@ -58,10 +61,17 @@ TEXTS = {
     "results/test/op/plain.xml": '<testsuites><testsuite name="p" hostname="workstation7" tests="1"/></testsuites>\n',
     "results/profile/op/tiled.csv": "metric,value\n" * 400,
 }
+CUBIN = "results/store/build/aa/sm_89.cubin"
+SAMPLES = "process,block,contender,case,mode,method,time_us,throttle\n" + "".join(
+    f"{process},{block},{contender},large-float32,hot,cpu_clock,{time_us * (1 + process / 10 + block / 100):.6g},\n"
+    for process in range(3)
+    for block in range(4)
+    for contender, time_us in (("plain", 9.0), ("library", 10.0))
+)
 BINARIES = {
-    "results/store/build/aa/sm_89.cubin": b"\x7fELF" + bytes(range(256)) * 40,
+    CUBIN: b"\x7fELF" + bytes(range(256)) * 40,
     "results/profile/op/tiled.ncu-rep": b"NVR\0" + bytes(range(256)) * 60,
-    "results/bench/op-cpu.csv.gz": b"\x1f\x8b" + bytes(range(200)),
+    "results/bench/op-cpu.csv.gz": gzip.compress(SAMPLES.encode(), mtime=0),
 }
 
 
@@ -83,20 +93,40 @@ def made_records() -> list[records.Record]:
     """Every record of the run."""
     common = {"provenance": STATE, "operator": "op"}
     hashed = records.FileHash("results/profile/op/tiled.ncu-rep", "33", 15364)
-    cubin = records.Cubin("sm_89", "results/store/build/aa/sm_89.cubin", "11", 10244, "22")
+    cubin = records.Cubin("sm_89", CUBIN, hashlib.sha256(BINARIES[CUBIN]).hexdigest(), 10244, "22")
     case = records.BenchCase("large-float32", "large", {"rows": 2000}, {}, "float32", 1e6, 1e5, 1e5)
     oracle = records.OracleRow("plain", "large-float32", "hot", "library", 0.9, 0.88, 0.92, True, "0.92 <= 0.95")
     ratio = records.RatioRow("plain", "library", "large-float32", "hot", 0.9, 0.88, 0.92, "faster")
+    probes = {"cpu": records.Probe("ok", {"model": "a processor"}), "gpu": records.Probe("ok", [{"name": "a board"}])}
+    tested = {
+        "verdict": "correct",
+        "rungs": [records.Rung(name, "passed") for name in RUNGS],
+        "cases": [records.CaseResult.of(records.Case("op", "small", {"rows": 2}), "passed")],
+    }
+    timed = [
+        records.Contender("plain", "variant", "tvm_ffi", "correct", True, "timed"),
+        records.Contender("library", "baseline", "python", "correct", True, "timed"),
+    ]
+    times = [
+        records.TimeRow(name, case.id, "hot", "cpu_clock", median, median * 0.8, median * 1.2, 12, 3)
+        for name, median in (("plain", 10.0349), ("library", 11.1499))
+    ]
     return [
-        records.CaptureRecord(provenance=STATE, probes={"cpu": records.Probe("ok", {"model": "a processor"})}),
+        records.CaptureRecord(provenance=STATE, probes=probes),
         records.BuildRecord(**common, variant="plain", signature="aa"),
         records.BuildRecord(**common, variant="tiled", device="cuda", signature="bb", cubins=[cubin]),
         records.BuildRecord(**common, variant="library", role="baseline", abi="python"),
-        records.TestRecord(**common, variant="plain", verdict="correct", junit="results/test/op/plain.xml"),
-        records.TestRecord(**common, variant="tiled", device="cuda", verdict="correct"),
-        records.TestRecord(**common, variant="library", role="baseline", verdict="correct"),
+        records.TestRecord(**common, variant="plain", **tested, junit="results/test/op/plain.xml"),
+        records.TestRecord(**common, variant="tiled", device="cuda", **tested),
+        records.TestRecord(**common, variant="library", role="baseline", **tested),
         records.BenchRecord(
-            **common, cases=[case], oracle=[oracle], ratios=[ratio], samples="results/bench/op-cpu.csv.gz"
+            **common,
+            contenders=timed,
+            cases=[case],
+            times=times,
+            oracle=[oracle],
+            ratios=[ratio],
+            samples="results/bench/op-cpu.csv.gz",
         ),
         records.BenchRecord(**common, device="cuda", status="not_run", reason="no GPU"),
         records.CeilingsRecord(

@@ -91,9 +91,16 @@ def test_one_door_for_subprocesses(path: Path) -> None:
         assert "subprocess" not in imports(path)
 
 
-def test_verify_needs_only_the_standard_library() -> None:
+@pytest.mark.parametrize("name", ["verify.py", "consistency.py"])
+def test_verify_needs_only_the_standard_library(name: str) -> None:
     import sys
 
-    foreign = {name.split(".")[0] for name in imports(PACKAGE / "verify.py")} - set(sys.stdlib_module_names)
+    foreign = {name.split(".")[0] for name in imports(PACKAGE / name)} - set(sys.stdlib_module_names)
     assert not foreign - {"kernelproof"}
+    assert ours(PACKAGE / name) <= {"verify", "consistency"}
+
+
+def test_verify_runs_as_a_single_file() -> None:
+    import sys
+
     assert not {n.split(".")[0] for n in imports(PACKAGE / "verify.py", only_top=True)} - set(sys.stdlib_module_names)

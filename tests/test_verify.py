@@ -1,6 +1,7 @@
 """Every way to tamper with a bundle is refused, and the member is named."""
 
 import gzip
+import hashlib
 import io
 import json
 import random
@@ -28,13 +29,12 @@ FILES = {
 
 def document(files: dict[str, bytes]) -> bytes:
     """A manifest for these files, as the bundle stage writes it."""
-    from hashlib import sha256
-
     rows = [
-        {"path": path, "class": "identity", "bytes": len(data), "sha256": sha256(data).hexdigest()}
+        {"path": path, "class": "identity", "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         for path, data in sorted(files.items())
     ]
-    facts = {"schema": verify.SCHEMA, "bundle": NAME, "overall": "good", "provenance": {"commit": "c"}, "members": rows}
+    facts = {"schema": verify.SCHEMA, "bundle": NAME, "overall": "good", "provenance": {"commit": "c"}}
+    facts |= {"measured": {}, "verdicts": [], "missing": [], "members": rows}
     return (bundle.yaml_json(facts) + "\n").encode()
 
 
@@ -63,7 +63,7 @@ def verified(tmp_path: Path, data: bytes) -> verify.VerifyResult:
 
 def test_an_untouched_bundle_is_good(good: Path) -> None:
     result = verify.run(good)
-    assert (result.status, result.exit_code, result.problems) == ("good", 0, [])
+    assert (result.status, result.exit_code, result.consistent, result.problems) == ("whole", 0, True, [])
     assert result.members == len(FILES) + 2
     assert result.bundle == NAME
 
@@ -178,7 +178,7 @@ def test_a_strangers_name_reaches_no_terminal_raw(tmp_path: Path) -> None:
     """A path in the manifest could clear the screen and print a verdict of its own."""
     change = in_manifest(b'"records/a.json"', b'"\\u001b[2J\\ngood: r\\u0435port"')
     shown = verified(tmp_path, packed(change(members_of(FILES)))).text()
-    assert "renamed: \\x1b[2J\\ngood: r\\u0435port: it is now called 'records/a.json'" in shown
+    assert "unsafe: \\x1b[2J\\ngood: r\\u0435port: manifest.yaml lists it, and its path has characters" in shown
 
 
 def test_a_consistent_forgery_has_another_identity(tmp_path: Path, good: Path) -> None:
@@ -291,6 +291,85 @@ def test_nothing_can_be_hidden_between_members(tmp_path: Path) -> None:
     assert verified(tmp_path, zipped(bytes(raw))).exit_code == 1
 
 
+def reheaded(change: Callable[[bytearray], None]) -> bytes:
+    """The good archive with its first header changed and the checksum brought up to date."""
+    raw = bytearray(gzip.decompress(packed()))
+    change(raw)
+    raw[148:156] = b" " * 8
+    raw[148:156] = b"%06o\0 " % sum(raw[:512])
+    return zipped(bytes(raw))
+
+
+def put(at: int, data: bytes) -> Callable[[bytearray], None]:
+    def change(raw: bytearray) -> None:
+        raw[at : at + len(data)] = data
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [put(90, b"hidden"), put(400, b"hidden"), put(329, b"0000007"), put(337, b"hidden"), put(100, b"   644 ")],
+    ids=["after the name", "after the prefix", "devmajor", "devminor", "other padding"],
+)
+def test_nothing_can_be_hidden_in_a_header(tmp_path: Path, change: Callable[[bytearray], None]) -> None:
+    assert verified(tmp_path, reheaded(lambda raw: None)).good
+    result = verified(tmp_path, reheaded(change))
+    assert result.exit_code == 1
+    assert "its header is not" in str(result.problems[0])
+
+
+def test_the_packers_long_names_are_canonical(tmp_path: Path) -> None:
+    """Names that do not fit are split into prefix and name, as tarfile splits them."""
+    long = {"a/" * 40 + "é" * 40: b"1", "b" * 90 + "/" + "c" * 100: b"2", f"{'d/' * 70}e": b"3"}
+    assert verified(tmp_path, packed(members_of(FILES | long))).good
+
+
+@pytest.mark.parametrize("blocks", [-1, 1, 20])
+def test_the_archive_ends_as_the_packer_ends_it(tmp_path: Path, blocks: int) -> None:
+    raw = gzip.decompress(packed())
+    changed = raw[: blocks * 512] if blocks < 0 else raw + bytes(blocks * 512)
+    result = verified(tmp_path, zipped(changed))
+    assert result.exit_code == 1
+    assert "empty blocks" in str(result.problems[0])
+
+
+@pytest.mark.parametrize(
+    ("files", "kind"),
+    [
+        ({"Records/A.json": b"evil"}, "duplicate"),
+        ({"source/caf\u00e9.py": b"1", "source/cafe\u0301.py": b"2"}, "duplicate"),
+        ({"source/kernel.cu/part": b"1"}, "unsafe"),
+        ({"SOURCE": b"1"}, "unsafe"),
+    ],
+    ids=["case", "accents", "a file's folder", "a folder's file, in another case"],
+)
+def test_members_that_overwrite_each_other_elsewhere_are_refused(
+    tmp_path: Path, files: dict[str, bytes], kind: str
+) -> None:
+    result = verified(tmp_path, packed(members_of(FILES | files)))
+    assert result.exit_code == 1
+    assert kind in {problem.kind for problem in result.problems}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"records/a.json"', b'"records/\\ud800"'),
+        (b'"records/a.json"', b'"../a.json"'),
+        (document(FILES).partition(b'"sha256": ')[2][:66], b'"\\ud800"'),
+        (document(FILES).partition(b'"sha256": ')[2][:66], b'"0"'),
+        (b'"bytes": 19', b'"bytes": true'),
+    ],
+    ids=["surrogate path", "path that leads out", "surrogate hash", "short hash", "size that is no number"],
+)
+def test_what_the_manifest_lists_has_the_form_of_a_member(tmp_path: Path, old: bytes, new: bytes) -> None:
+    assert old in document(FILES)
+    result = verified(tmp_path, packed(in_manifest(old, new)(members_of(FILES))))
+    assert [problem.kind in ("damaged", "unsafe") for problem in result.problems] == [True]
+    assert result.text().isascii()
+
+
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
@@ -328,6 +407,41 @@ def test_limits_on_size_and_number(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.undo()
     monkeypatch.setattr(verify, "MAX_UNPACKED_BYTES", 1000)
     assert "a bomb" in verified(tmp_path, packed()).text()
+
+
+def test_many_removed_and_many_added_members_take_no_time(tmp_path: Path) -> None:
+    """Each removed one is looked for among the added ones; 19,000 times 19,000 would take half a minute."""
+    rows = [{"path": f"z{n}", "class": "context", "bytes": 1, "sha256": f"{n:064x}"} for n in range(19_000)]
+    facts = json.loads(document({})) | {"members": rows}
+    files = {f"a/{n}": b"%d" % n for n in range(19_000)} | {"manifest.yaml": json.dumps(facts).encode()}
+    data = packed(sorted(files.items()))
+    started = time.monotonic()
+    result = verified(tmp_path, data)
+    assert time.monotonic() - started < 5
+    assert {problem.kind for problem in result.problems} == {"removed", "added"}
+
+
+def test_limits_on_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty objects take fifty times the memory of their text."""
+    blob = b'{"x":[' + b"{}," * 2_000_000 + b"{}]}"
+    started = time.monotonic()
+    result = verified(tmp_path, packed([("manifest.yaml", blob)]))
+    assert time.monotonic() - started < 1
+    assert f"it has {len(blob)} bytes, at most {verify.MAX_MANIFEST_BYTES}" in str(result.problems[0])
+    monkeypatch.setattr(verify, "MAX_MEMBERS", len(FILES) + 2)
+    rows = json.loads(document(FILES))["members"] * 2
+    listed = json.dumps(json.loads(document(FILES)) | {"members": rows}).encode()
+    result = verified(tmp_path, packed(replaced("manifest.yaml", listed)(members_of(FILES))))
+    assert "lists more than 6 members" in str(result.problems[0])
+
+
+def test_limits_on_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = FILES | {"records/test/op/v.json": b"{}" * 1000}
+    monkeypatch.setattr(verify, "MAX_RECORDS_BYTES", 1000)
+    assert "the records have more than 1000 bytes" in verified(tmp_path, packed(members_of(files))).text()
+    monkeypatch.undo()
+    monkeypatch.setattr(verify, "MAX_KEPT_BYTES", 3000)
+    assert "have more than 3000 bytes" in verified(tmp_path, packed(members_of(FILES))).text()
 
 
 def test_a_25_mb_bundle_takes_less_than_two_seconds(tmp_path: Path) -> None:
@@ -386,7 +500,8 @@ def test_the_file_runs_alone(tmp_path: Path, good: Path) -> None:
     shutil.copy(verify.__file__, alone)
     done = command(alone, good, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("good: 6 members")
+    assert done.stdout.startswith("whole and unchanged: 6 members")
+    assert "consistency: not looked at" in done.stdout
     good.write_bytes(packed(add("zz")(members_of(FILES))))
     done = command(alone, good, cwd=tmp_path)
     assert done.returncode == 1
@@ -394,8 +509,22 @@ def test_the_file_runs_alone(tmp_path: Path, good: Path) -> None:
     assert command(alone, tmp_path / "nothing", cwd=tmp_path).returncode == 2
 
 
+def test_the_runs_own_word_is_told_apart_from_what_was_verified(tmp_path: Path) -> None:
+    """`good` is a run's own word. What a stranger wrote there reaches no terminal raw."""
+    facts = json.loads(document(FILES)) | {"overall": "good\x1b[2J"}
+    members = dict(members_of(FILES)) | {"manifest.yaml": json.dumps(facts).encode()}
+    sums = {name: hashlib.sha256(data).hexdigest() for name, data in members.items() if name != "SHA256SUMS"}
+    members["SHA256SUMS"] = verify.sums_text(sums)
+    result = verified(tmp_path, packed(sorted(members.items())))
+    assert (result.status, result.exit_code) == ("contradictory", 3)
+    first, second, _, last = result.text().splitlines()
+    assert first.startswith("whole and unchanged: 6 members")
+    assert second == "contradictory: 1 things in it do not agree with one another"
+    assert last == "the run says of itself: good\\x1b[2J"
+
+
 def test_the_result_as_json(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify.main([str(good), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["status"] == "good"
+    assert (result["status"], result["overall"], result["consistent"]) == ("whole", "good", True)
     assert len(result["identity"]) == 64

@@ -134,7 +134,12 @@ def _parser() -> argparse.ArgumentParser:
             "--folder", type=Path, metavar="DIR", help="default: reports/<commit>, by the state of the repository"
         )
 
-    verify = command("verify", "check a bundle: every member, and that the archive is safe", _verify, config=False)
+    verify = command(
+        "verify",
+        "check a bundle: every member, that the archive is safe, and that it agrees with itself",
+        _verify,
+        config=False,
+    )
     verify.add_argument("bundle", type=Path, help="kernelproof-….tar.gz")
     verify.add_argument("--identity", metavar="SHA256", help="the SHA-256 of manifest.yaml that the bundle must have")
 

@@ -182,13 +182,20 @@ def _has_records(folder: Path) -> bool:
     return any((folder / stage).is_dir() for stage in ("build", "test", "bench"))
 
 
+_REFUSED = {
+    verify.TAMPERED: "is tampered with",
+    verify.UNREADABLE: "is unreadable",
+    verify.CONTRADICTORY: "contradicts itself",
+}
+
+
 def _of_bundle(path: Path, name: str | None = None) -> Run:
     result, found = verify.contents(path, _wanted)
     if not result.good:
         problem = str(result.problems[0]) if result.problems else result.status
         more = f" (and {len(result.problems) - 1} more)" if len(result.problems) > 1 else ""
         raise BundleError(
-            f"it is {'tampered with' if result.status == verify.TAMPERED else 'unreadable'}: {problem}{more}",
+            f"it {_REFUSED[result.status]}: {problem}{more}",
             subject=str(path),
             hint=f"nothing of it was believed; see `kernelproof verify {path}`",
         )

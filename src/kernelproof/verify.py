@@ -1,6 +1,7 @@
-"""Is a bundle what was packed? Offline, in memory, with the standard library alone.
+"""Is a bundle what was packed, and does it agree with itself? Offline, in memory, with the standard library alone.
 
-This file also runs by itself, copied to a machine that has nothing but Python: `python verify.py BUNDLE.tar.gz`.
+This file also runs by itself, copied to a machine that has nothing but Python: `python verify.py BUNDLE.tar.gz`. It
+then answers the first question alone; the second is that of `kernelproof.consistency`.
 
 A bundle is a gzip file in one canonical form: plain ustar headers, regular files alone, members sorted below one folder
 named in `manifest.yaml`. The manifest is YAML written in its JSON subset, so `json` reads it; it holds the SHA-256 of
@@ -8,8 +9,9 @@ every other member but `SHA256SUMS`, whose text follows from it. Nothing is ever
 allocated on the word of a header: every limit is checked while the stream is read.
 
 What this proves: the members are those that the manifest lists, and the manifest is the one whose SHA-256 is printed as
-the bundle's identity. What it cannot prove: that the manifest is the one its author made. Compare the identity with the
-one that you were given (`--identity`).
+the bundle's identity; and that the records do not contradict one another, the manifest or the files beside them. What
+it cannot prove: that the manifest is the one its author made, or that anything in it is true. Compare the identity
+with the one that you were given (`--identity`).
 """
 
 from __future__ import annotations
@@ -18,9 +20,12 @@ import argparse
 import hashlib
 import json
 import re
+import struct
 import sys
+import unicodedata
 import zlib
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,12 +34,14 @@ SCHEMA = "kernelproof.bundle/1"
 MANIFEST, SUMS = "manifest.yaml", "SHA256SUMS"
 CLASSES = ("identity", "measurement", "context")
 
-GOOD, TAMPERED, UNREADABLE = "good", "tampered", "unreadable"
-EXIT_CODES = {GOOD: 0, TAMPERED: 1, UNREADABLE: 2}
+WHOLE, TAMPERED, UNREADABLE, CONTRADICTORY = "whole", "tampered", "unreadable", "contradictory"
+EXIT_CODES = {WHOLE: 0, TAMPERED: 1, UNREADABLE: 2, CONTRADICTORY: 3}
 
 MAX_PACKED_BYTES = 25 * 1024 * 1024  # what GitHub takes as an attachment
 MAX_UNPACKED_BYTES = 1024 * 1024 * 1024
-MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+MAX_MANIFEST_BYTES = 4 * 1024 * 1024  # of a run with 40 variants: 150 kB
+MAX_RECORDS_BYTES = 32 * 1024 * 1024  # of all records together, which are parsed; of that run: 4 MB
+MAX_KEPT_BYTES = 64 * 1024 * 1024  # of all members that are kept in memory
 MAX_MEMBERS = 20_000
 # Logs and zeros in machine code pack to 1:30 at best; deflate reaches 1:1032, which only a bomb uses.
 MAX_RATIO = 100
@@ -43,6 +50,9 @@ RATIO_FREE_BYTES = 16 * 1024 * 1024  # below this size no ratio is looked at
 # gzip header: deflate, no flags (so no file name), mtime 0, level 9, unknown system. RFC 1952.
 GZIP_HEADER = bytes.fromhex("1f8b0800000000" + "0002ff")
 BLOCK = 512  # a tar block, in bytes
+RECORD = 20 * BLOCK  # a tar archive is filled up to a multiple of this
+USTAR = b"ustar\x0000"
+SHA256 = re.compile(r"[0-9a-f]{64}")
 CHUNK = 256 * 1024
 TAR_KINDS = {
     b"1": "a hard link",
@@ -68,46 +78,66 @@ class Damaged(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. kind: changed, added, removed, renamed, unsafe, duplicate, damaged or unreadable."""
+    """One thing that is wrong.
+
+    kind: changed, added, removed, renamed, unsafe, duplicate, damaged or unreadable, or contradiction.
+    """
 
     kind: str
     member: str | None
     message: str
 
     def __str__(self) -> str:
-        # Escaped: the name is a stranger's, and could move the cursor or look like another in other letters.
-        member = re.sub(r"[^ -~]", lambda found: found[0].encode("unicode_escape").decode("ascii"), self.member or "")
+        member = _shown(self.member or "")
         return f"{self.kind}: {member}: {self.message}" if member else f"{self.kind}: {self.message}"
 
 
 @dataclass
 class VerifyResult:
-    """What was found. `identity` is the SHA-256 of manifest.yaml, `bytes` the size of all members unpacked."""
+    """What was found. `identity` is the SHA-256 of manifest.yaml, `bytes` the size of all members unpacked.
+
+    overall: what the run says of itself. consistent: whether the bundle agrees with itself; None where nobody looked.
+    """
 
     path: str
-    status: str = GOOD
+    status: str = WHOLE
     identity: str | None = None
     bundle: str | None = None
     commit: str | None = None
     overall: str | None = None
     members: int = 0
     bytes: int = 0
+    consistent: bool | None = None
     problems: list[Problem] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
-        return self.status == GOOD
+        """Nothing was found; whether the run is `good` is `overall`."""
+        return self.status == WHOLE
 
     @property
     def exit_code(self) -> int:
-        """0 good, 1 tampered with, 2 unreadable."""
+        """0 whole, 1 tampered with, 2 unreadable, 3 whole and contradicting itself."""
         return EXIT_CODES[self.status]
 
     def text(self) -> str:
         """The result for a person, one problem a line."""
-        if self.good:
-            return f"good: {self.members} members, {self.bytes} bytes, identity {self.identity}"
-        return "\n".join([f"{self.status}: {self.path}", *(f"  {problem}" for problem in self.problems)])
+        problems = [f"  {problem}" for problem in self.problems]
+        if self.status not in (WHOLE, CONTRADICTORY):
+            return "\n".join([f"{self.status}: {self.path}", *problems])
+        agrees = {
+            True: "consistent: records, manifest and the files beside them agree with one another",
+            False: f"contradictory: {len(problems)} things in it do not agree with one another",
+            None: "consistency: not looked at; an installed kernelproof does, this file alone does not",
+        }
+        whole = f"whole and unchanged: {self.members} members, {self.bytes} bytes, identity {self.identity}"
+        says = f"the run says of itself: {_shown(self.overall or 'nothing')}"
+        return "\n".join([whole, agrees[self.consistent], *problems, says])
+
+
+def _shown(text: str) -> str:
+    """Escaped: the text is a stranger's, and could move the cursor or look like another in other letters."""
+    return re.sub(r"[^ -~]", lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 @dataclass(frozen=True)
@@ -137,9 +167,10 @@ def contents(
     """
     result = VerifyResult(path=str(path))
     packed: dict[str, Packed] = {}
+    needed = _needed_for_consistency()
     try:
         with Path(path).open("rb") as stream:
-            for member in _members(stream, result, wanted):
+            for member in _members(stream, result, lambda name: wanted(name) or needed(name)):
                 packed[member.name] = member
         _check(packed, result)
     except Unreadable as error:
@@ -154,10 +185,33 @@ def contents(
     if identity is not None and result.identity is not None and result.identity != identity.lower():
         message = f"the bundle's identity is {result.identity}, not the expected {identity}"
         result.problems.append(Problem("changed", MANIFEST, message))
-    if result.problems and result.status == GOOD:
+    if result.problems and result.status == WHOLE:
         result.status = TAMPERED
-    found = {name.partition("/")[2]: member.kept for name, member in packed.items()} if result.good else {}
-    return result, {name: data for name, data in found.items() if data is not None}
+    inside = {name.partition("/")[2]: member for name, member in packed.items()} if result.good else {}
+    kept = {name: member.kept for name, member in inside.items() if member.kept is not None}
+    if result.good and __package__:
+        _check_consistency(inside, kept, result)
+    return result, {name: data for name, data in kept.items() if result.good and wanted(name)}
+
+
+def _needed_for_consistency() -> Callable[[str], bool]:
+    """Which members' bytes are looked at; none where this file runs by itself."""
+    if not __package__:
+        return lambda name: False
+    from kernelproof import consistency
+
+    return consistency.wanted
+
+
+def _check_consistency(inside: dict[str, Packed], kept: dict[str, bytes], result: VerifyResult) -> None:
+    """Hold the members of a whole bundle against one another."""
+    from kernelproof import consistency
+
+    found = consistency.find({name: member.sha256 for name, member in inside.items()}, kept)
+    result.consistent = not found
+    if found:
+        result.status = CONTRADICTORY
+        result.problems += [Problem("contradiction", one.member, one.message) for one in found]
 
 
 # --- the manifest against the members ---------------------------------------------------------------------------------
@@ -173,6 +227,7 @@ def _check(packed: dict[str, Packed], result: VerifyResult) -> None:
         message = f"the folder is {top!r}, but the manifest was packed as {manifest['bundle']!r}"
         result.problems.append(Problem("renamed", top, message))
     listed = manifest["members"]
+    result.problems += _collisions({*inside, *listed})
     result.problems += _differences(listed, {name: m for name, m in inside.items() if name not in (MANIFEST, SUMS)})
     expected = sums_text({**{name: sha for name, (sha, _) in listed.items()}, MANIFEST: str(result.identity)})
     if SUMS not in inside:
@@ -213,16 +268,21 @@ def _manifest(inside: dict[str, Packed], result: VerifyResult) -> dict[str, Any]
     """The manifest's bundle name and members ({path: (sha256, bytes)}); sets the result's identity and facts."""
     result.identity = inside[MANIFEST].sha256
     try:
-        text = (inside[MANIFEST].kept or b"").decode("utf-8")
-        document = json.loads(text, object_pairs_hook=_each_key_once, parse_constant=_no_number)
+        document = strict_json(inside[MANIFEST].kept or b"")
         schema = document["schema"]
         if schema != SCHEMA:
             raise Unreadable(f"{MANIFEST} has schema {schema!r}; this verifier knows {SCHEMA!r}")
         listed: dict[str, tuple[str, int]] = {}
+        if len(document["members"]) > MAX_MEMBERS:
+            raise Damaged(f"{MANIFEST} lists more than {MAX_MEMBERS} members")
         for row in document["members"]:
             name, sha256, size = row["path"], row["sha256"], row["bytes"]
-            if not (isinstance(name, str) and isinstance(sha256, str) and isinstance(size, int)):
+            if not (isinstance(name, str) and isinstance(sha256, str) and type(size) is int):
                 raise TypeError(f"member {name!r}")
+            if why := _unsafe(name):
+                raise Damaged(f"{MANIFEST} lists it, and {why}", name)
+            if not SHA256.fullmatch(sha256):
+                raise Damaged(f"{MANIFEST} has {sha256!r} for its SHA-256", name)
             if row["class"] not in CLASSES:
                 message = f"{MANIFEST} puts it into the class {row['class']!r}; there are {', '.join(CLASSES)}"
                 result.problems.append(Problem("changed", name, message))
@@ -230,10 +290,16 @@ def _manifest(inside: dict[str, Packed], result: VerifyResult) -> dict[str, Any]
                 result.problems.append(Problem("duplicate", name, f"{MANIFEST} lists it twice"))
             listed[name] = (sha256, size)
         result.bundle, result.overall = str(document["bundle"]), str(document.get("overall"))
-        result.commit = (document.get("provenance") or {}).get("commit")
+        commit = (document.get("provenance") or {}).get("commit")
+        result.commit = None if commit is None else str(commit)
         return {"bundle": result.bundle, "members": listed}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{MANIFEST} cannot be read ({type(error).__name__}: {error}): it was changed") from None
+
+
+def strict_json(data: bytes) -> Any:
+    """JSON that every reader reads alike. Raises ValueError or RecursionError for any other."""
+    return json.loads(data.decode("utf-8"), object_pairs_hook=_each_key_once, parse_constant=_no_number)
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -258,14 +324,34 @@ def _differences(listed: dict[str, tuple[str, int]], found: dict[str, Packed]) -
         if name in listed and (member.sha256, member.size) != listed[name]
     ]
     added = {name: member for name, member in found.items() if name not in listed}
+    twins: dict[str, list[str]] = defaultdict(list)
+    for name, member in reversed(added.items()):
+        twins[member.sha256].append(name)
     for name in (name for name in listed if name not in found):
-        twin = next((other for other, member in added.items() if member.sha256 == listed[name][0]), None)
-        if twin is None:
+        if not twins[listed[name][0]]:
             problems.append(Problem("removed", name, f"{MANIFEST} lists it, and it is not in the bundle"))
         else:
+            twin = twins[listed[name][0]].pop()
             del added[twin]
             problems.append(Problem("renamed", name, f"it is now called {twin!r}"))
     return problems + [Problem("added", name, f"{MANIFEST} does not list it") for name in added]
+
+
+def _collisions(names: Iterable[str]) -> list[Problem]:
+    """Members that overwrite each other where file names have no case or other accents, or cannot lie side by side."""
+    problems = []
+    forms: dict[str, str] = {}
+    for name in sorted(names):
+        form = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+        if form in forms:
+            problems.append(Problem("duplicate", name, f"on some systems it is the same file as {forms[form]!r}"))
+        forms[form] = name
+    for form, name in forms.items():
+        folder = form
+        while folder := folder.rpartition("/")[0]:
+            if folder in forms:
+                problems.append(Problem("unsafe", name, f"the file {forms[folder]!r} lies where its folder would"))
+    return problems
 
 
 def _changed(expected: tuple[str, int], found: Packed) -> str:
@@ -284,12 +370,12 @@ def _members(stream: BinaryIO, result: VerifyResult, wanted: Callable[[str], boo
     """Every member in turn, hashed while it is read; problems of form go to the result. Raises Unreadable, Damaged."""
     blocks = _Inflated(stream)
     seen: set[str] = set()
-    previous, mtime, after_end = "", None, False
+    previous, mtime, zeros, kept = "", None, 0, Kept()
     while header := blocks.read(BLOCK, at_end_ok=True):
         if not any(header):
-            after_end = True
+            zeros += 1
             continue
-        if after_end:
+        if zeros:
             raise Damaged("there is data after the end of the archive")
         name, size, mode, owner, changed = _header(header)
         if name in seen:
@@ -300,12 +386,19 @@ def _members(stream: BinaryIO, result: VerifyResult, wanted: Callable[[str], boo
         if name < previous or owner != (0, 0) or (mtime is not None and changed != mtime):
             result.problems.append(Problem("changed", name, "its place, owner or time is not as packed"))
         previous, mtime = name, changed
-        member, starts = _body(blocks, name, size, wanted)
+        inside = name.partition("/")[2]
+        keep = inside in (MANIFEST, SUMS) or wanted(inside)
+        if keep:
+            kept.add(name, inside, size)
+        member, starts = _body(blocks, name, size, keep)
         if mode != file_mode(starts):
             result.problems.append(Problem("changed", name, f"its mode is {mode:o}, packed as {file_mode(starts):o}"))
         yield member
-    if not after_end:
+    if not zeros:
         raise Unreadable("the archive is cut short: it has no end mark")
+    ends = blocks.position - zeros * BLOCK
+    if zeros * BLOCK != 2 * BLOCK + -(ends + 2 * BLOCK) % RECORD:
+        raise Damaged(f"it ends with {zeros} empty blocks, which is not what kernelproof writes")
 
 
 def file_mode(starts: bytes) -> int:
@@ -313,11 +406,27 @@ def file_mode(starts: bytes) -> int:
     return 0o755 if starts.startswith(b"#!") else 0o644
 
 
-def _body(blocks: _Inflated, name: str, size: int, wanted: Callable[[str], bool]) -> tuple[Packed, bytes]:
-    inside = name.partition("/")[2]
-    keep = inside in (MANIFEST, SUMS) or wanted(inside)
-    if inside in (MANIFEST, SUMS) and size > MAX_MANIFEST_BYTES:
-        raise Damaged(f"{size} bytes", name)
+@dataclass
+class Kept:
+    """How many bytes are kept in memory so far, and how many of them are records."""
+
+    bytes: int = 0
+    records: int = 0
+
+    def add(self, name: str, inside: str, size: int) -> None:
+        """Raises Damaged for a member that is too large, alone or with those before it."""
+        if inside in (MANIFEST, SUMS) and size > MAX_MANIFEST_BYTES:
+            raise Damaged(f"it has {size} bytes, at most {MAX_MANIFEST_BYTES}", name)
+        self.bytes += size
+        self.records += size if name.endswith(".json") else 0
+        if self.records > MAX_RECORDS_BYTES:
+            raise Damaged(f"with it the records have more than {MAX_RECORDS_BYTES} bytes", name)
+        if self.bytes > MAX_KEPT_BYTES:
+            raise Damaged(f"with it records and samples have more than {MAX_KEPT_BYTES} bytes", name)
+
+
+def _body(blocks: _Inflated, name: str, size: int, keep: bool) -> tuple[Packed, bytes]:
+    """A member, hashed and where it is wanted kept, and the two bytes that it starts with."""
     digest, kept, left, starts = hashlib.sha256(), [], size, b""
     while left:
         data = blocks.read(min(left, CHUNK))
@@ -334,7 +443,7 @@ def _body(blocks: _Inflated, name: str, size: int, wanted: Callable[[str], bool]
 def _header(block: bytes) -> tuple[str, int, int, tuple[int, int], int]:
     """name, size, mode, (uid, gid), mtime of a plain ustar header of a regular file. Raises Damaged for any other."""
     name = _text(block[:100])
-    if block[257:265] == b"ustar\x0000" and block[345] != 0:
+    if block[257:265] == USTAR and block[345] != 0:
         name = f"{_text(block[345:500])}/{name}"
     shown = name.encode("unicode_escape", "replace").decode("ascii")[:200]
     checksum = sum(block[:148]) + 8 * 0x20 + sum(block[156:])
@@ -343,13 +452,27 @@ def _header(block: bytes) -> tuple[str, int, int, tuple[int, int], int]:
     kind = block[156:157]
     if kind != b"0":
         raise Damaged(f"it is {TAR_KINDS.get(kind, f'of tar type {kind!r}')}, not a regular file", shown)
-    if block[257:265] != b"ustar\x0000" or any(block[157:257]) or any(block[265:329]) or any(block[500:]):
-        raise Damaged("its header is not a plain ustar header of a regular file", shown)
     if why := _unsafe(name):
         raise Damaged(why, shown)
-    size = _octal(block[124:136], shown)
+    size, mtime = (_octal(block[at : at + 12], shown) for at in (124, 136))
     mode, uid, gid = (_octal(block[at : at + 8], shown) for at in (100, 108, 116))
-    return name, size, mode, (uid, gid), _octal(block[136:148], shown)
+    if block != _canonical_header(name, size, mode, (uid, gid), mtime):
+        raise Damaged("its header is not the plain ustar header of a regular file that kernelproof writes", shown)
+    return name, size, mode, (uid, gid), mtime
+
+
+def _canonical_header(name: str, size: int, mode: int, owner: tuple[int, int], mtime: int) -> bytes | None:
+    """The one header that says this, byte for byte as the packer writes it; None where it writes none."""
+    parts = name.split("/")
+    splits = (("/".join(parts[:at]).encode(), "/".join(parts[at:]).encode()) for at in range(len(parts)))
+    fitting = ((prefix, rest) for prefix, rest in splits if len(prefix) <= 155 and len(rest) <= 100)
+    prefix, rest = next(fitting, (b"", b""))
+    if not rest:
+        return None
+    numbers = [b"%07o\0" % number for number in (mode, *owner)] + [b"%011o\0" % number for number in (size, mtime)]
+    fields = [rest, *numbers, b" " * 8, b"0", b"", USTAR, b"", b"", b"", b"", prefix]
+    block = struct.pack("100s 8s 8s 8s 12s 12s 8s c 100s 8s 32s 32s 8s 8s 155s 12x", *fields)
+    return block[:148] + b"%06o\0" % sum(block) + block[155:]
 
 
 def _text(raw: bytes) -> str:
@@ -394,6 +517,11 @@ class _Inflated:
             raise Unreadable("the file is cut short")
         if header != GZIP_HEADER:
             raise Damaged("its gzip header is not the one that kernelproof writes")
+
+    @property
+    def position(self) -> int:
+        """How many bytes were read."""
+        return self._out - len(self._ready) + self._at
 
     def read(self, size: int, *, at_end_ok: bool = False) -> bytes:
         """Exactly `size` bytes; nothing at the stream's end where that is allowed. Raises Unreadable or Damaged."""
@@ -442,7 +570,8 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line; gives back the exit code."""
     parser = argparse.ArgumentParser(
         prog="verify",
-        description="Verify a kernelproof bundle offline. Exit code: 0 good, 1 tampered with, 2 unreadable.",
+        description="Verify a kernelproof bundle offline. Exit code: 0 whole and unchanged, 1 tampered with, "
+        "2 unreadable, 3 whole, but its records contradict one another, the manifest or the files beside them.",
     )
     parser.add_argument("bundle", type=Path, help="kernelproof-….tar.gz")
     parser.add_argument("--identity", help="the SHA-256 of manifest.yaml that the bundle must have")

@@ -1,0 +1,267 @@
+"""A bundle forged with care, every hash brought up to date, is caught where it contradicts itself."""
+
+import gzip
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import packed_run
+import pytest
+from test_bundle import Run, unpacked
+
+from kernelproof import bundle, claims, consistency, manifest, methods, runs, samples, verify
+from kernelproof.errors import BundleError
+from kernelproof.ladder import climb
+
+REFERENCE = Path(__file__).resolve().parents[1] / "reports" / "reference" / "nvidia-h200"
+PLAIN, TILED = "records/test/op/plain.json", "records/test/op/tiled.json"
+BENCH, SAMPLES = "records/bench/op-cpu.json", "samples/op-cpu.csv.gz"
+
+Members = dict[str, bytes]
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Members:
+    return unpacked(Run(tmp_path_factory.mktemp("run")).pack())
+
+
+def forged(tmp_path: Path, members: Members) -> verify.VerifyResult:
+    """The verdict on these members, hashes, sums and archive made as the packer makes them."""
+    facts = json.loads(members["manifest.yaml"])
+    known = {row["path"]: row for row in facts["members"]}
+    inside = {name: data for name, data in members.items() if name not in ("manifest.yaml", "SHA256SUMS")}
+    facts["members"] = [
+        {**known[name], "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for name, data in sorted(inside.items())
+    ]
+    inside["manifest.yaml"] = json.dumps(facts).encode()
+    sums = verify.sums_text({name: hashlib.sha256(data).hexdigest() for name, data in inside.items()})
+    path = tmp_path / "forged.tar.gz"
+    path.write_bytes(bundle.pack(facts["bundle"], sorted((inside | {"SHA256SUMS": sums}).items()), 0))
+    return verify.run(path)
+
+
+def edited(name: str, *where: str | int, value: object) -> Callable[[Members], Members]:
+    """One value of a document replaced."""
+
+    def change(members: Members) -> Members:
+        document = json.loads(members[name])
+        inner: Any = document
+        for step in where[:-1]:
+            inner = inner[step]
+        inner[where[-1]] = value
+        return members | {name: json.dumps(document).encode()}
+
+    return change
+
+
+def replaced(name: str, data: bytes) -> Callable[[Members], Members]:
+    return lambda members: members | {name: data}
+
+
+def swapped(one: str, other: str) -> Callable[[Members], Members]:
+    return lambda members: members | {one: members[other], other: members[one]}
+
+
+def removed(name: str) -> Callable[[Members], Members]:
+    return lambda members: {path: data for path, data in members.items() if path != name}
+
+
+def both(*changes: Callable[[Members], Members]) -> Callable[[Members], Members]:
+    def change(members: Members) -> Members:
+        for one in changes:
+            members = one(members)
+        return members
+
+    return change
+
+
+def in_both_manifests(*where: str | int, value: object) -> Callable[[Members], Members]:
+    return both(*(edited(name, *where, value=value) for name in ("manifest.yaml", "records/manifest.json")))
+
+
+OTHER_SAMPLES = packed_run.SAMPLES.replace("plain", "other").replace("library", "plain").encode()
+
+
+def test_an_honest_bundle_agrees_with_itself(tmp_path: Path, honest: Members) -> None:
+    result = forged(tmp_path, honest)
+    assert (result.problems, result.status, result.exit_code, result.consistent) == ([], "whole", 0, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "member", "says"),
+    [
+        (edited(BENCH, "times", 0, "median_us", value=0.10035), BENCH, "median_us is 0.10035, by the samples 10.0349"),
+        (edited(BENCH, "times", 0, "samples", value=1200), BENCH, "samples is 1200, by the samples 12"),
+        (edited(BENCH, "times", 0, "processes", value=5), BENCH, "processes is 5, by the samples 3"),
+        (edited(BENCH, "ratios", 0, "ratio", value=0.885), BENCH, "ratio is 0.885, by the samples 0.9"),
+        (edited(BENCH, "ratios", 0, "ratio", value=0.009), BENCH, "the ratio lies outside of its interval, 0.009"),
+        (edited(BENCH, "ratios", 0, "high", value=1.3), BENCH, "the word is 'faster', and the ratio 0.9 (0.88 to 1.3)"),
+        (edited(BENCH, "oracle", 0, "high", value=0.91), BENCH, "high is 0.91, against 'library' 0.92"),
+        (edited("config.json", "gate", "max_ratio", value=0.8), BENCH, "its upper bound is 0.92 of 0.8"),
+        (edited(BENCH, "samples", value="results/none.csv.gz"), BENCH, "its samples are not in the bundle"),
+        (removed(SAMPLES), BENCH, "its samples are not in the bundle"),
+        (replaced(SAMPLES, gzip.compress(OTHER_SAMPLES)), BENCH, "median_us is 10.0349, by the samples 11.1499"),
+        (replaced(SAMPLES, b"no samples"), SAMPLES, "the samples cannot be read"),
+        (
+            edited(PLAIN, "cases", 0, "status", value="failed"),
+            PLAIN,
+            "'correct', and the case 'small-float32-normal-s0'",
+        ),
+        (edited(PLAIN, "cases", value=[]), PLAIN, "there is no case"),
+        (edited(PLAIN, "rungs", 4, "status", value="failed"), PLAIN, "and the rung 'correctness' is 'failed'"),
+        (edited(PLAIN, "rungs", 0, "status", value="failed"), PLAIN, "and the rung 'build' is 'failed'"),
+        (edited(PLAIN, "rungs", 4, "status", value="skipped"), PLAIN, "and the rung 'correctness' is 'skipped'"),
+        (edited(PLAIN, "rungs", value=[]), PLAIN, "and the rung 'sanity' is None"),
+        (edited(PLAIN, "status", value="failed"), PLAIN, "'correct', and the status is 'failed'"),
+        (edited(PLAIN, "verdict", value="wrong"), PLAIN, "the verdict is 'wrong', and no rung is 'failed'"),
+        (
+            edited(PLAIN, "properties", value=[{"name": "p", "claim": "", "case": "c", "status": "failed"}]),
+            *(PLAIN, "the property 'p of c' is 'failed'"),
+        ),
+        (
+            edited(TILED, "sanitizer", value={"runs": [{"tool": "memcheck", "status": "failed"}]}),
+            *(TILED, "the tool 'memcheck' is 'failed'"),
+        ),
+        (
+            edited(PLAIN, "build_signature", value="bb"),
+            PLAIN,
+            "it tested the build 'bb', and the build's record is of 'aa'",
+        ),
+        (swapped(PLAIN, TILED), PLAIN, "it is the record of 'op/tiled', and lies where that of 'op/plain' belongs"),
+        (
+            swapped("records/build/op/plain.json", "records/build/op/tiled.json"),
+            *("records/build/op/tiled.json", "it is the record of 'op/plain'"),
+        ),
+        (swapped(BENCH, "records/bench/op-cuda.json"), BENCH, "it is the record of 'op-cuda'"),
+        (
+            edited("records/capture/capture.json", "probes", "gpu", value={"status": "absent"}),
+            *(TILED, "the verdict of a CUDA variant is 'correct', and records/capture/capture.json names no GPU"),
+        ),
+        (edited(PLAIN, "provenance", "commit", value="f" * 40), PLAIN, f"commit is '{'f' * 40}', in manifest.yaml"),
+        (edited(PLAIN, "provenance", "dirty", value=True), PLAIN, "dirty is True, in manifest.yaml it measured False"),
+        (edited(PLAIN, "schema", value="kernelproof.test/0"), PLAIN, "its schema is 'kernelproof.test/0'"),
+        (edited(PLAIN, "rungs", value=3), PLAIN, "it is not of the form that its schema has"),
+        (replaced(PLAIN, b"[" * 100_000), PLAIN, "it is not of the form"),
+        (
+            edited("records/build/op/plain.json", "sources", value=[{"path": "./csrc/op/plain.cc", "sha256": "0"}]),
+            *("source/csrc/op/plain.cc", "in records/build/op/plain.json '0'"),
+        ),
+        (
+            replaced("cubins/op/tiled/sm_89.cubin", b"x"),
+            "cubins/op/tiled/sm_89.cubin",
+            "in records/build/op/tiled.json",
+        ),
+        (
+            replaced("machine-code.json", b"{}"),
+            "machine-code.json",
+            "'op/tiled' is None, in the build's record {'sm_89'",
+        ),
+        (removed(PLAIN), "manifest.yaml", "'op/plain': correctness is 'correct', by its records 'missing'"),
+        (removed(PLAIN), PLAIN, "it is not packed, and is among the records of records/manifest.json"),
+        (
+            removed("records/capture/capture.json"),
+            "manifest.yaml",
+            "'capture' was measured, and no record of it is packed",
+        ),
+        (
+            edited("manifest.yaml", "overall", value="bad"),
+            "manifest.yaml",
+            "overall is 'bad', in records/manifest.json 'good'",
+        ),
+        (
+            in_both_manifests("overall", value="incomplete"),
+            "manifest.yaml",
+            "overall is 'incomplete', by its verdicts 'good'",
+        ),
+        (in_both_manifests("verdicts", 0, "correctness", value="wrong"), "manifest.yaml", "by its records 'correct'"),
+        (in_both_manifests("verdicts", 0, "ratio", value=0.09), "manifest.yaml", "ratio is 0.09, by its records [0.9]"),
+        (in_both_manifests("verdicts", 0, "speed", value="slower"), "manifest.yaml", "by its records ['faster']"),
+        (
+            in_both_manifests("verdicts", 0, "build", value="failed"),
+            "manifest.yaml",
+            "build is 'failed', by its records 'ok'",
+        ),
+        (in_both_manifests("verdicts", 0, "gate", value="fails, above"), "manifest.yaml", "its gate is 'fails, above'"),
+        (in_both_manifests("verdicts", value=[]), "manifest.yaml", "'op/plain': it has 0 verdicts"),
+        (
+            edited(BENCH, "contenders", 0, "outcome", value="dropped: crashed (hot)"),
+            *("manifest.yaml", "bad is False, and its benchmark says 'dropped: crashed (hot)'"),
+        ),
+        (
+            both(
+                edited(BENCH, "oracle", 0, "passed", value=False),
+                in_both_manifests("verdicts", 0, "gate", value="passes"),
+            ),
+            *("manifest.yaml", "gate is 'passes', by its records 'not passed in every case'"),
+        ),
+    ],
+)
+def test_what_contradicts_something_is_named_with_both_values(
+    tmp_path: Path, honest: Members, change: Callable[[Members], Members], member: str, says: str
+) -> None:
+    result = forged(tmp_path, change(honest))
+    assert (result.status, result.exit_code, result.consistent) == ("contradictory", 3, False)
+    assert {problem.kind for problem in result.problems} == {"contradiction"}
+    assert [problem for problem in result.problems if problem.member == member and says in problem.message]
+
+
+def test_a_contradictory_bundle_is_not_believed_by_other_commands(tmp_path: Path, honest: Members) -> None:
+    forged(tmp_path, edited(PLAIN, "verdict", value="wrong")(honest))
+    with pytest.raises(BundleError, match="it contradicts itself: contradiction: records/bench/op-cpu"):
+        runs.load(tmp_path / "forged.tar.gz")
+
+
+def test_a_private_word_in_a_record_is_no_contradiction(tmp_path: Path, honest: Members) -> None:
+    """Records are packed without the user's name, which may be a part of a variant's."""
+    change = edited("records/profile/op/tiled.json", "variant", value="t<user>d")
+    assert forged(tmp_path, change(honest)).good
+
+
+def test_samples_that_unpack_without_end_are_refused(
+    tmp_path: Path, honest: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros in a gzip file in the bundle's own, after a first row and as one."""
+    import resource
+
+    bomb = replaced(SAMPLES, gzip.compress(gzip.compress(bytes(1 << 20)) + bytes(1 << 28), 9))(honest)
+    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    (found,) = forged(tmp_path, bomb).problems
+    assert (found.member, "cannot be read" in found.message) == (SAMPLES, True)
+    rows = replaced(SAMPLES, gzip.compress((packed_run.SAMPLES + "x" * (1 << 27)).encode(), 9))(honest)
+    assert "cannot be read" in str(forged(tmp_path, rows).problems[0])
+    assert time.monotonic() - started < 10
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB; the test's own copies
+    monkeypatch.setattr(consistency, "MAX_SAMPLES_BYTES", 1000)
+    assert "more than 1000 bytes: a bomb" in str(forged(tmp_path, honest).problems[0])
+    monkeypatch.undo()
+    monkeypatch.setattr(consistency, "MAX_SAMPLES", 3)
+    assert "there are more than 3" in str(forged(tmp_path, honest).problems[0])
+
+
+def test_the_kept_run_on_a_gpu_agrees_with_itself() -> None:
+    """Its records, samples and hashes; the other members are not kept."""
+    listed = {row["path"]: row["sha256"] for row in json.loads((REFERENCE / "manifest.yaml").read_bytes())["members"]}
+    files = {name: REFERENCE / name for name in listed} | {
+        name: REFERENCE / "records/bench" / Path(name).name for name in listed if name.startswith("samples/")
+    }
+    kept = {name: path.read_bytes() for name, path in files.items() if path.is_file()}
+    kept["manifest.yaml"] = (REFERENCE / "manifest.yaml").read_bytes()
+    kept.setdefault("config.json", json.dumps({"gate": {"max_ratio": 0.95, "same_band": 0.005}}).encode())
+    assert len([name for name in kept if name.startswith("samples/")]) == 8
+    found = consistency.find(listed, kept)
+    assert {one.member for one in found} <= {"machine-code.json"}
+
+
+def test_the_words_are_those_of_the_stages() -> None:
+    """The pass runs without what the stages import, so it has words of its own."""
+    assert samples.DISCARDED_STATES == consistency.DISCARDED_STATES
+    assert samples.COLUMNS == consistency.COLUMNS
+    assert runs.PRIMARY == consistency.PRIMARY
+    assert set(methods.TRACES) == consistency.TRACES
+    assert consistency.RAN_AND_FAILED | {"failed_to_build"} == manifest.BAD_CORRECTNESS
+    assert set(climb.RUNGS) - {"properties", "sanitizer"} == consistency.NEEDED_RUNGS
+    assert (claims.PASSES, claims.FAILS) == ("passes", "fails")
