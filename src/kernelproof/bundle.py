@@ -217,6 +217,7 @@ was made from.
        python verify.py {name}.tar.gz
 
    It prints the bundle's identity, the SHA-256 of `manifest.yaml`. Compare that with the one you were given.
+   `kernelproof verify`, where it is installed, also says whether records, samples and manifest agree with one another.
 
 2. Run it again. On Linux with Python 3.11 or later, git and a C++ compiler:
 
