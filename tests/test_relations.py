@@ -105,9 +105,10 @@ def one_thread() -> Iterator[None]:
 # --- what operators state ---------------------------------------------------------------------------------------------
 
 STATED = {
-    "attention": {"permuted keys", "shifted keys", "affine values", "constant values"}
+    "attention": {"permuted keys", "shifted keys", "scaled queries", "affine values", "constant values"}
     | {"permuted heads", "permuted queries"},
-    "qkt": {"scaled by powers of two", "negated queries", "permuted rows", "permuted heads", "keys of zeros"},
+    "qkt": {"scaled by powers of two", "scaled factor", "negated queries"}
+    | {"permuted rows", "permuted heads", "keys of zeros"},
     "rmsnorm": {"scaled rows", "negated rows", "halved weight", "permuted rows", "permuted columns", "changed rows"},
     "gelu": {"odd part", "permuted elements"},
 }
@@ -327,6 +328,11 @@ def row_shifted(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float,
     return Flash()(q, k, v, scale, causal)
 
 
+def scale_of_its_own(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
+    """1/√d, whatever scale is asked for."""
+    return Flash()(q, k, v, q.shape[-1] ** -0.5, causal)
+
+
 def nan_row(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
     out = Flash()(q, k, v, scale, causal)
     out[0, 1, 3] = math.nan
@@ -358,6 +364,8 @@ def faulty_qkt(fault: str) -> Kernel:
     def kernel(q: torch.Tensor, k: torch.Tensor, q_scale: torch.Tensor, k_scale: torch.Tensor, by: float) -> Any:
         if fault == "scale of head 0":
             q_scale = q_scale[:, :1].expand_as(q_scale)
+        if fault == "factor":
+            by = 1.0
         zero = 127.0 if fault == "zero point" else 128.0
         scores = by * (simfp8.decode(q, q_scale, zero) @ simfp8.decode(k, k_scale, zero).mT)
         if fault == "tile":
@@ -401,6 +409,7 @@ FAULTS: list[tuple[str, operators.Operator, Kernel, dict[str, Any], str, str]] =
     ("zero point", A, Flash(zero_point=-0.5 / 127), {}, "constant values", ""),
     ("no maximum", A, no_maximum, {"family": "offset"}, "shifted keys", ""),
     ("wrong query", A, row_shifted, {}, "permuted queries", "a row index is wrong"),
+    ("scale of its own", A, scale_of_its_own, {}, "scaled queries", "1/√d is taken"),
     ("NaN", A, nan_row, {}, "constant values", "NaN or infinity: 0/0, an overflow"),
     ("constant eps", R, faulty_rmsnorm("constant eps"), {"family": "small"}, "scaled rows", "eps is not the one"),
     ("partial sum", R, faulty_rmsnorm("partial sum"), {}, "permuted columns", "the sum does not take all"),
@@ -409,6 +418,7 @@ FAULTS: list[tuple[str, operators.Operator, Kernel, dict[str, Any], str, str]] =
     ("one plus weight", R, faulty_rmsnorm("one plus weight"), {}, "halved weight", "not applied as a factor"),
     ("row index", R, faulty_rmsnorm("row"), {}, "permuted rows", "a row index is wrong"),
     ("scale of head 0", S, faulty_qkt("scale of head 0"), {}, "scaled by powers of two", "that of another head"),
+    ("factor of its own", S, faulty_qkt("factor"), {}, "scaled factor", "1/√d is taken"),
     ("zero point of scores", S, faulty_qkt("zero point"), {}, "keys of zeros", "zero is not decoded to zero"),
     ("zero point, mirrored", S, faulty_qkt("zero point"), {}, "negated queries", "zero point is another"),
     ("rows not computed", S, faulty_qkt("tile"), {}, "permuted rows", "a tile is not computed"),
@@ -437,6 +447,7 @@ def test_a_fault_breaks_its_relation(
     ("fault", "relation"),
     [
         ("scale of V", "scaled by powers of two"),
+        ("scale", "scaled queries"),
         ("head 0", "permuted heads"),
         ("mask", "changed future"),
         ("skipped", "permuted keys"),
@@ -448,6 +459,8 @@ def test_faults_of_quantised_attention_break_relations(fault: str, relation: str
             v_scale = torch.full_like(v_scale, 0.01)
         if fault == "head 0":
             k_scale = k_scale[:, :1].expand_as(k_scale)
+        if fault == "scale":
+            scale = q.shape[-1] ** -0.5
         q, k, v = (simfp8.values(*pair).float() for pair in ((q, q_scale), (k, k_scale), (v, v_scale)))
         flash = Flash(ignore_mask=fault == "mask", skip_key=5 if fault == "skipped" else None)
         return flash(q, k, v, scale, causal).half()

@@ -29,6 +29,7 @@ def relations(call: Call, generator: torch.Generator) -> list[Relation]:
     made: list[Relation | None] = [
         _permuted_keys(call, generator),
         _shifted_keys(call, generator),
+        _scaled_queries(call),
         _affine_values(call, generator),
         _constant_values(call),
         _permuted_heads(call, generator),
@@ -86,6 +87,24 @@ def _shifted_keys(call: Call, generator: torch.Generator) -> Relation | None:
         base=base,
         cause="the maximum is not subtracted or not carried on, or some keys are not read",
     )
+
+
+def _scaled_queries(call: Call) -> Relation | None:
+    """Q → 4Q with scale → scale/4, or the other way where that overflows; of codes Q's scales are multiplied."""
+    name = "q_scale" if "q_scale" in call.arguments else "q"
+    tensor = call.tensor(name)
+    for factor in (4.0, 0.25):
+        moved = exactly(tensor.double() * factor, tensor)
+        if moved is not None:
+            return Relation(
+                "scaled queries",
+                f"Q times {factor:g} with {1 / factor:g} of the scale leaves the output as it is",
+                changed(call, **{name: moved, "scale": call.scalar("scale") / factor}),
+                _same,
+                moves=True,
+                cause="the scale is not the one that was asked for: 1/√d is taken whatever is given",
+            )
+    return None
 
 
 def _affine_values(call: Call, generator: torch.Generator) -> Relation | None:

@@ -121,9 +121,9 @@ class Scores:
         return made
 
     def relations(self, case: Case, call: Call, generator: torch.Generator) -> list[Relation]:
-        """Scales and signs, permutations of rows and heads, and keys of zeros."""
-        made = [_scaled(call), _negated(call), _permuted_rows(call, generator), _permuted_heads(call, generator)]
-        made += [_zero_keys(call, generator)]
+        """Scales, the factor and signs, permutations of rows and heads, and keys of zeros."""
+        made = [_scaled(call), _scaled_factor(call), _negated(call), _permuted_rows(call, generator)]
+        made += [_permuted_heads(call, generator), _zero_keys(call, generator)]
         return [relation for relation in made if relation is not None]
 
     def cost(self, case: Case) -> Cost:
@@ -215,6 +215,24 @@ def _scaled(call: Call) -> Relation | None:
         lambda output: output * factor.to(output.device),
         cause="a scale is not applied, or that of another head is",
     )
+
+
+def _scaled_factor(call: Call) -> Relation | None:
+    """Q → 4Q with factor → factor/4, or the other way where that overflows; of codes Q's scales are multiplied."""
+    name = "q_scale" if call.tensor("q").dtype == torch.uint8 else "q"
+    tensor = call.tensor(name)
+    for by in (4.0, 0.25):
+        moved = exactly(tensor.double() * by, tensor)
+        if moved is not None:
+            return Relation(
+                "scaled factor",
+                f"Q times {by:g} with {1 / by:g} of the factor leaves the scores as they are",
+                changed(call, **{name: moved, "factor": call.scalar("factor") / by}),
+                lambda output: output,
+                moves=True,
+                cause="the factor is not the one that was asked for: 1 or 1/√d is taken whatever is given",
+            )
+    return None
 
 
 def _negated(call: Call) -> Relation | None:
