@@ -1,4 +1,4 @@
-"""Time and state: work out of order, repeats compared outside, memory off its boundary, whose kernels ran, true times.
+"""Time and state: work out of order, repeats compared outside, memory off its boundary, refusals, whose kernels ran.
 
 On a CPU with candidates in Python and with traces as they are written; on a GPU with `traces/mannered.cu`, built,
 tested and timed by the real stages.
@@ -11,7 +11,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,31 @@ def wants_boundaries(x, weight, eps):
 def takes_boundaries(x, weight, eps):
     behind = x.data_ptr() % 16 // 4
     return norm(torch.as_strided(x, x.shape, x.stride(), x.storage_offset() - behind), weight, eps)
+
+
+def declined(when, what):
+    if when:
+        raise NotImplementedError(f"{what} is not supported")
+
+
+def refuses_offsets(x, weight, eps):
+    declined(x.mean() > 5, "a mean like this")
+    return norm(x, weight, eps)
+
+
+def refuses_large_values(x, weight, eps):
+    declined(x.abs().max() > 10, "a value like this")
+    return norm(x, weight, eps)
+
+
+def refuses_odd_rows(x, weight, eps):
+    declined(len(x) % 2, "an odd number of rows")
+    return norm(x, weight, eps)
+
+
+def refuses_other_eps(x, weight, eps):
+    declined(eps not in (0, 1e-5), "this eps")
+    return norm(x, weight, eps)
 
 
 def slow_clock(x, weight, eps):
@@ -194,7 +219,9 @@ def test_a_shifted_image_begins_one_element_later_and_is_read_back_whole(tmp_pat
     assert "1 element before the beginning" in images.read_back(layout, tmp_path).band_damage[0]
 
 
-def climbed(folder: Path, names: list[str], passing: str = "return", **settings: Any) -> dict[str, TestRecord]:
+def climbed(
+    folder: Path, names: list[str], passing: str = "return", families: Sequence[str] = ("normal",), **settings: Any
+) -> dict[str, TestRecord]:
     """The test stage's records of some of the candidates above."""
     common = {"abi": "python", "device": "cpu", "passing": passing, "dtypes": ["float32"]}
     common["precision"] = {"output": "float32"}
@@ -205,7 +232,7 @@ def climbed(folder: Path, names: list[str], passing: str = "return", **settings:
             "rmsnorm": {
                 "module": "kernelproof.operators.rmsnorm",
                 "shapes": {"even": {"rows": 16, "cols": 96}},
-                "test": {"shapes": ["even"], "families": ["normal"]},
+                "test": {"shapes": ["even"], "families": list(families)},
                 "bench": {"shapes": ["even"]},
                 "variants": {name: {**common, "entry": f"candidates.py:{name}"} for name in names},
             }
@@ -250,6 +277,38 @@ def test_who_is_late_is_named_for_it(tmp_path: Path) -> None:
     assert record.verdict == "wrong"
     failures = {failure.criterion: failure.message for case in record.cases for failure in case.failures}
     assert "changed when the call was over" in failures["late"]
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_values_may_not_be_refused(tmp_path: Path) -> None:
+    found = climbed(tmp_path, ["refuses_offsets", "refuses_large_values"], families=["normal", "offset"])
+    assert {name: record.verdict for name, record in found.items()} == {
+        "refuses_offsets": "wrong",
+        "refuses_large_values": "wrong",
+    }
+    for name, shape, words in (
+        ("refuses_offsets", "even", "it refuses values: .* it said: a mean like this is not supported"),
+        ("refuses_large_values", "sanity_zero_rows", "it refuses values: .* it said: a value like this"),
+    ):
+        failed = [case for case in found[name].cases if case.status == "failed"]
+        assert {case.shape for case in failed} == {shape}
+        assert {failure.criterion for case in failed for failure in case.failures} == {"refusal"}
+        assert re.search(words, found[name].reason or "")
+    assert found["refuses_offsets"].repeat is not None
+    assert "-offset-" in found["refuses_offsets"].repeat
+
+
+def test_shapes_and_scalars_may_be_refused_and_the_record_says_which_were(tmp_path: Path) -> None:
+    found = climbed(tmp_path, ["refuses_odd_rows", "refuses_other_eps"])
+    assert {record.verdict for record in found.values()} == {"correct"}
+    skipped = {c.shape: c.reason for c in found["refuses_odd_rows"].cases if c.status == "skipped"}
+    assert set(skipped) == {f"sanity_{name}" for name in ("signs", "constant", "one_entry", "zero_rows")}
+    assert set(skipped.values()) == {"refused: an odd number of rows is not supported"}
+    tried = {p.name: (p.status, p.message) for p in found["refuses_other_eps"].properties}
+    assert tried.pop("scaled rows") == ("skipped", "refused: this eps is not supported")
+    assert {status for status, _ in tried.values()} == {"passed"}
 
 
 # --- whose kernels ran ------------------------------------------------------------------------------------------------

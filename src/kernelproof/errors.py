@@ -135,6 +135,16 @@ class WorkerRefused(WorkerReplyError):
     """The candidate declined the case (it raised NotImplementedError), as a library does that cannot take a shape."""
 
 
+class ValuesRefused(WorkerReplyError):
+    """The candidate declined a call for its values: of another with the same shapes and scalars it took them."""
+
+    def __init__(self, refusal: str) -> None:
+        super().__init__(
+            "it refuses values: a call with the same shapes, strides, data types and scalars was taken, and of this "
+            f"one it said: {refusal}"
+        )
+
+
 def describe_exit(exit_code: int) -> str:
     """How a process ended, in words: `ended with exit code 3`, `was killed by SIGSEGV`."""
     if exit_code >= 0:

@@ -127,7 +127,9 @@ class Judge:
         return {name: records.from_json(Case, value) for name, value in found.items()}
 
     def relations(self, module: str, case: Case) -> list[dict[str, Any]]:
-        """The relations of a case: `name`, `claim`, and whether it starts from a base call of its own (`own_base`)."""
+        """The relations of a case: `name`, `claim`, whether it starts from a base call of its own (`own_base`) and
+        whether its call has other scalars than the case's (`other_scalars`).
+        """
         return list(self._ask(module, "relations", case=_json(case)))
 
     def outline(self, module: str, job: Job) -> dict[str, Any]:
@@ -271,8 +273,14 @@ class Chamber:
         return {name: _json(exact.case) for name, exact in self._sanity(case).items()}
 
     def do_relations(self, case: Case) -> list[dict[str, Any]]:
+        scalars = self._call(Job(case)).scalars
         return [
-            {"name": relation.name, "claim": relation.claim, "own_base": relation.base is not None}
+            {
+                "name": relation.name,
+                "claim": relation.claim,
+                "own_base": relation.base is not None,
+                "other_scalars": relation.call.scalars != scalars,
+            }
             for relation in self._relations(case).values()
         ]
 

@@ -30,6 +30,7 @@ from kernelproof.errors import (
     RecordError,
     TestError,
     ToolError,
+    ValuesRefused,
     WorkerCrashed,
     WorkerError,
     WorkerRefused,
@@ -40,6 +41,7 @@ from kernelproof.errors import (
 )
 from kernelproof.judging import Job, Judge, LaidOut, Terms
 from kernelproof.ladder.sealing import Sealer
+from kernelproof.launches import outlined, signature
 from kernelproof.records import (
     LATE,
     BuildRecord,
@@ -259,6 +261,10 @@ class Climb:
         self.sealer: Sealer | None = None  # once a call is made that could be sealed
         self._collected = False
         self._handed: dict[tuple[str, str], Handed | KernelproofError] = {}  # by rung and case
+        self._refused: dict[tuple[str, str], tuple[Job, WorkerRefused]] = {}  # by rung and case
+        self._scalars_refused: dict[str, str] = {}  # by case: why no relation with other scalars was tried
+        self._kinds: dict[str, str] = {}  # by a job's key: its shapes, strides, data types and scalars
+        self._takes: dict[str, bool] = {}  # by kind, once a call of it was made
         self._late: dict[str, Failure] = {}  # by a job's key
         self._worker: Worker | None = None
         self._holds_cubins = False  # the worker, and not the library
@@ -457,22 +463,31 @@ class Climb:
         return "there is no case that it takes"
 
     def _sanity(self) -> str | None:
-        ran = []
-        for job in self._sanity_jobs():
-            with contextlib.suppress(WorkerRefused):
+        ran, refused = [], []
+        for job, exact in self._sanity_jobs():
+            try:
                 self._run([job], self.limits.sanity)
                 ran.append(job)
+            except WorkerRefused as error:
+                refused.append((job, exact, error))
+        declined = [(exact, self._refusal(job, exact, error)) for job, exact, error in refused]
         self.leave()
         wrong = [result for result in map(self._judged, ran) if result.status == "failed"]
+        for exact, refusal in declined:
+            if isinstance(refusal, ValuesRefused):
+                wrong.append(_not_judged(exact, refusal))
+            else:
+                self.results.append(CaseResult.of(exact, "skipped", f"refused: {refusal.message}"))
         self.results += wrong
-        return f"{len(wrong)} of {len(ran)} exact calls are wrong; {_first_failure(wrong[0])}" if wrong else None
+        made = len(ran) + len(refused)
+        return f"{len(wrong)} of {made} exact calls are wrong; {_first_failure(wrong[0])}" if wrong else None
 
-    def _sanity_jobs(self) -> Iterator[Job]:
+    def _sanity_jobs(self) -> Iterator[tuple[Job, Case]]:
         """The exact calls in every data type and with every combination of options, as far as it takes them."""
         for case in _distinct(self.cases):
             for name, exact in self.session.judge.exact_cases(self.settings.module, case).items():
                 if not unsupported(self.variant, exact):
-                    yield Job(case, "sanity", name)
+                    yield Job(case, "sanity", name), exact
 
     def _correctness(self, case: Case) -> str | None:
         try:
@@ -506,8 +521,9 @@ class Climb:
         """Run and judge a case by itself; None when it is refused."""
         try:
             self._run([Job(case)], self.limits.correctness)
-        except WorkerRefused:
-            return None
+        except WorkerRefused as error:
+            refusal = self._refusal(Job(case), case, error)
+            return _not_judged(case, refusal) if isinstance(refusal, ValuesRefused) else None
         except (WorkerError, TestError) as error:
             _blame_a_lack_of_memory(error)
             return _not_judged(case, error)
@@ -532,6 +548,11 @@ class Climb:
             self.properties_found.append(PropertyResult(name, claim, case.id, status, message))
             if message:
                 wrong.append(f"{name} ({claim}): {message}")
+        if refused := self._scalars_refused.get(case.id):
+            for relation in self._relations(case):
+                if relation["other_scalars"]:
+                    skipped = PropertyResult(relation["name"], relation["claim"], case.id, "skipped", refused)
+                    self.properties_found.append(skipped)
         if case in self.shifted_cases and ("shifted", case.id) in self._handed:
             wrong += self._shifted(case)
         return "; ".join(wrong) or None
@@ -560,7 +581,9 @@ class Climb:
         """
         seed = case.seed
         jobs = [(Job(case), "fresh values", "values drawn after the build give the right result")]
-        for relation in self.session.judge.relations(self.settings.module, case):
+        for relation in self._relations(case):
+            if relation["other_scalars"] and case.id in self._scalars_refused:
+                continue
             if relation["own_base"]:
                 jobs.append((Job(case, "base", relation["name"]), relation["name"], "the call that it starts from"))
             jobs.append((Job(case, "relation", relation["name"]), relation["name"], relation["claim"]))
@@ -572,6 +595,9 @@ class Climb:
         tail = Job(other, "tail", str(seed + 2))
         jobs.append((tail, "new last values", "other values in the last quarter of each input change the result"))
         return jobs
+
+    def _relations(self, case: Case) -> list[dict[str, Any]]:
+        return self.session.judge.relations(self.settings.module, case)
 
     def _determinism(self, case: Case) -> str | None:
         trials = self.trials
@@ -637,6 +663,8 @@ class Climb:
         worker, judge = self._ready_worker(sealed=launches is not None), self.session.judge
         try:
             laid = [judge.lay_out(self.settings.module, job, self._images / str(n)) for n, job in enumerate(jobs)]
+            kinds = {job.key: signature(outlined(other.arguments)) for job, other in zip(jobs, laid, strict=True)}
+            self._kinds |= kinds
             try:
                 answer = worker.request(
                     "run",
@@ -649,6 +677,7 @@ class Climb:
                     launches=launches or [],
                 )
                 reply = Ran.of(answer, len(jobs), repeats)
+                self._takes |= dict.fromkeys(kinds.values(), True)
                 for call, when, size in reply.out_of_order:
                     self._late[jobs[call].key] = Failure(LATE, f"{size} {OUT_OF_ORDER[when]}")
                 unlike = self._unlike_first(worker, jobs[0], laid[0], reply, limit_s) if repeats > 1 else None
@@ -670,6 +699,21 @@ class Climb:
             for laid_out in self._images.iterdir():  # the folder itself stays: the worker may read that one
                 shutil.rmtree(laid_out, ignore_errors=True)
         return Handed(laid[0], reply, time.monotonic() - started, unlike)
+
+    def _refusal(self, job: Job, case: Case, error: WorkerRefused) -> WorkerReplyError:
+        """What a refused call amounts to: shapes, data types, options and layouts may be declined, values may not.
+
+        `case` has the call's shape; on usual values it is tried now, unless a call of this kind was made.
+        """
+        kind = self._kinds.get(job.key)
+        if kind is None:  # refused by the process that describes calls and has no values
+            return error
+        if kind not in self._takes and case.family != self._family:
+            with contextlib.suppress(KernelproofError):
+                usual = dataclasses.replace(case, family=self._family)
+                self._run([Job(usual)], self.limits.correctness, sealable=False)
+            self._takes.setdefault(kind, False)
+        return ValuesRefused(error.message) if self._takes.get(kind) else error
 
     def _unlike_first(self, worker: Worker, job: Job, laid: LaidOut, reply: Ran, limit_s: float) -> list[int] | None:
         """Have the judge compare repeats that are drawn now, when they are over; the first that differs, or None."""
@@ -712,7 +756,7 @@ class Climb:
 
     def _all_jobs(self) -> list[Job]:
         """Every call that is judged by itself, but for those that the deep level draws."""
-        return [*(Job(case) for case in self.cases), *self._sanity_jobs()]
+        return [*(Job(case) for case in self.cases), *(job for job, _ in self._sanity_jobs())]
 
     def _note_launches(self, jobs: Sequence[Job], launches: list[list[dict[str, Any]]] | None) -> None:
         if self.sealer is not None:
@@ -726,12 +770,14 @@ class Climb:
         for case in self._asked_for("correctness", self.cases):
             self._attempt("correctness", case, [Job(case)], self.limits.correctness)
         for case in self._asked_for("properties", self.property_cases):
-            jobs = [job for job, _, _ in self._property_jobs(case)]
-            self._attempt("properties", case, jobs, self.limits.correctness * len(jobs))
+            self._hold_together(case)
             if case in self.shifted_cases:
                 self._attempt("shifted", case, [Job(case, "shifted")], self.limits.correctness)
         for case in self._asked_for("determinism", self.repeated_cases):
             self._attempt("determinism", case, [Job(case, "repeat")], self.limits.determinism, self.trials)
+        for step, (job, refused) in self._refused.items():
+            if self._handed[step] is refused:
+                self._handed[step] = self._refusal(job, job.case, refused)
         self.leave()
         try:
             self.session.host(self.variant).check()
@@ -739,6 +785,16 @@ class Climb:
             self.ended = self.ended or "crashed"
             self._note("correctness", Outcome("failed", error.message), 0.0, "after the last call")
         self._examine()
+
+    def _hold_together(self, case: Case) -> None:
+        """Make the calls of a property case; without those with other scalars, should the candidate refuse these."""
+        for _ in range(2):
+            jobs = [job for job, _, _ in self._property_jobs(case)]
+            self._attempt("properties", case, jobs, self.limits.correctness * len(jobs))
+            handed = self._handed.get(("properties", case.id))
+            if not isinstance(handed, WorkerRefused) or not any(r["other_scalars"] for r in self._relations(case)):
+                return
+            self._scalars_refused[case.id] = f"refused: {handed.message}"
 
     def _examine(self) -> None:
         """Start compute-sanitizer's tools; they are at work while the judge is."""
@@ -823,6 +879,8 @@ class Climb:
             self._handed[rung, case.id] = self._run(jobs, limit_s, repeats, sealable=rung == "correctness")
         except (WorkerError, TestError) as error:
             self._handed[rung, case.id] = error
+            if isinstance(error, WorkerRefused):
+                self._refused[rung, case.id] = jobs[0], error
             self._process_ended(rung, error, case.id)
 
     def _taken(self, rung: str, case: Case) -> Handed:
@@ -1127,6 +1185,8 @@ def _blame_a_lack_of_memory(error: KernelproofError) -> None:
 def _kind(error: KernelproofError) -> str:
     if isinstance(error, WorkerTimeout):
         return "hang"
+    if isinstance(error, ValuesRefused):
+        return "refusal"
     return "error" if isinstance(error, (WorkerReplyError, TestError)) else "crash"
 
 

@@ -84,6 +84,11 @@ class Call:
         return {name: value for name, value in self.arguments.items() if isinstance(value, torch.Tensor)}
 
     @property
+    def scalars(self) -> dict[str, int | float | bool]:
+        """The other arguments."""
+        return {name: value for name, value in self.arguments.items() if not isinstance(value, torch.Tensor)}
+
+    @property
     def inputs(self) -> dict[str, torch.Tensor]:
         """The tensor arguments that the kernel must leave as they are."""
         return {name: value for name, value in self.tensors.items() if name not in self.outputs}
