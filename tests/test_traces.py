@@ -72,6 +72,16 @@ def takes_boundaries(x, weight, eps):
     return norm(torch.as_strided(x, x.shape, x.stride(), x.storage_offset() - behind), weight, eps)
 
 
+def returns_two_in_turn(x, weight, eps):
+    one, other = SEEN.pop(x.shape, None) or (torch.empty(x.shape), torch.empty(x.shape))
+    SEEN[x.shape] = other, one
+    return one.copy_(norm(x, weight, eps))
+
+
+def keeps_a_workspace(x, weight, eps):
+    return SEEN.setdefault(x.shape, torch.empty(x.shape)).copy_(norm(x, weight, eps)).clone()
+
+
 def declined(when, what):
     if when:
         raise NotImplementedError(f"{what} is not supported")
@@ -277,6 +287,18 @@ def test_who_is_late_is_named_for_it(tmp_path: Path) -> None:
     assert record.verdict == "wrong"
     failures = {failure.criterion: failure.message for case in record.cases for failure in case.failures}
     assert "changed when the call was over" in failures["late"]
+
+
+# --- memory that was returned -----------------------------------------------------------------------------------------
+
+
+def test_a_result_is_left_alone_by_later_calls(tmp_path: Path) -> None:
+    found = climbed(tmp_path, ["returns_two_in_turn", "keeps_a_workspace"])
+    assert {name: record.verdict for name, record in found.items()} == {
+        "returns_two_in_turn": "wrong",
+        "keeps_a_workspace": "correct",
+    }
+    assert "a later call wrote to the tensor that it had returned" in str(found["returns_two_in_turn"].reason)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

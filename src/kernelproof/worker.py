@@ -24,6 +24,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -42,6 +43,7 @@ FILE_LIMIT_BYTES = 16 << 20  # the largest file a candidate can write, its log i
 OUT_SUFFIX, DIFFERING_SUFFIX = ".out", ".differing"  # of an image as the first call left it, and as another did
 REPEATS_SUFFIX = ".repeats"  # of an output image: some of the repeats, one behind the other
 REPEATS_KEPT_BYTES = 1 << 30
+RESULTS_HELD = 8  # that a candidate returned in memory of its own: later calls must leave them alone
 POISON_FLIP = 0x55  # XORed into every element of every second repeat's output poison
 
 
@@ -239,6 +241,8 @@ class Worker:
         self.function: Callable[..., Any] | None = None
         self.order: Order | None = None
         self.kept: list[Any] = []  # the first output's bytes after each repeat of the last request
+        self.returned: list[Any] = []  # by the last call, where the candidate returns its outputs
+        self.held: deque[tuple[Any, Any]] = deque(maxlen=RESULTS_HELD)  # what calls returned, and its bits then
         self.cubins: Cubins | None = None
 
     def serve(self) -> None:
@@ -357,6 +361,7 @@ class Worker:
         first = self.call(acts[0], images, outputs)
         duration_s = time.monotonic() - started
         calls = [first]
+        self.look_again()
         first_bits = {name: _copy(_bits(images[name].view)) for name in outputs}
         differing, first_difference = 0, None
         self.kept = []
@@ -377,6 +382,7 @@ class Worker:
             for name, image in images.items():
                 image.raw[...] = _bytes_like(image.raw, others[name]["image"])
             calls.append(self.call(act, images, outputs))
+            self.look_again()
             self.hand_over(others, {**left, **calls[-1].outputs})
         return {
             "repeats": repeats,
@@ -451,6 +457,21 @@ class Worker:
         for name, tensor in zip(outputs, tensors, strict=True):
             _check_returned(tensor, images[name].view, {n: i for n, i in images.items() if n not in outputs})
             images[name].view[...] = tensor
+        self.returned = list(tensors)
+
+    def look_again(self) -> None:
+        """What earlier calls returned is the caller's: raise where it was written to; hold what the last one returned.
+
+        What repeats of a call return is not held: it has the same bits.
+        """
+        for tensor, bits in self.held:
+            if _first_difference(_bits(tensor), bits) is not None:
+                self.held.clear()
+                raise RuntimeError(
+                    "a later call wrote to the tensor that it had returned: who keeps two results has the last twice"
+                )
+        self.held.extend((tensor, _copy(_bits(tensor))) for tensor in self.returned)
+        self.returned = []
 
     def measure(self, **payload: Any) -> Any:
         """Time contenders against one another in this process (see timing.measure)."""
