@@ -26,8 +26,8 @@ from kernelproof.config import Config
 from kernelproof.errors import ConfigError, TestError, WorkerReplyError
 from kernelproof.ladder.climb import Ran
 from kernelproof.loading import Candidate, handed_over
-from kernelproof.operators import Call
-from kernelproof.records import BenchRecord, BuildRecord, Cubin, KernelResources, TestRecord
+from kernelproof.operators import Call, attention, with_own_strides
+from kernelproof.records import BenchRecord, BuildRecord, Case, Cubin, KernelResources, TestRecord
 from kernelproof.supervisor import WorkerHost
 
 PRESENT, WHY = gpu.available()
@@ -70,6 +70,21 @@ def wants_boundaries(x, weight, eps):
 def takes_boundaries(x, weight, eps):
     behind = x.data_ptr() % 16 // 4
     return norm(torch.as_strided(x, x.shape, x.stride(), x.storage_offset() - behind), weight, eps)
+
+
+def looks_at_x_alone(x, weight, eps):
+    behind = 0 if x.data_ptr() % 16 else weight.data_ptr() % 16 // 4
+    return norm(x, torch.as_strided(weight, weight.shape, (1,), weight.storage_offset() - behind), eps)
+
+
+def takes_rows_as_packed(x, weight, eps):
+    return norm(torch.as_strided(x, x.shape, (x.shape[1], 1)), weight, eps)
+
+
+def wants_packed_rows(x, weight, eps):
+    if not x.is_contiguous():
+        raise ValueError("x must be contiguous")
+    return norm(x, weight, eps)
 
 
 def returns_two_in_turn(x, weight, eps):
@@ -213,7 +228,7 @@ def test_an_answer_that_no_worker_gives_is_refused(reply: Any) -> None:
 def test_a_shifted_image_begins_one_element_later_and_is_read_back_whole(tmp_path: Path, dtype: torch.dtype) -> None:
     values = (torch.arange(12).reshape(3, 4) + 1).to(dtype)
     call = Call({"x": values, "y": torch.zeros(3, 4, dtype=dtype)}, outputs=("y",), axes=("row", "column"))
-    layout = images.layout_images(call, tmp_path / "0", shifted=True)
+    layout = images.layout_images(call, tmp_path / "0", shifted=call.tensors)
     item = values.element_size()
     assert {entry["offset"] for entry in layout.spec.values()} == {images.BAND_BYTES + item}
     for image in layout.images.values():
@@ -227,6 +242,22 @@ def test_a_shifted_image_begins_one_element_later_and_is_read_back_whole(tmp_pat
     raw[images.BAND_BYTES + item - 1] ^= 1  # the last byte before the first element
     handed_over(tmp_path, image.path).write_bytes(raw.numpy().tobytes())
     assert "1 element before the beginning" in images.read_back(layout, tmp_path).band_damage[0]
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_tensors_have_strides_of_their_own(layout: str) -> None:
+    case = Case("attention", "t", {"batch": 2, "heads": 3, "seq": 5, "head_dim": 8}, {"layout": layout}, "float16")
+    call = attention.OPERATOR.make_call(case, torch.Generator().manual_seed(0))
+    apart = with_own_strides(call)
+    assert apart.scalars == call.scalars
+    assert all(torch.equal(tensor, call.tensor(name)) for name, tensor in apart.inputs.items())
+    strides = [tensor.stride() for tensor in apart.tensors.values()]
+    for dim in range(3):
+        assert len({stride[dim] for stride in strides}) == 4
+        assert all(stride[dim] % 8 == 0 for stride in strides)
+    assert {stride[3] for stride in strides} == {1}
+    heads_outside = [stride[1] > stride[2] for stride in strides]
+    assert heads_outside == [(layout == "bhsd") == (place % 2 == 0) for place in range(4)]
 
 
 def climbed(
@@ -280,6 +311,21 @@ def test_memory_off_its_boundary_is_handled_or_refused(tmp_path: Path) -> None:
         "wants_boundaries": "correct",
         "takes_boundaries": "wrong",
     }
+
+
+def test_each_tensor_has_a_boundary_and_strides_of_its_own(tmp_path: Path) -> None:
+    found = climbed(tmp_path, ["looks_at_x_alone", "takes_rows_as_packed", "wants_packed_rows"])
+    views = {
+        name: {p.name: p.status for p in record.properties if p.name.startswith(("shifted", "strided"))}
+        for name, record in found.items()
+    }
+    right = dict.fromkeys(["strided", "shifted", "shifted x", "shifted weight", "shifted y"], "passed")
+    assert views == {
+        "looks_at_x_alone": {**right, "shifted weight": "failed"},
+        "takes_rows_as_packed": {**right, "strided": "failed"},
+        "wants_packed_rows": {**right, "strided": "skipped"},
+    }
+    assert [record.verdict for record in found.values()] == ["wrong", "wrong", "correct"]
 
 
 def test_who_is_late_is_named_for_it(tmp_path: Path) -> None:

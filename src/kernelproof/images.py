@@ -15,6 +15,7 @@ import errno
 import math
 import os
 import stat
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,16 +128,16 @@ def outline(call: Call) -> dict[str, Any]:
 
 
 def layout_images(
-    call: Call, directory: Path, generator: torch.Generator | None = None, *, shifted: bool = False
+    call: Call, directory: Path, generator: torch.Generator | None = None, *, shifted: Collection[str] = ()
 ) -> Layout:
     """Write a call's tensors as images into a folder; without a generator the random bits are the system's.
 
-    shifted: every tensor begins one element behind the page on which it lies otherwise.
+    shifted: the tensors that begin one element behind the page on which they lie otherwise.
     The generator must not be the one that the inputs were drawn from: poison is fresh even when a case is repeated.
     """
     directory.mkdir(parents=True, exist_ok=True)
     images = {
-        name: _image(name, tensor, name in call.outputs, directory / f"{name}.img", generator, shifted)
+        name: _image(name, tensor, name in call.outputs, directory / f"{name}.img", generator, name in shifted)
         for name, tensor in call.tensors.items()
     }
     for image in images.values():

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kernelproof.operators import Call, Operator, Reference, Relation, SanityCall
 
 REFERENCES_KEPT_BYTES = 512 << 20
-SAME_VALUES = ("repeat", "shifted")  # parts whose call and reference are the case's own
+SAME_VALUES = ("repeat", "shifted", "strided")  # parts whose reference is the case's own
 TAIL_SHARE = 4  # one in so many elements, the last ones of each input, differ in a `tail` job
 END_LIMIT_S = 5.0
 # Judges and candidates of several variants share the cores. A team whose threads spin at each barrier until the last
@@ -52,7 +52,8 @@ class Job:
     repeat: the case once more, and of its repeats the first that gave other bits.
     tail: the case, but the last quarter of each input's elements drawn with the seed `name`.
     element: the case, but an element of each input, somewhere, drawn with the seed `name`.
-    shifted: the case in memory that begins one element off its boundary.
+    shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
+    strided: the case with strides of their own for all tensors.
     """
 
     case: Case
@@ -131,6 +132,10 @@ class Judge:
         whether its call has other scalars than the case's (`other_scalars`).
         """
         return list(self._ask(module, "relations", case=_json(case)))
+
+    def views(self, module: str, case: Case) -> list[Job]:
+        """The ways in which a case is also laid out in memory: with other strides, and off its boundary."""
+        return [Job(case, part, name) for part, name in self._ask(module, "views", case=_json(case))]
 
     def outline(self, module: str, job: Job) -> dict[str, Any]:
         """How a call's images would be laid out (images.outline); nothing is written."""
@@ -284,6 +289,10 @@ class Chamber:
             for relation in self._relations(case).values()
         ]
 
+    def do_views(self, case: Case) -> list[list[str]]:
+        strided = [["strided", ""]] if getattr(self.operator, "strided", False) else []
+        return [*strided, *(["shifted", name] for name in ("", *self._call(Job(case)).tensors))]
+
     def do_outline(self, job: Job) -> dict[str, Any]:
         from kernelproof import images
 
@@ -293,7 +302,8 @@ class Chamber:
         from kernelproof import images
 
         call = self._call(job)
-        layout = self.layouts[job.key] = images.layout_images(call, Path(folder), shifted=job.part == "shifted")
+        shifted = ([job.name] if job.name else call.tensors) if job.part == "shifted" else ()
+        layout = self.layouts[job.key] = images.layout_images(call, Path(folder), shifted=shifted)
         size = sum(len(image.raw) for image in layout.images.values())
         return {"arguments": layout.spec, "outputs": list(call.outputs), "axes": list(call.axes), "bytes": size}
 
@@ -362,6 +372,8 @@ class Chamber:
         return self.calls[job.key]
 
     def _made(self, job: Job) -> Call:
+        from kernelproof.operators import with_own_strides
+
         if job.part == "sanity":
             return self._sanity(job.case)[job.name].call
         if job.part == "relation":
@@ -370,6 +382,8 @@ class Chamber:
             base = self._relations(job.case)[job.name].base
             assert base is not None
             return base
+        if job.part == "strided":
+            return with_own_strides(self._call(Job(job.case)))
         if job.part in SAME_VALUES:
             return self._call(Job(job.case))
         call = self._drawn(job.case)

@@ -338,8 +338,8 @@ class Climb:
         return covering_cases(usual or self.cases, sorted(limited), most, pairs=deep)
 
     @property
-    def shifted_cases(self) -> list[Case]:
-        """What is tried in memory that begins off its boundary: one case of each data type. Baselines are not asked."""
+    def viewed_cases(self) -> list[Case]:
+        """What is also laid out in other ways (Judge.views): one case of each data type. Baselines are not asked."""
         if self.variant.role != "variant":
             return []
         return list({case.dtype: case for case in reversed(self.property_cases)}.values())
@@ -553,16 +553,23 @@ class Climb:
                 if relation["other_scalars"]:
                     skipped = PropertyResult(relation["name"], relation["claim"], case.id, "skipped", refused)
                     self.properties_found.append(skipped)
-        if case in self.shifted_cases and ("shifted", case.id) in self._handed:
-            wrong += self._shifted(case)
+        for view in self._views(case):
+            wrong += self._viewed(view) if (_view_name(view), case.id) in self._handed else []
         return "; ".join(wrong) or None
 
-    def _shifted(self, case: Case) -> list[str]:
-        """A candidate handles memory that begins off its boundary, or refuses it in words before it computes."""
-        name, claim = "shifted", "in memory that begins one element off its boundary the result is right, or refused"
+    def _views(self, case: Case) -> list[Job]:
+        return self.session.judge.views(self.settings.module, case) if case in self.viewed_cases else []
+
+    def _viewed(self, view: Job) -> list[str]:
+        """A candidate handles memory that is laid out in another way, or refuses it in words before it computes."""
+        name, case = _view_name(view), view.case
+        claim = "with strides of its own for every tensor the result is right, or refused"
+        if view.part == "shifted":
+            where = f"with {view.name} alone" if view.name else "in memory that begins"
+            claim = f"{where} one element off its boundary the result is right, or refused"
         try:
-            self._taken("shifted", case)
-            status, message = "passed", _failures(self._judged(Job(case, "shifted")).failures)
+            self._taken(name, case)
+            status, message = "passed", _failures(self._judged(view).failures)
         except WorkerRefused as error:
             status, message = "skipped", f"refused: {error.message}"
         except WorkerReplyError as error:
@@ -771,8 +778,8 @@ class Climb:
             self._attempt("correctness", case, [Job(case)], self.limits.correctness)
         for case in self._asked_for("properties", self.property_cases):
             self._hold_together(case)
-            if case in self.shifted_cases:
-                self._attempt("shifted", case, [Job(case, "shifted")], self.limits.correctness)
+            for view in self._views(case):
+                self._attempt(_view_name(view), case, [view], self.limits.correctness)
         for case in self._asked_for("determinism", self.repeated_cases):
             self._attempt("determinism", case, [Job(case, "repeat")], self.limits.determinism, self.trials)
         for step, (job, refused) in self._refused.items():
@@ -1135,6 +1142,11 @@ def _most_different(case: Case, among: list[Case]) -> Case:
 def _elements(case: Case) -> int:
     """The product of the dimensions: not the cost, but it grows with it."""
     return math.prod(case.dims.values())
+
+
+def _view_name(view: Job) -> str:
+    """The name of a view's property: `strided`, `shifted`, `shifted k`."""
+    return " ".join(filter(None, [view.part, view.name]))
 
 
 def _distinct(cases: list[Case]) -> list[Case]:

@@ -196,7 +196,8 @@ class Operator(Protocol):
         def relations(self, case: Case, call: Call, generator: torch.Generator) -> list[Relation]
 
     It gives the relations that hold for `call`, an outcome of `make_call` for `case`, which it leaves as it is. Random
-    choices (which permutation) are drawn from `generator`.
+    choices (which permutation) are drawn from `generator`. And one attribute: with `strided = True` a kernel must go by
+    each tensor's own strides, or refuse them; see `with_own_strides`.
     """
 
     # Read only, so that a class attribute and a property will both do.
@@ -325,6 +326,27 @@ def changed(call: Call, **arguments: Argument) -> Call:
     if unknown:
         raise KernelproofError(f"there is no such argument; allowed: {', '.join(call.arguments)}", subject=unknown[0])
     return Call({**call.arguments, **arguments}, call.outputs, call.axes)
+
+
+def with_own_strides(call: Call) -> Call:
+    """The same values in memory in which no two tensors have the same strides; the last dimension keeps stride 1.
+
+    Rows of the first tensor are padded by 16 bytes, of the second by 32, and so on: what began on 16 bytes still does.
+    In every other tensor the two dimensions before the last change places in memory, as heads and rows may.
+    """
+    arguments = dict(call.arguments)
+    for place, (name, tensor) in enumerate(call.tensors.items()):
+        if tensor.dim() < 2:
+            continue
+        inner_first = sorted(range(tensor.dim() - 1), key=tensor.stride)
+        if place % 2:
+            inner_first[:2] = inner_first[1::-1]
+        strides, step = [1] * tensor.dim(), tensor.shape[-1] + 16 * (place + 1) // tensor.element_size()
+        for dim in inner_first:
+            strides[dim] = step
+            step *= tensor.shape[dim]
+        arguments[name] = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
+    return Call(arguments, call.outputs, call.axes)
 
 
 def placed(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

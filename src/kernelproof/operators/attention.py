@@ -61,6 +61,7 @@ class Attention:
     }
     options: dict[str, tuple[bool | str, ...]] = {"causal": (False, True), "layout": ("bhsd", "bshd")}
     dtypes = ("float32", "float16", "bfloat16")
+    strided = True
     axes = ("batch", "head", "query row", "feature")
 
     def __init__(self) -> None:

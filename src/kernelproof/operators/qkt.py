@@ -52,6 +52,7 @@ class Scores:
     dims: dict[str, int | str | None] = {"batch": 1, "heads": None, "seq": None, "seq_k": "seq", "head_dim": None}
     options: dict[str, tuple[bool | str, ...]] = {"scaled": (False, True)}
     dtypes = ("uint8", "float16", "bfloat16")
+    strided = True
     axes = ("batch", "head", "query row", "key")
 
     @property

@@ -53,6 +53,7 @@ class QuantisedAttention:
     dims = ATTENTION.dims
     options: dict[str, tuple[bool | str, ...]] = {**ATTENTION.options, "scales": ("tensor", "head")}
     dtypes = (SIMULATED, E4M3)
+    strided = True
     axes = ATTENTION.axes
 
     @property

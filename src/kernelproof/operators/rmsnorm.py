@@ -49,6 +49,7 @@ class RmsNorm:
     dims: dict[str, int | str | None] = {"rows": None, "cols": None}
     options: dict[str, tuple[bool | str, ...]] = {}
     dtypes = ("float32", "float16", "bfloat16")
+    strided = True
     axes = ("row", "column")
 
     @property
