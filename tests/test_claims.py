@@ -19,13 +19,13 @@ def bench(*highs: float | None) -> BenchRecord:
 @pytest.mark.parametrize(
     ("highs", "claimed", "said"),
     [
-        ((0.9, 0.8, 0.7), True, "passes, below in all 3 cases"),
-        ((0.9, 0.96, 0.7), True, "fails, above in 1 of 3 cases"),
-        ((0.9, None), True, "fails, above in 1 of 2 cases"),
-        ((0.9, 0.96, 0.7), False, "no claim, above in 1 of 3 cases"),
-        ((0.9, 0.8), False, "no claim, below in all 2 cases"),
-        ((1.9, 1.8), False, "no claim, above in all 2 cases"),
-        ((1.9,), True, "fails, above in its one case"),
+        ((0.9, 0.8, 0.7), True, "passes, within the limit in all 3 cases"),
+        ((0.9, 0.96, 0.7), True, "fails, not shown within the limit in 1 of 3 cases"),
+        ((0.9, None), True, "fails, not shown within the limit in 1 of 2 cases"),
+        ((0.9, 0.96, 0.7), False, "no claim, not shown within the limit in 1 of 3 cases"),
+        ((0.9, 0.8), False, "no claim, within the limit in all 2 cases"),
+        ((1.9, 1.8), False, "no claim, not shown within the limit in 2 of 2 cases"),
+        ((1.9,), True, "fails, not shown within the limit in its one case"),
         ((None, None), True, "fails, nothing to compare it with"),
         ((None,), False, "no claim, nothing to compare it with"),
         ((), True, "fails"),
@@ -38,9 +38,9 @@ def test_a_claim_passes_in_every_case_or_fails(highs: tuple[float, ...], claimed
 
 def test_the_deciding_case_is_named() -> None:
     found = claims.judge("v", claimed=True, correct=True, bench=bench(0.9, 1.2, 0.99))
-    assert found.why == "above in 2 of 3 cases; the worst: c1 hot, up to 1.2"
+    assert found.why == "not shown within the limit in 2 of 3 cases; the worst: c1 hot, up to 1.2"
     found = claims.judge("v", claimed=True, correct=True, bench=bench(0.9, 0.93))
-    assert found.why == "below in all 2 cases; the closest: c1 hot, up to 0.93"
+    assert found.why == "within the limit in all 2 cases; the closest: c1 hot, up to 0.93"
 
 
 @pytest.mark.parametrize("claimed", [True, False])

@@ -82,7 +82,9 @@ def test_a_claim_that_fails_in_one_mode_fails(loaded: config.Config) -> None:
     benched(loaded, {"hot": 0.90, "cold": 0.951})
     code, rows = judged(loaded)
     assert code == ExitCode.BAD_VERDICT
-    assert rows["fast"].reason.startswith("above in 1 of 2 cases; the worst: s-float32 cold, upper bound 0.951")
+    assert rows["fast"].reason.startswith(
+        "not shown within the limit in 1 of 2 cases; the worst: s-float32 cold, upper bound 0.951"
+    )
 
 
 @pytest.mark.parametrize("verdict", ["wrong", "crashed", "hung", "failed_to_build"])

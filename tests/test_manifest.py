@@ -35,7 +35,7 @@ def test_a_good_run(config: Config) -> None:
     assert facts.missing == []
     assert verdict(facts, "plain") == records.Verdict(
         *("op", "plain", "variant", "cpu", "ok", "correct", "faster", 0.9, "not_needed", False),
-        gate="no claim, below in its one case",
+        gate="no claim, within the limit in its one case",
     )
     assert (verdict(facts, "tiled").speed, verdict(facts, "tiled").profile) == ("not_run", "ok")
     assert verdict(facts, "library").build == "not_needed"
@@ -99,8 +99,8 @@ def test_the_gate_condemns_only_variants_that_claim_to_pass_it(config: Config) -
     plain = replace(operator.variants["plain"], gate=True)
     claimed = replace(config, operators={"op": replace(operator, variants={**operator.variants, "plain": plain})})
     said = verdict(gathered(claimed), "plain")
-    assert (said.gate, said.bad) == ("fails, above in its one case", True)
-    assert said.reason == "the gate: above in its one case: large-float32 hot, 1.3 > 0.95"
+    assert (said.gate, said.bad) == ("fails, not shown within the limit in its one case", True)
+    assert said.reason == "the gate: not shown within the limit in its one case: large-float32 hot, 1.3 > 0.95"
 
 
 def test_a_fault_that_the_benchmark_found_is_bad_as_for_the_gate(config: Config) -> None:

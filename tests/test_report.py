@@ -185,7 +185,7 @@ def test_the_verdict_of_a_run_without_a_gpu(tmp_path: Path) -> None:
     text, summary = render(tmp_path, report_records.cpu_run())
     page = checked(text)
     for sentence in (
-        "2 of 4 variants are correct; the one speed claim was not judged.",
+        "All 2 variants that could run are correct, 2 need a GPU; the one speed claim was not judged.",
         "fp16_scalar and fp16_fused were not run: no NVIDIA GPU",
         "Would have run: attention/fp16_scalar, attention/fp16_fused",
         "run on a machine with an NVIDIA GPU and its driver",
@@ -206,12 +206,51 @@ def test_a_variant_above_the_gate_in_one_case_does_not_pass(tmp_path: Path) -> N
     row.high, row.passed, row.reason = 0.97, False, "upper bound 0.97 > 0.95"
     text, summary = render(tmp_path, (manifest, records))
     assert "3 of 6 variants are correct; the one speed claim does not hold." in checked(text).text
-    assert "`sdpa_cudnn` faster | fails, above in 1 of 8 cases |" in summary
+    assert "`sdpa_cudnn` faster | fails, not shown within the limit in 1 of 8 cases |" in summary
     silent = replace(report_records.SETTINGS, gated=frozenset())
     found = report.read_all(tmp_path / "results" / "manifest" / "4f1c9a6be2d0.json", tmp_path)
     summary = report.render_summary(found, silent)
     assert "3 of 6 variants are correct; no speed is claimed." in summary
-    assert "| **0.911×** | 0.907–0.916 | `sdpa_cudnn` faster | no claim, above in 1 of 8 cases |" in summary
+    assert (
+        "| **0.911×** | 0.907–0.916 | `sdpa_cudnn` faster | no claim, not shown within the limit in 1 of 8 cases |"
+        in summary
+    )
+
+
+def test_an_undecided_ratio_whose_interval_leaves_1_out_is_explained(tmp_path: Path) -> None:
+    manifest, records = report_records.gpu_run()
+    bench = records["results/bench/attention-cuda.json"]
+    assert isinstance(bench, BenchRecord)
+    for row in bench.ratios:
+        row.verdict = "undecided"
+    next(v for v in manifest.verdicts if v.variant == "fp16_fused").speed = "undecided"
+    text, summary = render(tmp_path, (manifest, records))
+    said = f"the interval leaves 1 out, but not clearly enough among {len(bench.ratios)} comparisons"
+    assert said in checked(text).text
+    assert said in summary
+    assert said not in render(tmp_path, report_records.gpu_run())[1]
+
+
+def test_what_was_not_run_for_one_reason_is_one_line_below_the_results(tmp_path: Path) -> None:
+    manifest, records = report_records.cpu_run()
+    manifest.verdicts.sort(key=lambda verdict: verdict.device != "cuda")
+    page = checked(render(tmp_path, (manifest, records))[0])
+    assert page.text.index("attention on cpu") < page.text.index("attention on cuda")
+    assert page.text.count(f"2 variants not run: {report_records.NO_GPU}") == 1
+    assert page.text.count(f"2 contenders not run: {report_records.NO_GPU}") == 1
+
+
+@pytest.mark.parametrize(
+    ("correct", "number", "left", "said"),
+    [
+        (1, 1, "", "The variant is correct"),
+        (0, 1, "1 needs a GPU", "The variant that could run is not shown to be correct, 1 needs a GPU"),
+        (0, 0, "3 need a GPU", "No variant could run, 3 need a GPU"),
+        (1, 3, "2 were not run", "1 of 3 variants that could run is correct, 2 were not run"),
+    ],
+)
+def test_the_headline_counts_what_could_run(correct: int, number: int, left: str, said: str) -> None:
+    assert verdict_view._correctwords(correct, number, left) == said
 
 
 @pytest.mark.parametrize(
@@ -321,7 +360,7 @@ def test_a_fast_and_wrong_variant_has_no_speed(tmp_path: Path) -> None:
     text, summary = render(tmp_path, (manifest, records))
     page = checked(text)
     assert "2 of 6 variants are correct; the one speed claim was not judged." in page.text
-    assert "The fastest correct variant, fp16_swizzled" in page.text
+    assert "Undecided: the fastest correct variant, fp16_swizzled, takes 0.938–1.047 times the time of" in page.text
     assert "| `fp16_fused` | ❌ wrong | – |" in summary
 
 

@@ -39,7 +39,7 @@ VERDICTS: list[dict[str, Any]] = [
     | {
         "correctness": "correct",
         "speed": "faster",
-        "gate": "no claim, above in 1 of 8 cases",
+        "gate": "no claim, not shown within the limit in 1 of 8 cases",
         "ratio": 0.8125,
         "profile": "not_run",
         "bad": False,
@@ -49,7 +49,7 @@ VERDICTS: list[dict[str, Any]] = [
     | {
         "correctness": "correct",
         "speed": "slower",
-        "gate": "fails, above in all 8 cases",
+        "gate": "fails, not shown within the limit in 8 of 8 cases",
         "ratio": 12.5,
         "profile": "not_run",
         "bad": True,
@@ -127,8 +127,26 @@ def test_table() -> None:
     header, *rows, baselines = run.table(VERDICTS)
     assert header.split()[-1] == "profile"
     assert [re.split(r" {2,}", row) for row in rows] == [
-        ["", "attention/cpu_flash", "cpu", "ok", "correct", "0.812", "no claim, above in 1 of 8 cases", "not run"],
-        ["!", "attention/cpu_naive", "cpu", "ok", "correct", "12.500", "fails, above in all 8 cases", "not run"],
+        [
+            "",
+            "attention/cpu_flash",
+            "cpu",
+            "ok",
+            "correct",
+            "0.812",
+            "no claim, not shown within the limit in 1 of 8 cases",
+            "not run",
+        ],
+        [
+            "!",
+            "attention/cpu_naive",
+            "cpu",
+            "ok",
+            "correct",
+            "12.500",
+            "fails, not shown within the limit in 8 of 8 cases",
+            "not run",
+        ],
     ]
     assert [row.index("not run") for row in rows] == [header.index("profile")] * 2
     assert baselines == "   and 2 baselines: 1 correct, 1 not run here"

@@ -29,16 +29,16 @@ class Claim:
 
     @property
     def note(self) -> str:
-        """`above in 1 of 8 cases`; empty where nothing was measured."""
+        """`not shown within the limit in 1 of 8 cases`; empty where nothing was measured."""
         if not self.rows:
             return ""
         if all(row.ratio is None for row in self.rows):
             return "nothing to compare it with"
-        side, number, total = "above" if self.above else "below", len(self.above), len(self.rows)
+        number, total = len(self.above), len(self.rows)
+        said = "not shown within the limit" if number else "within the limit"
         if total == 1:
-            return f"{side} in its one case"
-        share = f"{number} of" if 0 < number < total else "all"
-        return f"{side} in {share} {total} cases"
+            return f"{said} in its one case"
+        return f"{said} in {f'{number} of' if number else 'all'} {total} cases"
 
     @property
     def decisive(self) -> OracleRow | None:

@@ -21,6 +21,7 @@ from kernelproof.views.common import (
     case_label,
     case_rank,
     dims_text,
+    doubt,
     flatten,
     shown,
     words,
@@ -62,7 +63,7 @@ class BenchRow:
     floor_us: float | None
     ratio: str
     ratio_interval: str
-    could_see: str  # how small a difference this run could have shown
+    could_see: str  # how small a difference this run could have shown, or why it did not show this one
     speed: Badge | None
     flags: tuple[str, ...]
 
@@ -168,7 +169,7 @@ def _bench(
     ordered = sorted(record.cases, key=lambda c: case_rank(record, c, "hot", settings))
     timed = {row.case for row in record.times}
     ordered = [case for case in ordered if case.id in timed]
-    views = [_case(record, case, profiled) for case in ordered[: limits.bench_cases]]
+    views = [_case(record, case, profiled, settings) for case in ordered[: limits.bench_cases]]
     labels = {case.id: case_label(case) for case in record.cases}
     absent = [
         (c.name, badge(c.verdict), c.outcome)
@@ -211,7 +212,9 @@ def _launches(found: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(f"{shown(k.get('count', 1))} × {k.get('name', '')}" for k in found)
 
 
-def _case(record: BenchRecord, case: BenchCase, profiled: Mapping[tuple[str, str], ProfileRecord]) -> CaseView:
+def _case(
+    record: BenchRecord, case: BenchCase, profiled: Mapping[tuple[str, str], ProfileRecord], settings: Settings
+) -> CaseView:
     times = [row for row in record.times if row.case == case.id]
     deciding = primary(times)
     floors = [row for row in times if row.method == "floor"]
@@ -222,7 +225,7 @@ def _case(record: BenchRecord, case: BenchCase, profiled: Mapping[tuple[str, str
     best = _best_baseline(record, case.id, deciding)
     best_row = next((r for r in deciding if r.contender == best and r.mode == _first_mode(record)), None)
     contenders = [c for c in record.contenders if any(t.contender == c.name for t in deciding)]
-    rows = [_bench_row(record, case, c.name, deciding, floors, on, best) for c in contenders]
+    rows = [_bench_row(record, case, c.name, deciding, floors, on, best, settings) for c in contenders]
     rows.sort(key=lambda r: (r.hot or r.cold).median_us if (r.hot or r.cold) else math.inf)  # type: ignore[union-attr]
     methods = [m for m in METHODS if any(t.method == m for t in times)]
     methods += sorted({t.method for t in times} - set(methods))
@@ -272,6 +275,7 @@ def _bench_row(
     floors: Sequence[TimeRow],
     on: Axis,
     best: str | None,
+    settings: Settings,
 ) -> BenchRow:
     contender = next(c for c in record.contenders if c.name == name)
     mine = {row.mode: row for row in deciding if row.contender == name}
@@ -282,7 +286,9 @@ def _bench_row(
     for row in record.ratios:
         if (row.variant, row.baseline, row.case, row.mode) == (name, best, case.id, _first_mode(record)):
             ratio, interval, speed = formats.ratio(row.ratio), formats.interval(row.low, row.high), badge(row.verdict)
-            could_see = "" if row.detectable is None else formats.could_see(row.detectable, "this run")
+            could_see = doubt(record, row, settings)
+            if not could_see and row.detectable is not None:
+                could_see = formats.could_see(row.detectable, "this run")
     best_row = next((r for r in deciding if r.contender == best and r.mode == _first_mode(record)), None)
     if not ratio and first and best_row and best_row.median_us > 0:
         ratio = "1×" if name == best else f"≈{formats.THIN}{formats.ratio(first.median_us / best_row.median_us)}"

@@ -43,6 +43,18 @@ class MixBar:
 
 
 @dataclass(frozen=True)
+class MostOf:
+    """The most that any kernel of a variant takes, over its architectures."""
+
+    kernels: int
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_bytes: int
+    instructions: int
+
+
+@dataclass(frozen=True)
 class BuildView:
     """One variant's build."""
 
@@ -50,6 +62,7 @@ class BuildView:
     badge: Badge
     kernels: tuple[KernelRow, ...]
     kernels_left_out: int
+    most: MostOf | None
     mixes: tuple[MixBar, ...]
     over_budget: tuple[BudgetRow, ...]
     within_budget: bool | None
@@ -119,11 +132,25 @@ def _build(record: BuildRecord, limits: Limits) -> BuildView:
         badge(record.status),
         tuple(kernels[: limits.kernels]),
         max(0, len(kernels) - limits.kernels),
+        _most([row.resources for row in kernels]),
         tuple(_mixes(record.cubins)),
         failing,
         not failing if record.budget else None,
         formats.excerpt(record.compiler_message or "", limits.message_characters),
         tuple(name if value is None else f"{name}={value}" for name, value in record.macros.items()),
+    )
+
+
+def _most(found: Sequence[KernelResources]) -> MostOf | None:
+    if not found:
+        return None
+    return MostOf(
+        len(found),
+        max(kernel.registers for kernel in found),
+        max(kernel.shared_bytes for kernel in found),
+        max(kernel.stack_bytes for kernel in found),
+        max(kernel.spill_store_bytes + kernel.spill_load_bytes for kernel in found),
+        max(kernel.instructions for kernel in found),
     )
 
 

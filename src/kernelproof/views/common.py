@@ -15,6 +15,7 @@ from kernelproof.records import (
     CeilingsRecord,
     ManifestRecord,
     ProfileRecord,
+    RatioRow,
     TestRecord,
 )
 
@@ -127,6 +128,16 @@ def case_rank(bench: BenchRecord, case: BenchCase | None, mode: str, settings: S
         different * 10 + set_flags,
         int(mode != "hot"),
     )
+
+
+def doubt(bench: BenchRecord, row: RatioRow, settings: Settings) -> str:
+    """Why a comparison is undecided although its interval leaves 1 out; empty where the interval includes it."""
+    if row.verdict != "undecided" or (row.low <= 1 + settings.same_band and row.high >= 1 - settings.same_band):
+        return ""
+    if row.detectable is None:
+        return "undecided: one process decides nothing"
+    number, rate = formats.plural(len(bench.ratios), "comparison"), formats.percent(1 - settings.confidence, 0)
+    return f"undecided: the interval leaves 1 out, but not clearly enough among {number} (false discovery rate {rate})"
 
 
 @dataclass(frozen=True)

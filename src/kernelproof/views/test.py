@@ -11,6 +11,7 @@ from kernelproof import charts, formats
 from kernelproof.charts import Axis
 from kernelproof.records import (
     FAILED,
+    NOT_RUN,
     CaseResult,
     PropertyResult,
     Rung,
@@ -135,10 +136,12 @@ class SanitizerView:
 
 @dataclass(frozen=True)
 class TestGroup:
-    """All tests of one operator."""
+    """All tests of one operator; `waiting` are those that were not run, by reason, and `ran` the others."""
 
     operator: str
     columns: tuple[TestView, ...]
+    ran: tuple[TestView, ...]
+    waiting: tuple[tuple[str, tuple[str, ...]], ...]
     trusts: tuple[tuple[str, str], ...]
     unsealed: tuple[Unsealed, ...]
     confinements: tuple[Confinement, ...]
@@ -173,10 +176,17 @@ def _test_group(operator: str, found: Sequence[TestRecord], limits: Limits) -> T
         _property_part(with_cases),
     ]
     seeds = dict.fromkeys(r.fresh_seed for r in found if r.fresh_seed is not None)
+    ran = tuple(column for column in columns if column.record.status != NOT_RUN)
+    waiting: dict[str, list[str]] = defaultdict(list)
+    for record in found:
+        if record.status == NOT_RUN:
+            waiting[record.reason or "no reason recorded"].append(record.variant)
     return TestGroup(
         operator,
         columns,
-        tuple((level, words) for level, words in TRUST.items() if any(r.trust == level for r in found)),
+        ran,
+        tuple((reason, tuple(names)) for reason, names in waiting.items()),
+        tuple((level, words) for level, words in TRUST.items() if any(c.record.trust == level for c in ran)),
         tuple(unsealed for record in found for unsealed in _unsealed(record)),
         _confinements(found),
         tuple(c for c in columns if c.record.cases),

@@ -11,7 +11,7 @@ from kernelproof import charts, claims, formats
 from kernelproof.charts import Axis
 from kernelproof.claims import Claim
 from kernelproof.records import FAILED, NOT_RUN, OK, BenchCase, BenchRecord, OracleRow, Record, Verdict
-from kernelproof.views.common import BADGES, Badge, Records, Settings, badge, case_label, case_rank
+from kernelproof.views.common import BADGES, Badge, Records, Settings, badge, case_label, case_rank, doubt
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Speed:
     case: str
     mode: str
     whisker: charts.Whisker
+    doubt: str  # why it is undecided, where the interval alone would have decided
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,23 @@ class VerdictRow:
 
 
 @dataclass(frozen=True)
+class Folded:
+    """Variants that were not run for one reason: one line in place of a row each."""
+
+    reason: str
+    rows: tuple[VerdictRow, ...]
+
+
+@dataclass(frozen=True)
 class VerdictGroup:
-    """One operator on one device."""
+    """One operator on one device; `shown` are the rows that are not folded."""
 
     operator: str
     device: str
     sentence: str
     rows: tuple[VerdictRow, ...]
+    shown: tuple[VerdictRow, ...]
+    folded: tuple[Folded, ...]
     baselines: tuple[VerdictRow, ...]
     axis: Axis | None
     one_at: float
@@ -76,6 +87,8 @@ class StageNote:
     note: str
 
 
+NAMES_IN_THE_HEADLINE = 6  # of variants that were not run; the tables name all
+
 NOT_TIMED = {
     "missing": "there is no record of a benchmark",
     "not_run": "the benchmark was not run",
@@ -98,16 +111,17 @@ def _speeds(records: Records, settings: Settings) -> dict[tuple[str, str], tuple
 
 
 def verdict_groups(records: Records, settings: Settings) -> list[VerdictGroup]:
-    """The verdict tables, in the order of the configuration."""
+    """The verdict tables in the order of the configuration, those in which nothing ran last."""
     speeds = _speeds(records, settings)
     benches = {(bench.operator, bench.device): bench for bench in records.benches}
     groups: dict[tuple[str, str], list[Verdict]] = defaultdict(list)
     for verdict in records.manifest.verdicts:
         groups[verdict.operator, verdict.device].append(verdict)
-    return [
+    made = [
         _verdict_group(operator, device, verdicts, speeds, benches.get((operator, device)), settings)
         for (operator, device), verdicts in groups.items()
     ]
+    return sorted(made, key=lambda group: not group.shown)
 
 
 def _verdict_group(
@@ -126,7 +140,7 @@ def _verdict_group(
     def row(verdict: Verdict) -> VerdictRow:
         # Without correctness there is no speed, even where an older benchmark holds one.
         chosen = speeds.get((operator, verdict.variant)) if verdict.correctness == "correct" else None
-        speed = _speed(chosen, on)
+        speed = _speed(chosen, on, bench, settings)
         claim = claims.judge(
             verdict.variant,
             claimed=f"{operator}/{verdict.variant}" in settings.gated,
@@ -149,13 +163,33 @@ def _verdict_group(
 
     ours = tuple(row(v) for v in verdicts if v.role == "variant")
     baselines = tuple(row(v) for v in verdicts if v.role != "variant")
-    sentence = _group_sentence(ours, settings)
+    folded = _folded(ours)
     return VerdictGroup(
-        operator, device, sentence, ours, baselines, on, on.at(1.0) if on else 0, on.at(settings.max_ratio) if on else 0
+        operator,
+        device,
+        _group_sentence(ours, settings),
+        ours,
+        tuple(row for row in ours if not any(row in fold.rows for fold in folded)),
+        folded,
+        baselines,
+        on,
+        on.at(1.0) if on else 0,
+        on.at(settings.max_ratio) if on else 0,
     )
 
 
-def _speed(chosen: tuple[OracleRow, BenchCase | None] | None, on: Axis | None) -> Speed | None:
+def _folded(rows: Sequence[VerdictRow]) -> tuple[Folded, ...]:
+    """What was not run, by its reason, where several variants share that."""
+    by_reason: dict[str, list[VerdictRow]] = defaultdict(list)
+    for row in rows:
+        if row.correctness.word == "not run" and row.reason:
+            by_reason[row.reason].append(row)
+    return tuple(Folded(reason, tuple(found)) for reason, found in by_reason.items() if len(found) > 1)
+
+
+def _speed(
+    chosen: tuple[OracleRow, BenchCase | None] | None, on: Axis | None, bench: BenchRecord | None, settings: Settings
+) -> Speed | None:
     if chosen is None or on is None:
         return None
     row, case = chosen
@@ -166,7 +200,10 @@ def _speed(chosen: tuple[OracleRow, BenchCase | None] | None, on: Axis | None) -
     )
     drawn = charts.whisker(on, row.ratio, row.low, row.high, "ratio", title)
     where = case_label(case) if case else row.case
-    return Speed(row.ratio, row.low, row.high, row.best_baseline, where, row.mode, drawn)
+    wanted = (row.variant, row.best_baseline, row.case, row.mode)
+    compared = [r for r in bench.ratios if (r.variant, r.baseline, r.case, r.mode) == wanted] if bench else []
+    why = doubt(bench, compared[0], settings) if bench and compared else ""
+    return Speed(row.ratio, row.low, row.high, row.best_baseline, where, row.mode, drawn, why)
 
 
 def _gate_badge(claim: Claim) -> Badge:
@@ -193,6 +230,11 @@ def _group_sentence(rows: Sequence[VerdictRow], settings: Settings) -> str:
     speed = best.speed
     assert speed is not None
     level = f"{100 * settings.confidence:g}{formats.THIN}%"
+    if best.speed_word and best.speed_word.word == "undecided":
+        return (
+            f"Undecided: the fastest correct variant, {best.name}, takes {formats.interval(speed.low, speed.high)} "
+            f"times the time of {speed.baseline} ({level} interval; {speed.case}, {speed.mode})."
+        )
     return (
         f"The fastest correct variant, {best.name}, takes {formats.ratio(speed.ratio)} the time of {speed.baseline} "
         f"({level} interval {formats.interval(speed.low, speed.high)}; {speed.case}, {speed.mode})."
@@ -208,16 +250,21 @@ def headline(records: Records, groups: Sequence[VerdictGroup]) -> Headline:
     correct = len(by_word.get("correct", []))
     if not rows:
         return Headline("warn", "nothing to judge", "There is no variant to judge.", ())
-    sentence = f"{_correctwords(correct, len(rows))}; {_claimwords([r.claim.word for _, r in rows])}."
+    waiting = by_word.get("not run", [])
+    left = _waitingwords(records, groups, len(waiting)) if waiting else ""
+    said = _correctwords(correct, len(rows) - len(waiting), left)
+    sentence = f"{said}; {_claimwords([r.claim.word for _, r in rows])}."
     details = [
         f"{formats.listed(names)} {_verb(word, len(names))}."
         for word, names in by_word.items()
         if word not in ("correct", "not run")
     ]
-    if waiting := by_word.get("not run"):
+    if waiting:
         reasons = Counter(r.reason for _, r in rows if r.correctness.word == "not run" and r.reason)
         why = f": {reasons.most_common(1)[0][0].rstrip('.')}" if reasons else ""
-        details.append(f"{formats.listed(waiting)} {'was' if len(waiting) == 1 else 'were'} not run{why}.")
+        few = len(waiting) <= NAMES_IN_THE_HEADLINE
+        who = formats.listed(waiting) if few else formats.plural(len(waiting), "variant")
+        details.append(f"{who} {'was' if len(waiting) == 1 else 'were'} not run{why}.")
     details += [f"{r.name}: {r.reason.rstrip('.')}." for _, r in rows if r.bad and r.correctness.word == "correct"]
     bad = records.manifest.overall == "bad" or any(v.bad for v in records.manifest.verdicts) or bool(records.unreadable)
     short = records.manifest.overall == "incomplete" or waiting
@@ -225,12 +272,25 @@ def headline(records: Records, groups: Sequence[VerdictGroup]) -> Headline:
     return Headline(kind, word, sentence, tuple(details))
 
 
-def _correctwords(correct: int, number: int) -> str:
+def _waitingwords(records: Records, groups: Sequence[VerdictGroup], number: int) -> str:
+    """What keeps the variants back that were not run: `19 need a GPU`."""
+    probe = records.capture.probes.get("gpu") if records.capture else None
+    devices = {group.device for group in groups if any(row.correctness.word == "not run" for row in group.rows)}
+    if devices == {"cuda"} and probe is not None and probe.status == "absent":
+        return f"{number} {'needs' if number == 1 else 'need'} a GPU"
+    return f"{number} {'was' if number == 1 else 'were'} not run"
+
+
+def _correctwords(correct: int, number: int, left: str) -> str:
+    """`number`: of variants that were run; `left`: what keeps the others back."""
+    if number == 0:
+        return f"No variant could run, {left}"
+    ran, rest = (" that could run", f", {left}") if left else ("", "")
     if number == 1:
-        return f"The variant is {'correct' if correct else 'not shown to be correct'}"
+        return f"The variant{ran} is {'correct' if correct else 'not shown to be correct'}{rest}"
     if correct == number:
-        return f"All {number} variants are correct"
-    return f"{correct or 'None'} of {number} variants {'is' if correct < 2 else 'are'} correct"
+        return f"All {number} variants{ran} are correct{rest}"
+    return f"{correct or 'None'} of {number} variants{ran} {'is' if correct < 2 else 'are'} correct{rest}"
 
 
 def _claimwords(words: Sequence[str]) -> str:
