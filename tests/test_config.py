@@ -65,6 +65,60 @@ def changed(key: str, value: object) -> dict:
     return data
 
 
+DECLARED = config.Declared(
+    {"batch": 1, "rows": None}, {"causal": [False, True], "layout": ["bhsd", "bshd"]}, ["normal"], ["float32"]
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        (
+            "shapes.small.rowz",
+            3,
+            "shapes.small.rowz: op has no dimension rowz; allowed: batch, rows; did you mean 'row",
+        ),
+        ("shapes.large", {"batch": 3}, "shapes.large: the shape does not give rows"),
+        ("test.families", ["normla"], "test.families: op has no family normla; allowed: normal; did you mean 'normal'"),
+        ("test.options", {"causl": [True]}, "test.options.causl: op has no option causl; allowed: causal, layout"),
+        ("bench.options", {"layout": ["bsdh"]}, "op has no value of layout bsdh; allowed: bhsd, bshd"),
+        (
+            "profile",
+            {"shape": "large", "options": {"causal": "maybe"}},
+            "no value of causal maybe; allowed: false, tru",
+        ),
+        ("variants.v.dtypes", ["uint8"], "variants.v.dtypes: op has no data type uint8; allowed: float32"),
+        ("variants.v.limits", {"head_dim": [64]}, "v.limits.head_dim: op has no dimension head_dim; allowed: batch"),
+    ],
+)
+def test_what_only_the_operator_knows_is_held_against_its_declaration(
+    folder: Path, key: str, value: object, said: str
+) -> None:
+    loaded = config.load(written(changed(f"operators.op.{key}", value), folder))
+    with pytest.raises(ConfigError) as caught:
+        config.check_declared(loaded, loaded.operator("op"), DECLARED)
+    (fault,) = caught.value.message.splitlines()[1:]
+    assert said in fault
+    text = (folder / "config.yaml").read_text().splitlines()
+    line = int(fault.split(":")[1])
+    last = fault.split(": ")[1].rpartition(".")[2]
+    assert text[line - 1].strip().startswith(f"{last}:")
+
+
+def test_a_shape_that_the_machine_cannot_hold_is_a_fault(folder: Path) -> None:
+    loaded = config.load(written(GOOD, folder))
+    declared = config.Declared({"rows": None}, {}, ["normal"], ["float32"], {"large": 1e18}, {"small": "too few rows"})
+    with pytest.raises(
+        ConfigError, match=r"shapes.small: too few rows\n.*shapes.large: one call takes 931,322,575 GiB"
+    ):
+        config.check_declared(loaded, loaded.operator("op"), declared)
+
+
+def test_what_is_declared_is_no_fault(folder: Path) -> None:
+    loaded = config.load(written(GOOD, folder))
+    config.check_declared(loaded, loaded.operator("op"), DECLARED)
+
+
 def test_defaults_and_names_are_filled_in(folder: Path) -> None:
     loaded = config.load(written(GOOD, folder))
     operator = loaded.operator("op")

@@ -227,8 +227,8 @@ def test_a_record_is_written_when_pytest_dies(tmp_path: Path, monkeypatch: pytes
 
 
 BROKEN_MODULES = {
-    "does not import": ("syntax error here(", "SyntaxError"),
-    "is no operator": ("OPERATOR = 1\n", "broken.py"),
+    "does not import": ("syntax error here(", "SyntaxError", "config.yaml:5: operators.rmsnorm.module: broken.py: "),
+    "is no operator": ("OPERATOR = 1\n", "lacks name", "config.yaml:5: operators.rmsnorm.module: broken.py: "),
     "cannot make the inputs": (
         "from kernelproof.operators import rmsnorm\n"
         "class Broken(type(rmsnorm.OPERATOR)):\n"
@@ -236,6 +236,7 @@ BROKEN_MODULES = {
         "        raise RuntimeError('there is no memory for that')\n"
         "OPERATOR = Broken()\n",
         "broken.py failed: RuntimeError: there is no memory for that",
+        "rmsnorm/good: ",
     ),
 }
 
@@ -244,13 +245,13 @@ BROKEN_MODULES = {
 def test_a_fault_in_the_operators_module_is_an_error_and_no_verdict(tmp_path: Path, fault: str) -> None:
     """Else a variant would be `not run`, and the run would end with 0."""
     config = project(tmp_path, "good")
-    text, words = BROKEN_MODULES[fault]
+    text, words, subject = BROKEN_MODULES[fault]
     (tmp_path / "broken.py").write_text(text)
     operator = dataclasses.replace(config.operators["rmsnorm"], module="broken.py")
     config = dataclasses.replace(config, operators={"rmsnorm": operator})
-    with pytest.raises(TestError, match=words) as caught:
+    with pytest.raises((ConfigError, TestError), match=words) as caught:
         climbed(config, "good")
-    assert str(caught.value).startswith("rmsnorm/good: ")
+    assert str(caught.value).startswith(subject)
     assert records.read(config.record("test", "rmsnorm", "good"), TestRecord).status == "failed"
 
 
@@ -272,7 +273,8 @@ def test_an_unknown_dimension_is_an_error(tmp_path: Path) -> None:
     config = project(tmp_path, "good")
     shapes = {name: {"rows": 3, "colz": 8} for name in ("tiny", "odd", "even")}
     operator = dataclasses.replace(config.operators["rmsnorm"], shapes=shapes)
-    with pytest.raises(TestError, match="unknown dimension colz; allowed: rows, cols"):
+    words = "shapes.tiny.colz: rmsnorm has no dimension colz; allowed: cols, rows; did you mean 'cols'"
+    with pytest.raises(ConfigError, match=words):
         climbed(dataclasses.replace(config, operators={"rmsnorm": operator}), "good")
 
 
@@ -298,6 +300,14 @@ def test_a_machine_without_memory_condemns_nobody(tmp_path: Path, monkeypatch: p
     record = climbed(project(tmp_path, "exit_zero"), "exit_zero")
     assert (record.status, record.verdict) == ("failed", "not_run")
     assert "the machine's memory ran out" in (record.reason or "")
+
+
+def test_a_data_type_that_the_operator_does_not_have_condemns_no_kernel(tmp_path: Path) -> None:
+    config = project(tmp_path, "good")
+    variants = config.operators["rmsnorm"].variants
+    variants["good"] = dataclasses.replace(variants["good"], dtypes=["uint8"])
+    with pytest.raises(ConfigError, match=r"variants.good.dtypes: rmsnorm has no data type uint8; allowed: bfloat16"):
+        climbed(config, "good")
 
 
 def test_an_interrupt_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -328,6 +328,89 @@ def _from_resolved(path: Path) -> Config:
 
 
 @dataclass(frozen=True)
+class Declared:
+    """What an operator's module says that it takes; see kernelproof.operators.declared.
+
+    dims: with their defaults; None is required. bytes: of the inputs and the output of each shape. refused: shapes that
+    the operator refuses, and why.
+    """
+
+    dims: dict[str, int | str | None]
+    options: dict[str, list[Any]]
+    families: list[str]
+    dtypes: list[str]
+    bytes: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def check_declared(config: Config, operator: OperatorConfig, declared: Declared) -> None:
+    """Hold an operator's shapes, options, families and data types against what its module declares.
+
+    Only a process that has loaded the module can do this. Raises ConfigError with every fault.
+    """
+    if found := list(_undeclared(operator, declared)):
+        raise _invalid([Fault(place_of(config, *key), _dotted(key), message) for key, message in found])
+
+
+def place_of(config: Config, *key: str | int) -> str:
+    """Where a key of a loaded configuration stands: `config.yaml:12`; the file alone if its lines cannot be told."""
+    path = config.root / config.source
+    try:
+        _, lines, _ = _compose(_read(path), path)
+    except ConfigError:
+        return config.source
+    return _Places(Path(config.source), lines, set(), SET).of(key)
+
+
+def _undeclared(operator: OperatorConfig, declared: Declared) -> Iterator[tuple[Key, str]]:
+    """Keys of the configuration and what is wrong with each."""
+    here: Key = ("operators", operator.name)
+
+    def unknown(key: Key, kind: str, names: Iterable[Any], known: Iterable[Any]) -> Iterator[tuple[Key, str]]:
+        allowed = [_plain(value) for value in known]
+        for name in map(_plain, names):
+            if name not in allowed:
+                yield key, f"{operator.name} has no {kind} {name}; {_allowed(allowed)}{_nearest(name, allowed)}"
+
+    def options(key: Key, chosen: Mapping[str, Iterable[Any]]) -> Iterator[tuple[Key, str]]:
+        for name, values in chosen.items():
+            if name not in declared.options:
+                yield from unknown((*key, name), "option", [name], declared.options)
+            else:
+                yield from unknown((*key, name), f"value of {name}", values, declared.options[name])
+
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for shape, dims in operator.shapes.items():
+        at: Key = (*here, "shapes", shape)
+        for name in dims:
+            yield from unknown((*at, name), "dimension", [name], declared.dims)
+        for name, default in declared.dims.items():
+            if default is None and name not in dims:
+                yield at, f"the shape does not give {name}"
+        if shape in declared.refused:
+            yield at, declared.refused[shape]
+        if (size := declared.bytes.get(shape, 0)) > memory:
+            yield at, f"one call takes {size / 2**30:,.0f} GiB; this machine has {memory / 2**30:,.0f} GiB of memory"
+    yield from unknown((*here, "test", "families"), "family", operator.test.families, declared.families)
+    yield from options((*here, "test", "options"), operator.test.options)
+    yield from options((*here, "bench", "options"), operator.bench.options)
+    yield from options((*here, "profile", "options"), {name: [v] for name, v in operator.profile.options.items()})
+    yield from unknown((*here, "bench", "dtypes"), "data type", operator.bench.dtypes, declared.dtypes)
+    for group, variants in (("variants", operator.variants), ("baselines", operator.baselines)):
+        for variant in variants.values():
+            at = (*here, group, variant.name)
+            yield from unknown((*at, "dtypes"), "data type", variant.dtypes, declared.dtypes)
+            yield from options((*at, "options"), variant.options)
+            for name in variant.limits:
+                yield from unknown((*at, "limits", name), "dimension", [name], declared.dims)
+
+
+def _plain(value: Any) -> str:
+    """A value as YAML writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True)
 class Fault:
     """One thing wrong with the configuration: where it is, and what."""
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelproof import records
-from kernelproof.config import Precision, Tolerance
+from kernelproof.config import Declared, OperatorConfig, Precision, Tolerance
 from kernelproof.errors import JudgeError, KernelproofError, TestError, describe_exit
 from kernelproof.processes import collect_rarely, end, kill_group, python_path, spawn
 from kernelproof.records import Case, CaseResult, Failure, Histogram
@@ -121,6 +121,10 @@ class Judge:
     def families(self, module: str) -> list[str]:
         """The input families of an operator, the default first."""
         return list(self._ask(module, "families"))
+
+    def declared(self, settings: OperatorConfig) -> Declared:
+        """What an operator's module says that it takes."""
+        return Declared(**self._ask(settings.module, "declared", settings=_json(settings)))
 
     def exact_cases(self, module: str, case: Case) -> dict[str, Case]:
         """The exact calls in the data type and options of a case, by name."""
@@ -243,7 +247,7 @@ class Chamber:
 
     def answer(self, command: str, payload: dict[str, Any]) -> dict[str, Any]:
         """Carry out one request; whatever goes wrong is told, and ends nothing."""
-        kinds = {"case": Case, "job": Job, "terms": Terms}
+        kinds = {"case": Case, "job": Job, "settings": OperatorConfig, "terms": Terms}
         try:
             given = {
                 name: records.from_json(kinds[name], value) if name in kinds else value
@@ -273,6 +277,11 @@ class Chamber:
 
     def do_families(self) -> list[str]:
         return list(self.operator.families)
+
+    def do_declared(self, settings: OperatorConfig) -> dict[str, Any]:
+        from kernelproof import operators
+
+        return _json(operators.declared(self.operator, settings))
 
     def do_exact_cases(self, case: Case) -> dict[str, Any]:
         return {name: _json(exact.case) for name, exact in self._sanity(case).items()}

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelproof import records
-from kernelproof.errors import KernelproofError, TestError
+from kernelproof.errors import ConfigError, JudgeError, KernelproofError, TestError
 from kernelproof.privacy import scrubbed
 from kernelproof.processes import scratch_folder
 from kernelproof.records import FileHash, Provenance, TestRecord
@@ -131,6 +131,8 @@ def _climb(session: Session, path: Path) -> TestRecord:
     """Run pytest on the one variant of a session, and keep its log and JUnit XML beside the record."""
     climb = session.climbs[0]
     session.start()
+    if climb.variant.device == "cpu" or session.gpu[0]:
+        _check_declared(session, climb)
     junit, written = path.with_suffix(".xml"), io.StringIO()
     plugin = StagePlugin(session)
     failure = _pytest(junit, written, plugin)
@@ -149,6 +151,19 @@ def _climb(session: Session, path: Path) -> TestRecord:
         record.status, record.reason = records.FAILED, failure
         record.verdict = "not_run" if record.verdict == "correct" else record.verdict
     return record
+
+
+def _check_declared(session: Session, climb: Climb) -> None:
+    """What only the operator's module knows of the configuration. Raises ConfigError before anything is run."""
+    from kernelproof.config import check_declared, place_of
+
+    try:
+        declared = session.judge.declared(climb.settings)
+    except JudgeError as error:
+        place = place_of(session.config, "operators", climb.settings.name, "module")
+        subject = f"{place}: operators.{climb.settings.name}.module: {climb.settings.module}"
+        raise ConfigError(error.message, subject=subject, log=error.log, hint=error.hint) from None
+    check_declared(session.config, climb.settings, declared)
 
 
 def _kept_launches(session: Session, climb: Climb, path: Path) -> FileHash | None:

@@ -27,11 +27,12 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import torch
 
+from kernelproof.config import Declared
 from kernelproof.errors import ConfigError, KernelproofError
 from kernelproof.records import Case
 
 if TYPE_CHECKING:
-    from kernelproof.config import Precision
+    from kernelproof.config import OperatorConfig, Precision
 
 Argument: TypeAlias = torch.Tensor | int | float | bool
 
@@ -251,6 +252,22 @@ def load(module: str, root: Path) -> Operator:
         missing = [name for name in (*wanted, *methods) if not hasattr(found, name)]
         raise ConfigError(f"OPERATOR lacks {', '.join(missing)}", subject=module)
     return found
+
+
+def declared(operator: Operator, settings: OperatorConfig) -> Declared:
+    """What the operator takes, and of the configured shapes what each takes or why it is refused."""
+    sizes: dict[str, float] = {}
+    refused: dict[str, str] = {}
+    for shape, dims in settings.shapes.items():
+        case = Case(operator.name, shape, dict(dims), {}, operator.dtypes[0])
+        if set(dims) <= set(operator.dims) and all(n in dims for n, given in operator.dims.items() if given is None):
+            try:
+                cost = operator.cost(case)
+                sizes[shape] = cost.bytes_read + cost.bytes_written
+            except KernelproofError as error:
+                refused[shape] = error.message
+    options = {name: list(values) for name, values in operator.options.items()}
+    return Declared(dict(operator.dims), options, list(operator.families), list(operator.dtypes), sizes, refused)
 
 
 def _import(module: str, root: Path) -> ModuleType:
