@@ -1,4 +1,4 @@
-"""Is a result right? Criteria (a), (b), (c) of trust.md, and everything that a kernel may not do to memory.
+"""Is a result right? Criteria (a), (b), (c) of docs/explanation/correctness.md, and all that may not be done to memory.
 
 With ô the output, O the float64 reference, B its bound per element, u the unit roundoff and rnd() rounding to the
 output's type:

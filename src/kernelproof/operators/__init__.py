@@ -9,7 +9,8 @@ Error model. With û(x) the unit roundoff of a data type, the bound of criterion
     B = u_o·|O| + u_p·(1 + u_p)·A + (accumulation term in u_a) + smallest subnormal of the output type
 
 u_o is the roundoff of the declared output type, u_p of the declared intermediate (P in attention) and u_a = 8·û of the
-declared accumulation type: 2⁻²¹ for float32. When output and P share a type this is exactly trust.md's formula.
+declared accumulation type: 2⁻²¹ for float32. When output and P share a type this is exactly the formula of
+docs/explanation/correctness.md.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class Suspect:
 
 @dataclass
 class Relation:
-    """A transformed call whose output follows from that of the base call (trust.md, e).
+    """A transformed call whose output follows from that of the base call (docs/explanation/correctness.md, e).
 
     The judge holds |ô' − expected(ô)| to gain·B̃ + B', with B̃ what `expected` makes of the base's bound; see
     `kernelproof.judge.related`. That needs `expected` to take each element from one element of the base output, by a
@@ -484,7 +485,7 @@ BIAS_SHARE = 1 / 256
 def accumulation_floors(output: torch.Tensor, accumulation: torch.Tensor, unit: Units) -> tuple[float, float]:
     """What float32 accumulation alone may cause: RMS error (absolute) and bias (relative).
 
-    trust.md's (b) and (c) are stated for outputs of half precision, whose rounding hides the accumulation error. With a
+    Criteria (b) and (c) are stated for outputs of half precision, whose rounding hides the accumulation error. With a
     float32 output it is all there is. The floor has two parts: u_a itself, since one approximate reciprocal or one
     rounded constant moves every element alike by a few roundings; and a share of the accumulation term of the bound.
     """

@@ -94,11 +94,13 @@ class Attention:
         """O in float64 and its bound, on the very values of the call; memory is bounded by CHUNK_ELEMENTS.
 
         B = u_o|O| + u_p(1+u_p)A + u_a(8A + √d·D) + smallest subnormal, with A = P·|V|, T = scale·|Q||K|ᵀ and
-        D = (P∘T)·|V| + rowsum(P∘T)·|O| (trust.md, criterion a). To it comes what calibration showed to be missing: a
-        weight below the smallest normal number of P's type is rounded absolutely, which counts where the values of the
-        heavy keys are 0: half a subnormal (relative to the row's largest weight) for each key, times |V|. Bounds are
-        computed in float32. Criterion (b) is stated for P of the output's type; where P is coarser (float8 weights, a
-        float16 output), what rounding each weight by itself gives, √Σ(P∘V)², is its floor.
+        D = (P∘T)·|V| + rowsum(P∘T)·|O| (docs/explanation/correctness.md, a).
+
+        To it comes what calibration showed to be missing: a weight below the smallest normal number of P's type is
+        rounded absolutely, which counts where the values of the heavy keys are 0: half a subnormal (relative to the
+        row's largest weight) for each key, times |V|. Bounds are computed in float32. Criterion (b) is stated for P of
+        the output's type; where P is coarser (float8 weights, a float16 output), what rounding each weight by itself
+        gives, √Σ(P∘V)², is its floor.
 
         References are kept by content, as many as MEMOISED_ELEMENTS hold, the latest used: two layouts of one case cost
         one, and so do the relations of a case that several variants are held to.
@@ -131,7 +133,7 @@ class Attention:
         return Reference(output, bound, unit.coarse, rms_floor, bias_floor)
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
-        """Exact cases (trust.md, d): softmax that selects one key, the mean of 2ᵏ keys, one key, values of zero.
+        """Exact cases (docs/explanation/correctness.md, d): one selected key, the mean of 2ᵏ keys, a single key, zeros.
 
         The selected key's score is 0 and all others are below −200, so that every exponential is 1 or underflows to 0
         in whatever order and base it is taken, and O is a row of V bit for bit. With Q = 0 and small integers in V
@@ -165,7 +167,7 @@ class Attention:
         return made
 
     def relations(self, case: Case, call: Call, generator: torch.Generator) -> list[Relation]:
-        """Relations between calls (trust.md, e); see kernelproof.operators.attention_relations."""
+        """Relations between calls (docs/explanation/correctness.md, e); see `attention_relations`."""
         return attention_relations.relations(call, generator)
 
     def cost(self, case: Case) -> Cost:

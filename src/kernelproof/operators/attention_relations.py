@@ -1,4 +1,4 @@
-"""What must hold between two calls of attention (trust.md, criterion e), for plain numbers and for codes with scales.
+"""What must hold between two calls of attention, of numbers or of codes (docs/explanation/correctness.md, e).
 
 A call has q, o [batch, heads, seq, head_dim] and k, v [batch, kv_heads, seq_k, head_dim]; quantised ones also q_scale
 [batch, heads], k_scale and v_scale [batch, kv_heads]. All transforms are made on what lies in memory, so that they are
