@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -75,6 +76,15 @@ def failing(error: BaseException) -> Callable[..., Any]:
         raise error
 
     return raises
+
+
+@pytest.mark.parametrize("arguments", ["--version", "init --help"])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_output_is_no_verdict(arguments: str, closed: str) -> None:
+    command = f"{sys.executable} -m kernelproof {arguments} {closed}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, shell=True, env=environment, capture_output=True, check=False)
+    assert done.returncode == ExitCode.WELL, done.stderr
 
 
 # --- help and start ---------------------------------------------------------------------------------------------------

@@ -436,6 +436,12 @@ def test_places_in_words(mask: torch.Tensor, words: str) -> None:
     assert judge.describe_indices(mask, OPERATOR.axes) == words
 
 
+def test_places_scattered_over_everything_are_a_sentence() -> None:
+    mask = torch.eye(9, dtype=torch.bool)
+    said = judge.describe_indices(mask, ("row", "column"))
+    assert said == "scattered over all rows and columns (11.1 % of these)"
+
+
 def test_scattered_places_say_so() -> None:
     mask = torch.eye(10, dtype=torch.bool)
     mask[9, 9] = False

@@ -11,6 +11,7 @@ def program() -> NoReturn:
     from kernelproof.processes import collect_rarely
 
     collect_rarely()
+    _open_closed_output()
 
     try:
         code = main()
@@ -19,6 +20,13 @@ def program() -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # taking torch's objects apart takes as long as making them
+
+
+def _open_closed_output() -> None:
+    """A stream that the shell closed (`>&-`) goes nowhere; else the next file that is opened would be in its place."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  until the process ends
 
 
 if __name__ == "__main__":

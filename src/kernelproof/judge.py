@@ -572,11 +572,11 @@ def describe_indices(mask: torch.Tensor, axes: Sequence[str]) -> str:
                 whole.append(_plural(name))
         else:
             words.append(_places(name, places, size))
+    count, product = int(mask.sum()), math.prod(len(places) for places in hit)
     text = ", ".join(words)
     if whole:
         everywhere = " and ".join([", ".join(whole[:-1]), whole[-1]]) if len(whole) > 1 else whole[0]
-        text += f", in all {everywhere}" if text else f"in all {everywhere}"
-    count, product = int(mask.sum()), math.prod(len(places) for places in hit)
+        text += f", in all {everywhere}" if text else f"all {everywhere}"
     return text if count == product else f"scattered over {text} ({100 * count / product:.3g} % of these)"
 
 
