@@ -152,9 +152,9 @@ OP = "operators.op"
         (f"{OP}.variants.v.dtypes", "float32", '"float32" is not a list'),
         (f"{OP}.variants.v.sources", ["w.cc"], "'w.cc' does not exist; did you mean 'v.cc'?"),
         (f"{OP}.variants.v.sources", [], "abi tvm_ffi needs at least one source file"),
-        (f"{OP}.variants.v.sources", ["/etc/passwd"], "is not of the form"),
-        (f"{OP}.variants.v.sources", ["../v.cc"], "is not of the form"),
-        (f"{OP}.variants.v.macros", {"1BAD": 1}, "is not of the form"),
+        (f"{OP}.variants.v.sources", ["/etc/passwd"], '"/etc/passwd" is not a path below this folder, without ..'),
+        (f"{OP}.variants.v.sources", ["../v.cc"], "is not a path below this folder"),
+        (f"{OP}.variants.v.macros", {"1BAD": 1}, "is not the name of a macro: letters, digits and _"),
         (f"{OP}.baselines.b.entry", "nothing", "abi python needs entry"),
         (f"{OP}.test.shapes", ["smal"], "no shape of this name; allowed: large, small; did you mean 'small'?"),
         (f"{OP}.bench.cuda_shapes", ["smal"], "no shape of this name; allowed: large, small; did you mean 'small'?"),
@@ -167,9 +167,11 @@ OP = "operators.op"
         (f"{OP}.shapes.small.rows", 0, "0 is out of range; allowed: at least 1"),
         (f"{OP}.shapes.small.rows", "two", '"two" is not a whole number'),
         ("bench.processes", 0, "0 is out of range; allowed: at least 1"),
+        ("bench.confidence", 95, "95 is out of range; allowed: above 0 and below 1"),
+        (f"{OP}.baselines.b.entry", "kernels/nope.py:gelu", "'kernels/nope.py' does not exist"),
         ("bench.processes", True, "true is not a whole number"),
         ("bundle.max_bytes", 26_000_000, "at most 25000000"),
-        ("archs", ["sm90"], '"sm90" is not of the form'),
+        ("archs", ["sm90"], '"sm90" is not an architecture such as sm_90a, or native'),
         ("schema", "kernelproof.config/9", "which this kernelproof reads"),
         ("operators", {}, "must not be empty"),
     ],
@@ -220,7 +222,8 @@ def test_all_faults_come_at_once(folder: Path) -> None:
     ("text", "expected"),
     [
         ("a: [1", "not valid YAML"),
-        ("", "null is not a mapping"),
+        ("", "the file is empty"),
+        ("# nothing\n", "the file is empty"),
         ("- 1", "is not a mapping"),
         ("a: &a [*a]", "config.yaml:1: a[0]: an alias (*) to what it is a part of has no end"),
         (
@@ -242,6 +245,17 @@ def test_broken_yaml(folder: Path, text: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config.load(Path("config.yaml"))
     assert expected in str(caught.value)
+
+
+def test_a_file_that_is_not_utf_8_is_told_by_its_line(folder: Path) -> None:
+    (folder / "config.yaml").write_bytes(b"project: p\nschema: \xff\n")
+    with pytest.raises(ConfigError, match=r"config.yaml:2: the configuration is not UTF-8: byte 0xff\n  next: save"):
+        config.load(Path("config.yaml"))
+
+
+def test_what_is_not_finite_is_one_fault(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"1 fault in the configuration\n.*test.trials: .inf is not a finite number"):
+        config.load(written(changed("test", {"trials": float("inf")}), folder))
 
 
 def test_an_alias_repeats_a_value(folder: Path) -> None:

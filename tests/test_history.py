@@ -70,7 +70,7 @@ def test_a_variant_that_came_later_or_was_never_timed() -> None:
 
 
 def test_too_few_runs_and_nothing_in_common(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="two runs or more"):
+    with pytest.raises(RecordError, match="give two or more"):
         history.run([tmp_path])
     with pytest.raises(RecordError, match="no two of them"):
         history.history([make(1, only=("fast",)), make(2, only=("plain",))])

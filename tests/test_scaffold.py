@@ -36,6 +36,13 @@ def test_the_folder_is_a_valid_project(tmp_path: Path, monkeypatch: pytest.Monke
     assert found.operators["swish2"].variants["cpu"].sources == ["a/b/kernel.cc"]
 
 
+def test_commands_quote_a_folder_with_a_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    scaffold.run("swish2", Path("my kernels"))
+    assert "--config 'my kernels/config.yaml' --operator swish2" in Path("my kernels/config.yaml").read_text()
+    assert config.load(Path("my kernels/config.yaml")).operators["swish2"].module == "my kernels/operator.py"
+
+
 @pytest.mark.parametrize(
     ("name", "into", "words"),
     [

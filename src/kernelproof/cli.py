@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
             _leave_standard_output()
         return ExitCode.COULD_NOT_RUN
     except KeyboardInterrupt:
-        print("kernelproof: interrupted; the same command continues where this one stopped", file=sys.stderr)
+        print("kernelproof: interrupted; the same command starts this stage over", file=sys.stderr)
         return 130
     except Exception as error:  # a fault of ours, which says nothing of any verdict
         if {TRACEBACK, RUN_PID}.intersection(os.environ):

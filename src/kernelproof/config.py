@@ -435,8 +435,9 @@ def resolve(path: Path, overrides: Sequence[str] | Mapping[str, Any], root: Path
     schema = yaml.load(schema_file().read_text(encoding="utf-8"), Loader=_safe_loader())
     places = _Places(path, lines, overridden, SET if isinstance(overrides, Sequence) else CONFIG)
     faults += override_faults
+    known = {fault.key for fault in faults}  # what is not finite is out of range as well
     for error in Draft202012Validator(schema).iter_errors(data):
-        faults += _schema_faults(error, places)
+        faults += [fault for fault in _schema_faults(error, places) if not fault.key or fault.key not in known]
     if not faults:
         _fill_defaults(data, schema, schema)
         _name_members(data)
@@ -466,8 +467,13 @@ def _read(path: Path) -> str:
             subject=str(path),
             hint="run in the repository's folder, or name another file: --config FILE (snakemake: --configfile FILE)",
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the configuration cannot be read: {error}", subject=str(path)) from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        message = f"the configuration is not UTF-8: byte 0x{error.object[error.start]:02x}"
+        raise ConfigError(message, subject=f"{path}:{line}", hint="save the file as UTF-8") from None
+    except OSError as error:
+        hint = "check the path and its permissions"
+        raise ConfigError(f"the configuration cannot be read: {error.strerror}", subject=str(path), hint=hint) from None
 
 
 def _safe_loader() -> Any:
@@ -524,7 +530,7 @@ def _compose(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Fault]]:
     try:
         node = loader.get_single_node()
         if node is None:
-            return None, lines, faults
+            return None, lines, [Fault(str(path), "", "the file is empty")]
         walk(node, (), ())
         return _unshared(loader.construct_document(node)), lines, faults
     except _Unusable as error:
@@ -532,9 +538,10 @@ def _compose(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Fault]]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise ConfigError(f"not valid YAML: {error.problem}", subject=place) from None
+        hint = "look at brackets, quotes and indentation in this line and above it"
+        raise ConfigError(f"not valid YAML: {error.problem}", subject=place, hint=hint) from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"not valid YAML: {error}", subject=str(path)) from None
+        raise ConfigError(f"not valid YAML: {error}", subject=str(path), hint="save it as plain text") from None
     finally:
         loader.dispose()
 
@@ -662,6 +669,9 @@ _TYPE_NAMES = {
 }
 
 
+_ENDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+
+
 def _schema_faults(error: Any, places: _Places) -> Iterator[Fault]:
     """One schema violation in words; unknown keys become one fault each."""
     key: Key = tuple(error.absolute_path)
@@ -687,19 +697,16 @@ def _schema_faults(error: Any, places: _Places) -> Iterator[Fault]:
         case "const":
             yield fault(f"{_shown(value)} is not {_shown(limit)}, which this kernelproof reads")
         case "minimum" | "exclusiveMinimum" | "maximum" | "exclusiveMaximum":
-            words = {
-                "minimum": "at least",
-                "exclusiveMinimum": "above",
-                "maximum": "at most",
-                "exclusiveMaximum": "below",
-            }
-            yield fault(f"{_shown(value)} is out of range; allowed: {words[error.validator]} {limit}")
+            ends = [f"{words} {error.schema[end]}" for end, words in _ENDS.items() if end in error.schema]
+            yield fault(f"{_shown(value)} is out of range; allowed: {' and '.join(ends)}")
         case "minItems" | "minProperties" | "minLength":
             yield fault("must not be empty")
         case "uniqueItems":
             yield fault(f"{_shown(value)} names something twice")
         case "pattern":
-            yield fault(f"{_shown(value)} is not of the form {limit}")
+            # Of a key's name the place is the mapping that holds it.
+            at = (*key, value) if "propertyNames" in error.absolute_schema_path else key
+            yield fault(f"{_shown(value)} is not {error.schema['description']}", at)
         case _:
             yield fault(error.message)
 
@@ -794,6 +801,9 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
                 for index, rung in enumerate(variant["rungs"]):
                     if wrong := _rung_fault(rung, variant, operator["variants"]):
                         yield fault((*at, "rungs", index), wrong)
+                entered = variant["entry"].rpartition(":")[0]
+                if variant["abi"] == "python" and entered.endswith(".py"):
+                    yield from missing((*at, "entry"), entered)
                 yield from (fault(at, message) for message in _variant_faults(variant, operator))
 
 

@@ -136,7 +136,7 @@ def run(paths: Sequence[Path]) -> History:
     Raises BundleError for one that was tampered with, RecordError for fewer than two, or nothing in common.
     """
     if len(paths) < 2:
-        raise RecordError("a history needs two runs or more", subject="history")
+        raise RecordError("one run has no history; give two or more", hint="kernelproof history RUN RUN …")
     return history([runs.load(path) for path in paths])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 from string import Template
 
@@ -39,10 +40,12 @@ def run(operator_name: str, into: Path) -> list[Path]:
         raise KernelproofError(
             "the file exists and is left as it is", subject=str(taken[0]), hint="choose another folder with --into"
         )
+    names = {"operator": operator_name, "folder": folder.as_posix()}
+    names["config"] = shlex.quote(f"{folder.as_posix()}/config.yaml")  # in commands
     written = []
     for name in FILES:
         text = Template((SKELETON / name).read_text(encoding="utf-8"))
-        atomic_write(folder / name, text.substitute(operator=operator_name, folder=folder.as_posix()))
+        atomic_write(folder / name, text.substitute(names))
         written.append(folder / name)
     return written
 
