@@ -94,14 +94,21 @@ def test_what_no_process_gives_is_refused_and_named(path: str, value: Any) -> No
 
 
 def test_a_witness() -> None:
-    calls = {"timed": 3, "same": 1, "new": 1}
-    replies.check_held({"calls": {"ours": calls}, "outcomes": []}, "ours")
-    replies.check_held({"calls": {}, "outcomes": []}, "ours")
+    kinds = ["timed", "same", "new"]
+    calls = dict.fromkeys(kinds, 3)
+    replies.check_held({"calls": {"ours": calls}, "outcomes": []}, "ours", kinds)
+    replies.check_held({"calls": {}, "outcomes": []}, "ours", kinds)
     replies.check_replayed({"own_us": None})
     replies.check_replayed({"own_us": 1.5})
     for held in (None, {}, {"calls": {"base": calls}}, {"calls": {"ours": {"timed": 3}}}, {"calls": {"ours": [1]}}):
         with pytest.raises(WorkerReplyError, match="its calls"):
-            replies.check_held(held, "ours")
+            replies.check_held(held, "ours", kinds)
+    output = {"contender": "ours", "case": "c", "mode": "hot", "version": "moved", "number": 0, "copies": 1}
+    output |= {"path": "/x/ours-ab.output", "dtype": "float32", "shape": [2], "sha256": "ab"}
+    replies.check_moved({"outputs": [output]}, "ours", "c", ["hot"])
+    for other in ({"contender": "base"}, {"version": "timed"}, {"path": "/x/base-ab.output"}, {"shape": [-1]}):
+        with pytest.raises(WorkerReplyError, match="its outputs"):
+            replies.check_moved({"outputs": [{**output, **other}]}, "ours", "c", ["hot"])
     for replayed in (None, {}, {"own_us": "fast"}, {"own_us": float("nan")}, {"own_us": -1.0}, {"own_us": 10**400}):
         with pytest.raises(WorkerReplyError, match="its own_us"):
             replies.check_replayed(replayed)

@@ -474,6 +474,8 @@ class Measurement:
         contenders, plan = [self.entrants[name].candidate], self.plan("time", seed)
         ask = functools.partial(worker.request, "witness", timeout_s=limit_s)
         held = ask(step="hold", contenders=contenders, cases=cases, plan=plan)
+        touched = ["same", "new"] if "moved" in arena.calls else []
+        replies.check_held(held, name, ["timed", *touched])
         if name not in held["calls"]:  # too slow, or it failed, which the processes that measure will say
             return None
         outside = Outside(worker, name, held["calls"][name], self.device)
@@ -484,11 +486,13 @@ class Measurement:
             return Escape(f"times escape: {words}", false_clock=True)
         if apart > OUTSIDE_AGREES:
             self.note(name, arena.id, OUTSIDE_DISAGREES, words)
-        if "moved" not in arena.calls:
+        if not touched:
             return None
         apart, new_us, same_us = outside.values_apart()
         room_bytes = self.kept_bytes() + ROOM_FACTOR * arena.calls[TIMED].output.nbytes
-        for output in ask(step="move", contender=name, room_bytes=room_bytes)["outputs"]:
+        moved = ask(step="move", contender=name, room_bytes=room_bytes)
+        replies.check_moved(moved, name, arena.id, self.settings.modes)
+        for output in moved["outputs"]:
             self.found.outputs.setdefault((name, arena.id, "moved", output["sha256"]), output)
         ask(step="let_go")
         if apart <= OUTSIDE_LIMIT:
@@ -726,8 +730,11 @@ class Outside:
         """Have so many replays made."""
         had_s, started = processor_time_s(self.worker.pid), time.perf_counter_ns()
         reply = self.ask("replay", kind=kind, times=times)
-        outside_us, own_us = (time.perf_counter_ns() - started) / 1000, float(reply["own_us"] or 0.0)
-        return Look(outside_us, own_us, outside_us - own_us, 1e6 * (processor_time_s(self.worker.pid) - had_s))
+        outside_us = (time.perf_counter_ns() - started) / 1000
+        processor_us = 1e6 * (processor_time_s(self.worker.pid) - had_s)
+        replies.check_replayed(reply)
+        own_us = float(reply["own_us"] or 0.0)
+        return Look(outside_us, own_us, outside_us - own_us, processor_us)
 
     def ask(self, step: str, **payload: Any) -> Any:
         return self.worker.request("witness", timeout_s=OUTSIDE_WAIT_S, step=step, contender=self.name, **payload)

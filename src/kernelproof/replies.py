@@ -1,7 +1,7 @@
 """The form of answers from processes that have run a candidate, checked before anything is made of them.
 
 A *form* says of a value from JSON whether it is one; larger forms are made of smaller ones. Here stand the forms of
-what a measuring process answers (timing.Found, timing.hold, timing.replay). Standard library only.
+what a measuring process answers (timing.Found, timing.hold, timing.replay, timing.move). Standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ Form = Callable[[Any], bool]
 LARGEST = 2**53  # of a number: a float counts no further, and nothing that is counted or timed comes near
 METHODS = ("cpu_clock", "graph_slope", "wall_slope", "eager", "event_pair", "floor", "floor_event_pair")
 OUTCOMES = ("failed", "refused", "not_loaded", "not_captured", "not_traced", "slow", "beside_failed")
-REPLAYS = ("timed", "same", "new")
 
 
 def whole(least: int = 0, most: int = LARGEST) -> Form:
@@ -107,8 +106,6 @@ def check_measured(reply: Any, names: Sequence[str], case: str, modes: Sequence[
     of_sample = columns(names, case, modes)
     place = {"contender": mine, "case": here, "mode": mode}
     outcome = {"contender": mine, "case": one_of(case, ""), "mode": one_of(*modes, "")}
-    output = {"version": one_of("timed", "poisoned", "fresh"), "number": whole(), "copies": whole(1)}
-    output |= {"path": text, "dtype": text, "shape": each(whole()), "sha256": text}
     size = each(whole())
     kernel = {"name": text, "grid": size, "block": size, "shared_bytes": whole(), "source": text}
     kernel |= {"count": number(0), "duration_us": number(0)}
@@ -123,9 +120,7 @@ def check_measured(reply: Any, names: Sequence[str], case: str, modes: Sequence[
                 and len(set(map(len, value.values()))) == 1
             ),
             "outcomes": each(fields({**outcome, "outcome": one_of(*OUTCOMES), "message": text})),
-            "outputs": each(
-                lambda value: fields({**place, **output})(value) and value["path"].rpartition("/")[2] == file_of(value)
-            ),
+            "outputs": each(output(place, "timed", "poisoned", "fresh")),
             "kernels": by(mine, by(here, each(fields(kernel), 1))),
             "eager_kernels": by(mine, by(here, each(text))),
             "rotation": by(here, by(mode, fields(sets, {"exceeds_cache": truth}))),
@@ -138,17 +133,32 @@ def check_measured(reply: Any, names: Sequence[str], case: str, modes: Sequence[
     )
 
 
+def output(place: Mapping[str, Form], *versions: str) -> Form:
+    """A result that was handed over."""
+    forms = {**place, "version": one_of(*versions), "number": whole(), "copies": whole(1)}
+    form = fields({**forms, "path": text, "dtype": text, "shape": each(whole()), "sha256": text})
+    return lambda value: form(value) and value["path"].rpartition("/")[2] == file_of(value)
+
+
 def file_of(output: Mapping[str, Any]) -> str:
     """The name of the file in which a contender's output is handed over; `sha256` is that of its bytes."""
     return f"{output['contender']}-{output['sha256'][:24]}.output"
 
 
-def check_held(reply: Any, name: str) -> None:
-    """Check what a process says of the one contender that it was to hold (timing.hold). Raises WorkerReplyError."""
-    calls = fields(dict.fromkeys(REPLAYS, whole(1)))
-    expect(reply, {"calls": by(one_of(name), calls)})
+def check_held(reply: Any, name: str, kinds: Sequence[str]) -> None:
+    """Check what a process says of the one contender that it was to hold (timing.hold). Raises WorkerReplyError.
+
+    kinds: of replays, that have to be there if the contender is.
+    """
+    expect(reply, {"calls": by(one_of(name), fields(dict.fromkeys(kinds, whole(1))))})
 
 
 def check_replayed(reply: Any) -> None:
     """Check what a process says of its replays (timing.replay). Raises WorkerReplyError."""
     expect(reply, {"own_us": optional(number(0))})
+
+
+def check_moved(reply: Any, name: str, case: str, modes: Sequence[str]) -> None:
+    """Check what a process hands over of calls whose values moved (timing.move). Raises WorkerReplyError."""
+    place = {"contender": one_of(name), "case": one_of(case), "mode": one_of(*modes)}
+    expect(reply, {"outputs": each(output(place, "moved"))})
