@@ -36,7 +36,7 @@ def clone(tmp_path: Path) -> Path:
     folder = tmp_path / "clone"
     package = folder / "src" / "kernelproof"
     package.mkdir(parents=True)
-    for name in ("__init__", "environment", "errors", "processes"):
+    for name in ("__init__", "environment", "errors", "privacy", "processes"):
         shutil.copy(ROOT / "src" / "kernelproof" / f"{name}.py", package)
     (package / "__main__.py").write_text(RUN_STUB)
     shutil.copy(ROOT / "repro.sh", folder)

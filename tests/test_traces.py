@@ -534,7 +534,7 @@ def test_values_that_no_call_has_seen_end_at_those_that_are_judged(tmp_path: Pat
     assert bool(torch.isfinite(x).all() & torch.isfinite(w).all())
     touch.before(3)
     apart = (x[2] - other.tensor("x")[2]).abs()
-    assert bool((apart > 1e-3 * other.tensor("x")[2].abs()).all())
+    assert bool((apart > 5e-4 * other.tensor("x")[2].abs()).all())
     for _ in range(3):
         touch.step(1)
     expected = values.clone()

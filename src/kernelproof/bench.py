@@ -801,7 +801,9 @@ def _judge_outputs(config: Config, measurement: Measurement, operator: Operator)
     judged = 0
     references: dict[tuple[str, str, str], Reference] = {}
     by_id = {arena.id: arena for arena in measurement.arenas}
-    for (name, case_id, values, _), output in measurement.found.outputs.items():
+    # What is wrong for the timed values is told first; of two cases' references one is kept at a time.
+    order = sorted(measurement.found.outputs.items(), key=lambda found: (found[0][1], found[0][2] == "moved"))
+    for (name, case_id, values, _), output in order:
         arena, variant = by_id[case_id], measurement.entrants[name].variant
         if name not in arena.names:
             continue
@@ -809,6 +811,7 @@ def _judge_outputs(config: Config, measurement: Measurement, operator: Operator)
         precision = judge.resolved(variant.precision, arena.case.dtype)
         key = (case_id, values, repr(precision))
         if key not in references:
+            references = {other: made for other, made in references.items() if other[0] == case_id}
             references[key] = operator.reference(call, precision, measurement.device)
         judged += 1
         if fault := _fault(config, arena.case, call, references[key], output, measurement.scratch):

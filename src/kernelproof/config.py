@@ -751,11 +751,11 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
     def fault(key: Key, message: str) -> Fault:
         return Fault(places.of(key), _dotted(key), message)
 
-    def missing(key: Key, path: str, folder: bool = False) -> Iterator[Fault]:
+    def missing(key: Key, path: str, folder: bool = False, *, anywhere: bool = False) -> Iterator[Fault]:
         if not (root / path).exists():
             siblings = [str(p.relative_to(root)) for p in sorted((root / path).parent.glob("*"))]
             yield fault(key, f"{path!r} does not exist{_nearest(path, siblings)}")
-        elif not (root / path).resolve().is_relative_to(root.resolve()):
+        elif not anywhere and not (root / path).resolve().is_relative_to(root.resolve()):
             yield fault(key, f"{path!r} leads out of the repository, whose files alone are packed; copy it here")
         elif folder != (root / path).is_dir():
             yield fault(key, f"{path!r} is {'not ' if folder else ''}a folder")
@@ -803,7 +803,7 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
                         yield fault((*at, "rungs", index), wrong)
                 entered = variant["entry"].rpartition(":")[0]
                 if variant["abi"] == "python" and entered.endswith(".py"):
-                    yield from missing((*at, "entry"), entered)
+                    yield from missing((*at, "entry"), entered, anywhere=True)
                 yield from (fault(at, message) for message in _variant_faults(variant, operator))
 
 
