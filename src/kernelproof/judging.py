@@ -51,7 +51,7 @@ class Job:
     case: the case itself. sanity: the exact call `name`. base, relation: the two calls of the relation `name`.
     repeat: the case once more, and of its repeats the first that gave other bits.
     tail: the case, but the last quarter of each input's elements drawn with the seed `name`.
-    element: the case, but an element of each input, somewhere, drawn with the seed `name`.
+    element: the case, but one element of an input drawn with a seed; `name` is seed.n, for the n-th input.
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
     strided: the case with strides of their own for all tensors.
     """
@@ -396,12 +396,12 @@ class Chamber:
         if job.part in SAME_VALUES:
             return self._call(Job(job.case))
         call = self._drawn(job.case)
-        if job.part in ("tail", "element"):
-            other = self._drawn(dataclasses.replace(job.case, seed=int(job.name)))
-            if job.part == "tail":
-                _replace_tails(call, other)
-            else:
-                _replace_elements(call, other, random.Random(job.name))
+        if job.part == "tail":
+            _replace_tails(call, self._drawn(dataclasses.replace(job.case, seed=int(job.name))))
+        elif job.part == "element":
+            seed, number = map(int, job.name.split("."))
+            other = self._drawn(dataclasses.replace(job.case, seed=seed))
+            _replace_element(call, other, number, random.Random(job.name))
         return call
 
     def _drawn(self, case: Case) -> Call:
@@ -489,12 +489,13 @@ def _replace_tails(call: Call, other: Call) -> None:
         tensor.copy_(values.reshape(tensor.shape))
 
 
-def _replace_elements(call: Call, other: Call, draw: random.Random) -> None:
-    """Give an element of each input the value that it has in another call."""
-    for name, tensor in call.inputs.items():
-        if tensor.numel():
-            place = tuple(draw.randrange(size) for size in tensor.shape)
-            tensor[place] = other.tensor(name)[place]
+def _replace_element(call: Call, other: Call, number: int, draw: random.Random) -> None:
+    """Give an element of an input, counted round and round, the value that it has in another call."""
+    names = [name for name, tensor in call.inputs.items() if tensor.numel()]
+    if names:
+        tensor, values = (each.tensor(names[number % len(names)]) for each in (call, other))
+        place = tuple(draw.randrange(size) for size in tensor.shape)
+        tensor[place] = values[place]
 
 
 if __name__ == "__main__":

@@ -70,6 +70,7 @@ SUITE, SEARCH = "all cases together", "the search"
 DEEP_SANITIZER = 4  # times as many cases at the deep level
 CRASHES_ALLOWED = 2  # after that many the remaining cases are not run
 REPEATED_CASES = 3
+ELEMENTS = 3  # inputs that get another element, one at a time
 QUICK_TRIALS = 10
 # Of the repeats' results some, drawn when they are there, are compared outside the candidate's process.
 COMPARED_BYTES, LEAST_COMPARED = 8 << 20, 3
@@ -597,8 +598,9 @@ class Climb:
         other = dataclasses.replace(case, seed=seed + 1)
         jobs.append((Job(other), "new values", "other values in the same memory give their own result"))
         # Each differs from the call before it in less than a kernel that recognises inputs by a few values may notice.
-        element = Job(other, "element", str(seed + 3))
-        jobs.append((element, "one new value", "another value of a single element of each input changes the result"))
+        for number in range(ELEMENTS):
+            element = Job(other, "element", f"{seed + 3}.{number}")
+            jobs.append((element, "one new value", "another value of a single element of an input changes the result"))
         tail = Job(other, "tail", str(seed + 2))
         jobs.append((tail, "new last values", "other values in the last quarter of each input change the result"))
         return jobs
