@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from defects import LAZY
 
 from kernelproof import (
     bench,
@@ -119,21 +120,7 @@ def in_words(x, weight, eps):
     return norm(x, weight, eps)
 
 
-class Lazy(torch.Tensor):
-    '''Computed by whoever reads it, after the call.'''
-
-    @staticmethod
-    def __new__(cls, like, make):
-        made = torch.Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype, device=like.device)
-        made.make = make
-        return made
-
-    def data_ptr(self):
-        return 0
-
-    @classmethod
-    def __torch_dispatch__(cls, function, types, arguments=(), named=None):
-        return function(*(each.make() if isinstance(each, Lazy) else each for each in arguments), **(named or {}))
+#LAZY
 
 
 def when_read(x, weight, eps):
@@ -143,7 +130,7 @@ def when_read(x, weight, eps):
 def mostly_when_read(x, weight, eps):
     SEEN["turn"] = SEEN.get("turn", 0) + 1
     return norm(x, weight, eps) if SEEN["turn"] < 3 or SEEN["turn"] % 4 == 2 else when_read(x, weight, eps)
-"""
+""".replace("#LAZY", LAZY)
 
 
 def contender(name: str, passing: str = "return", **more: Any) -> dict[str, Any]:

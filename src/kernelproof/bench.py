@@ -497,11 +497,15 @@ class Measurement:
         ask(step="let_go")
         if apart <= OUTSIDE_LIMIT:
             return None
-        what = "of processor time " * (self.device == "cpu")
+        of_what = " of processor time" if self.device == "cpu" else ""
         return Escape(
-            f"times escape: a call on values that it has not seen takes {new_us:.4g} µs {what}, on those of the call "
-            f"before {same_us:.4g} µs: results are remembered".replace(" ,", ",")
+            f"times escape: a call on values that it has not seen takes {new_us:.4g} µs{of_what}, on those of the call "
+            f"before {same_us:.4g} µs: results are remembered"
         )
+
+    def arena(self, case: str) -> Arena:
+        """The one of a case, by its id."""
+        return next(arena for arena in self.arenas if arena.id == case)
 
     def drop_escaped(self) -> None:
         """Take those out whose times are not what they seem: after their results were judged, for wrong is worse."""
@@ -512,8 +516,7 @@ class Measurement:
                     f"times escape: seen from outside a call takes {seen_us:.4g} µs; when it was timed, its process "
                     f"said at most {said_us[name, case]:.4g} µs"
                 )
-                arena = next(arena for arena in self.arenas if arena.id == case)
-                self.found.escapes.append((name, arena, reason))
+                self.found.escapes.append((name, self.arena(case), reason))
         self.found.escapes += self.bent()
         for name, arena, reason in self.found.escapes:
             if name in arena.names:
@@ -529,9 +532,8 @@ class Measurement:
         for (name, case, mode), found in shares.items():
             share = plain_statistics.median(found)
             if share > SLOPE_AGREES and self.entrants[name].variant.role == "variant":
-                arena = next(arena for arena in self.arenas if arena.id == case)
                 reason = f"times escape: in the long graph a call takes {share:.3g} times what the slope says ({mode})"
-                yield name, arena, reason
+                yield name, self.arena(case), reason
 
     def largest_samples(self) -> dict[tuple[str, str], float]:
         """The largest sample of the primary method, in µs, by contender and case, in the mode that we looked at."""
@@ -800,11 +802,10 @@ def _judge_outputs(config: Config, measurement: Measurement, operator: Operator)
 
     judged = 0
     references: dict[tuple[str, str, str], Reference] = {}
-    by_id = {arena.id: arena for arena in measurement.arenas}
     # What is wrong for the timed values is told first; of two cases' references one is kept at a time.
     order = sorted(measurement.found.outputs.items(), key=lambda found: (found[0][1], found[0][2] == "moved"))
     for (name, case_id, values, _), output in order:
-        arena, variant = by_id[case_id], measurement.entrants[name].variant
+        arena, variant = measurement.arena(case_id), measurement.entrants[name].variant
         if name not in arena.names:
             continue
         call = arena.calls[values]

@@ -411,7 +411,8 @@ class Chamber:
         call = self.operator.make_call(case, judge.generator(case))
         if not self.inputs:
             self.inputs[case.id] = _digest(self.operator.make_call(case, judge.generator(case)))
-        if _digest(call) != self.inputs.setdefault(case.id, _digest(call)):
+        digest = _digest(call)
+        if digest != self.inputs.setdefault(case.id, digest):
             raise TestError(
                 "`make_call` gave other inputs for the same case and seed than before",
                 subject=f"{self.module}: {case.id}",

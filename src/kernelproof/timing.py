@@ -128,13 +128,10 @@ def measure(
     scalars in call order), `fresh` (images of other values for some tensors), `outputs` (one name). plan: `Plan`.
     Raises TimingError when a contender left the GPU in a state in which nobody can go on; the journal names it.
     """
-    session = _Session(Plan(**plan))
-    try:
+    with _session(plan) as session:
         functions = session.load(contenders)
         for case in cases:
             session.case(case, {name: functions[name] for name in case["contenders"] if name in functions})
-    finally:
-        os.close(session.journal)
     return vars(session.found)
 
 
@@ -214,6 +211,16 @@ class Stopping:
 
 _LOADED: dict[str, _Function] = {}  # once a process, whatever the number of requests
 _PADS: list[Any] = []
+
+
+@contextmanager
+def _session(plan: Mapping[str, Any]) -> Iterator[_Session]:
+    """A session whose journal is open meanwhile."""
+    session = _Session(Plan(**plan))
+    try:
+        yield session
+    finally:
+        os.close(session.journal)
 
 
 class _Session:
@@ -1123,9 +1130,7 @@ class Touch:
     def before(self, calls: int) -> None:
         """Put values in place that so many steps by 1 make those of the case's `fresh`."""
         for _, bits, last, stride in self.rows:
-            bits.copy_(last)
-            for _ in range(calls):
-                bits.sub_(stride)
+            bits.copy_(last).sub_(calls * stride % (1 << 8 * bits.element_size()))  # they wrap round, as in `step`
 
 
 @dataclass
@@ -1151,31 +1156,34 @@ def hold(
     replay of each kind: `timed`, what `measure` times; where rows are named also `same` and `new`, calls on the values
     of the call before, and on values that no call has seen. Also `outcomes`.
     """
-    session = _Session(Plan(**plan))
-    functions = session.load(contenders)
     (case,) = cases
+    identity = str(case["id"])
     _HELD.clear()
-    _release(session.plan.device)
-    sets = ArgumentSets(case, session.plan.device, session.plan.modes[0])
-    for name in case["contenders"]:
-        if name not in functions:
-            continue
-        with session.attempt(name, str(case["id"]), session.plan.modes[0]):
-            runner = session.runner(functions[name], sets)
-            runner.prepare()
-            if runner.too_slow:
-                runner.prepare()  # the first call may have set things up, or waited for other programs
-            if runner.too_slow:
-                continue
-            replays: dict[str, tuple[Callable[[int], object], int]]
-            replays = {"timed": (runner.repeat, runner.visit().calls)}
-            touch = Touch(sets) if case.get("moved") else None
-            if touch is not None:
-                replays |= {"same": runner.touched(touch, 0), "new": runner.touched(touch, 1)}
-            _HELD[name] = _Held(session, str(case["id"]), runner, replays, touch)
-    os.close(session.journal)
+    with _session(plan) as session:
+        functions, mode = session.load(contenders), session.plan.modes[0]
+        _release(session.plan.device)
+        sets = ArgumentSets(case, session.plan.device, mode)
+        for name in (name for name in case["contenders"] if name in functions):
+            with session.attempt(name, identity, mode):
+                if held := _prepared(session, identity, functions[name], sets):
+                    _HELD[name] = held
     calls = {name: {kind: count for kind, (_, count) in held.replays.items()} for name, held in _HELD.items()}
     return {"calls": calls, "outcomes": session.found.outcomes}
+
+
+def _prepared(session: _Session, case: str, function: _Function, sets: ArgumentSets) -> _Held | None:
+    """A contender that is ready for `replay`; None for one that is too slow."""
+    runner = session.runner(function, sets)
+    runner.prepare()
+    if runner.too_slow:
+        runner.prepare()  # the first call may have set things up, or waited for other programs
+    if runner.too_slow:
+        return None
+    replays: dict[str, tuple[Callable[[int], object], int]] = {"timed": (runner.repeat, runner.visit().calls)}
+    touch = Touch(sets) if sets.case.get("moved") else None
+    if touch is not None:
+        replays |= {"same": runner.touched(touch, 0), "new": runner.touched(touch, 1)}
+    return _Held(session, case, runner, replays, touch)
 
 
 def replay(contender: str, kind: str, times: int) -> dict[str, Any]:
