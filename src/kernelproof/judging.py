@@ -474,8 +474,7 @@ def _digest(call: Call) -> str:
     """Of a call's arguments but its outputs: the values, whatever their layout."""
     import torch
 
-    scalars = {name: value for name, value in call.arguments.items() if name not in call.tensors}
-    digest = hashlib.blake2b(repr(scalars).encode(), digest_size=16)
+    digest = hashlib.blake2b(repr(call.scalars).encode(), digest_size=16)
     for tensor in call.inputs.values():
         digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -346,6 +346,20 @@ def changed(call: Call, **arguments: Argument) -> Call:
     return Call({**call.arguments, **arguments}, call.outputs, call.axes)
 
 
+def traded(call: Call, tensor: str, scalar: str, name: str, claim: str, cause: str) -> Relation | None:
+    """The relation that a tensor times 4 with a quarter of a scalar, or the other way, leaves the output as it is.
+
+    The other way where the first overflows; None where both do. `claim` has {by} and {of} for the two factors.
+    """
+    for by in (4.0, 0.25):
+        moved = exactly(call.tensor(tensor).double() * by, call.tensor(tensor))
+        if moved is not None:
+            after = changed(call, **{tensor: moved, scalar: call.scalar(scalar) / by})
+            words = claim.format(by=f"{by:g}", of=f"{1 / by:g}")
+            return Relation(name, words, after, lambda output: output, moves=True, cause=cause)
+    return None
+
+
 def with_own_strides(call: Call) -> Call:
     """The same values in memory in which no two tensors have the same strides; the last dimension keeps stride 1.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from kernelproof import simfp8
-from kernelproof.operators import Call, Relation, changed, exactly, placed, shuffled
+from kernelproof.operators import Call, Relation, changed, exactly, placed, shuffled, traded
 
 # Bits of a significand, the leading one included.
 SIGNIFICAND = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8, torch.float8_e4m3fn: 4}
@@ -90,21 +90,15 @@ def _shifted_keys(call: Call, generator: torch.Generator) -> Relation | None:
 
 
 def _scaled_queries(call: Call) -> Relation | None:
-    """Q → 4Q with scale → scale/4, or the other way where that overflows; of codes Q's scales are multiplied."""
-    name = "q_scale" if "q_scale" in call.arguments else "q"
-    tensor = call.tensor(name)
-    for factor in (4.0, 0.25):
-        moved = exactly(tensor.double() * factor, tensor)
-        if moved is not None:
-            return Relation(
-                "scaled queries",
-                f"Q times {factor:g} with {1 / factor:g} of the scale leaves the output as it is",
-                changed(call, **{name: moved, "scale": call.scalar("scale") / factor}),
-                _same,
-                moves=True,
-                cause="the scale is not the one that was asked for: 1/√d is taken whatever is given",
-            )
-    return None
+    """Q → 4Q with scale → scale/4; of codes Q's scales are multiplied."""
+    return traded(
+        call,
+        "q_scale" if "q_scale" in call.arguments else "q",
+        "scale",
+        "scaled queries",
+        "Q times {by} with {of} of the scale leaves the output as it is",
+        "the scale is not the one that was asked for: 1/√d is taken whatever is given",
+    )
 
 
 def _affine_values(call: Call, generator: torch.Generator) -> Relation | None:

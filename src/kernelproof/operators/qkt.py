@@ -31,6 +31,7 @@ from kernelproof.operators import (
     option,
     placed,
     shuffled,
+    traded,
     units,
 )
 from kernelproof.records import Case
@@ -219,21 +220,15 @@ def _scaled(call: Call) -> Relation | None:
 
 
 def _scaled_factor(call: Call) -> Relation | None:
-    """Q → 4Q with factor → factor/4, or the other way where that overflows; of codes Q's scales are multiplied."""
-    name = "q_scale" if call.tensor("q").dtype == torch.uint8 else "q"
-    tensor = call.tensor(name)
-    for by in (4.0, 0.25):
-        moved = exactly(tensor.double() * by, tensor)
-        if moved is not None:
-            return Relation(
-                "scaled factor",
-                f"Q times {by:g} with {1 / by:g} of the factor leaves the scores as they are",
-                changed(call, **{name: moved, "factor": call.scalar("factor") / by}),
-                lambda output: output,
-                moves=True,
-                cause="the factor is not the one that was asked for: 1 or 1/√d is taken whatever is given",
-            )
-    return None
+    """Q → 4Q with factor → factor/4; of codes Q's scales are multiplied."""
+    return traded(
+        call,
+        "q_scale" if call.tensor("q").dtype == torch.uint8 else "q",
+        "factor",
+        "scaled factor",
+        "Q times {by} with {of} of the factor leaves the scores as they are",
+        "the factor is not the one that was asked for: 1 or 1/√d is taken whatever is given",
+    )
 
 
 def _negated(call: Call) -> Relation | None:
