@@ -592,6 +592,18 @@ def test_a_crowded_machine_does_not_make_an_honest_clock_a_false_one() -> None:
     assert sum(apart > bench.OUTSIDE_LIMIT for apart, _, _ in looks) >= 190
 
 
+def test_a_call_that_is_faster_behind_itself_is_told_from_one_that_waits_for_another_kernel() -> None:
+    """Calls of 5 µs; who does nothing behind itself takes 0.1 µs there. The touch beside each takes 6 µs, a gap 1.2."""
+    costs = {"touch": 6.0, "same": 6.0 + 5.0 + 1.2}
+
+    def flagged(own_us: float) -> int:
+        looks = (Crowded(costs, "cuda", seed).behind_touch_us(own_us) for seed in range(100))
+        return sum(behind_us > bench._behind_limit_us(own_us) for behind_us in looks)
+
+    assert flagged(5.0) == 0
+    assert flagged(0.1) >= 95
+
+
 def test_what_takes_no_time_at_all_is_no_proof() -> None:
     class Nothing(Crowded):
         def look(self, kind: str, times: int) -> bench.Look:

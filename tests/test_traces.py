@@ -451,6 +451,11 @@ def measurement(tmp_path: Path, calls: list[str]) -> bench.Measurement:
     return bench.Measurement(loaded, "cuda", [entrant], [], None, tmp_path)  # type: ignore[arg-type]
 
 
+def seen(name: str, count: float = 1.0) -> dict[str, Any]:
+    """A kernel of a trace."""
+    return {"name": name, "grid": [4, 1, 1], "block": [32, 1, 1], "count": count}
+
+
 def climbed_config(folder: Path, calls: list[str]) -> Config:
     variant = {"abi": "python", "entry": "m:f", "device": "cuda", "dtypes": ["float32"], "calls": calls}
     variant["precision"] = {"output": "float32"}
@@ -466,7 +471,7 @@ def test_an_undeclared_library_is_condemned_before_anything_is_timed(tmp_path: P
         folder = tmp_path / str(correct)
         folder.mkdir()
         found = measurement(folder, calls)
-        found.found.kernels = {"ours": {"c": [{"name": OWN_NAME}, {"name": GEMM}]}}
+        found.found.kernels = {"ours": {"c": [seen(OWN_NAME), seen(GEMM)]}}
         found.found.eager_kernels = {"ours": {"c": [OWN_NAME, GEMM]}}
         found.judge_kernels()
         assert found.entrants["ours"].contender.correct is correct
@@ -476,11 +481,32 @@ def test_an_undeclared_library_is_condemned_before_anything_is_timed(tmp_path: P
 
 def test_a_graph_of_other_kernels_than_a_call_outside_is_noted_by_name(tmp_path: Path) -> None:
     found = measurement(tmp_path, ["fast"])
-    found.found.kernels = {"ours": {"c": [{"name": "fast_path(int)"}]}}
+    found.found.kernels = {"ours": {"c": [seen("fast_path(int)")]}}
     found.found.eager_kernels = {"ours": {"c": [OWN_NAME]}}
     found.judge_kernels()
     assert [(n["outcome"], n["case"]) for n in found.found.notes] == [("other_kernels_when_timed", "c")]
     assert found.found.notes[0]["message"] == "not in both: fast_path; mine::norm<float>"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "dropped", "noted"),
+    [
+        ([seen(OWN_NAME, 2.0), seen("tail()")], 0, 0),
+        ([seen(OWN_NAME, 0.333)], 1, 0),
+        ([seen(OWN_NAME), seen("sometimes()", 0.125)], 1, 0),
+        ([seen(OWN_NAME, 0.5), seen("stub()", 0.5)], 0, 1),
+        ([seen(OWN_NAME), {"name": "Memset (Device)", "grid": [], "block": [], "count": 0.125}], 0, 0),
+    ],
+)
+def test_calls_of_a_graph_that_run_nothing_are_an_escape(
+    tmp_path: Path, kernels: list[dict[str, Any]], dropped: int, noted: int
+) -> None:
+    found = measurement(tmp_path, ["tail", "sometimes", "stub"])
+    found.found.kernels = {"ours": {"c": kernels}}
+    found.judge_kernels()
+    assert len(found.found.dropped) == dropped
+    assert len(found.found.notes) == noted
+    assert all("not every call in a graph runs" in entry["reason"] for entry in found.found.dropped)
 
 
 # --- times, seen from outside -----------------------------------------------------------------------------------------

@@ -72,7 +72,8 @@ REQUEST_FACTOR = 6.0
 POWER_CAP = "sw_power_cap"
 # Flags of a time: other kernels ran in the timed graph than in a call outside; our clock says another time.
 OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED = "other_kernels_when_timed", "disagrees_outside_clock", "not_traced"
-NOTED = (OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED)
+ONLY_BEHIND_ITSELF, NOT_CAPTURED = "faster_behind_itself", "not_captured"
+NOTED = (OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED, ONLY_BEHIND_ITSELF)
 WHEN = {
     "timed": "when timed",
     "poisoned": "after its output was poisoned",
@@ -89,6 +90,8 @@ OUTSIDE_LIMIT = 1.25  # after the last round by more: what a contender says of i
 # A GPU's samples of the process itself count too: other programs do not change them, and clocks fall by less than this.
 OUTSIDE_LIMIT_OF_SAMPLES = 1.5
 OUTSIDE_WAIT_S = 60.0
+OUTSIDE_SETTLED = 3  # a difference of two kinds can hide what it looks for: so many looks before one may end it
+OUTSIDE_GAP_US = 1.5  # from one kernel to the next: what a call behind another kernel may cost beyond that
 # A call in the long graph, less what its replay costs, takes at most so many times the slope; 1.003 in kept samples.
 SLOPE_AGREES, REPLAY_US = 1.1, 10.0
 CLOCK_CHANGED = 0.05  # between the blocks of a contender in one process: their times are of two machines
@@ -368,8 +371,10 @@ class Measurement:
                     try:
                         if action == "outside":
                             self.look_from_outside(worker, arena, seed)
-                        else:
-                            self.request(worker, arena, names, action, index, seed)
+                        elif not self.request(worker, arena, names, action, index, seed):
+                            worker.close()
+                            worker = self.spawn()
+                            continue
                         if arena is order[-1]:
                             worker.close()
                             self.host.check()
@@ -414,13 +419,19 @@ class Measurement:
         """Who is still in, by name; those far too slow for this case only in the first processes."""
         return [name for name in arena.names if self.slow[name, arena.id] < SLOW_PROCESSES]
 
-    def request(self, worker: Any, arena: Arena, names: list[str], action: str, index: int, seed: int) -> None:
+    def request(self, worker: Any, arena: Arena, names: list[str], action: str, index: int, seed: int) -> bool:
+        """Ask and keep the answer; False where a capture failed: torch's allocator and stream are not as before it."""
         started = time.monotonic()
         reply = self.ask(worker, arena, names, action, index, seed)
         elapsed_s = time.monotonic() - started
         self.found.measuring_s += elapsed_s
         arena.seconds += elapsed_s
-        self.keep(arena, reply, index)
+        spoilt = [outcome for outcome in reply["outcomes"] if outcome["outcome"] == NOT_CAPTURED]
+        for outcome in spoilt:
+            self.take(arena, outcome, index)
+        if not spoilt:
+            self.keep(arena, reply, index)
+        return not spoilt
 
     def judge_kernels(self) -> None:
         """Drop a variant in whose calls kernels ran that are neither its build's nor declared, before it is timed."""
@@ -437,6 +448,12 @@ class Measurement:
                 if found.fault and entrant.contender.correct:
                     entrant.contender.correct = False
                     self.drop(name, None, f"wrong: {found.fault} (in {case})", "library")
+                elif some := [kernel["name"] for kernel in kernels if kernel["grid"] and not _whole(kernel["count"])]:
+                    words = f"not every call in a graph runs {traces.short(some[0])}"
+                    if _whole(sum(kernel["count"] for kernel in kernels if kernel["grid"])):
+                        self.note(name, case, OTHER_PATH, words)  # another one runs in its place
+                    else:
+                        self.drop(name, None, f"times escape: {words}", "wall")
                 elif eager and (other := traces.other_names(names, eager)):
                     message = f"not in both: {'; '.join(map(traces.short, other))}"
                     self.note(name, case, OTHER_PATH, message)
@@ -474,7 +491,7 @@ class Measurement:
         contenders, plan = [self.entrants[name].candidate], self.plan("time", seed)
         ask = functools.partial(worker.request, "witness", timeout_s=limit_s)
         held = ask(step="hold", contenders=contenders, cases=cases, plan=plan)
-        touched = ["same", "new"] if "moved" in arena.calls else []
+        touched = ["same", "new", "touch"] if "moved" in arena.calls else []
         replies.check_held(held, name, ["timed", *touched])
         if name not in held["calls"]:  # too slow, or it failed, which the processes that measure will say
             return None
@@ -489,6 +506,9 @@ class Measurement:
         if not touched:
             return None
         apart, new_us, same_us = outside.values_apart()
+        if self.device == "cuda" and (behind_us := outside.behind_touch_us(seen_us)) > _behind_limit_us(seen_us):
+            words = f"behind other work a call takes {behind_us:.4g} µs, behind one of its own {seen_us:.4g} µs"
+            self.note(name, arena.id, ONLY_BEHIND_ITSELF, words)
         room_bytes = self.kept_bytes() + ROOM_FACTOR * arena.calls[TIMED].output.nbytes
         moved = ask(step="move", contender=name, room_bytes=room_bytes)
         replies.check_moved(moved, name, arena.id, self.settings.modes)
@@ -702,6 +722,18 @@ class Outside:
             few = {kind: self.longer(kind, times, number) for kind, times in few.items()}
         return (new_us / same_us if new_us > 0 and same_us > 0 else 1.0), new_us, same_us
 
+    def behind_touch_us(self, seen_us: float) -> float:
+        """What a call takes behind a kernel of ours that may have changed its inputs, in µs."""
+        behind_us = 0.0
+        few = {kind: self.few(kind) for kind in ("same", "touch")}
+        for number in range(OUTSIDE_ROUNDS):
+            same, touch = (self.slope(kind, times) for kind, times in few.items())
+            behind_us = same.outside_us - touch.outside_us
+            if number >= OUTSIDE_SETTLED and behind_us <= _behind_limit_us(seen_us):
+                break
+            few = {kind: self.longer(kind, times, number) for kind, times in few.items()}
+        return behind_us
+
     def few(self, kind: str) -> int:
         """How many replays take long enough to be told from a request without any."""
         each_us = self.look(kind, 1).outside_us
@@ -740,6 +772,16 @@ class Outside:
 
     def ask(self, step: str, **payload: Any) -> Any:
         return self.worker.request("witness", timeout_s=OUTSIDE_WAIT_S, step=step, contender=self.name, **payload)
+
+
+def _whole(count: float) -> bool:
+    """Is a mean over calls the same in each? It was rounded."""
+    return abs(count - round(count)) <= 0.01
+
+
+def _behind_limit_us(seen_us: float) -> float:
+    """What a call may take behind another kernel, where it takes so much behind one of its own."""
+    return OUTSIDE_LIMIT * seen_us + OUTSIDE_GAP_US
 
 
 def _agree(a_us: float, b_us: float) -> bool:

@@ -109,6 +109,13 @@ class LaunchConfig(ctypes.Structure):
 
 # Name → the CUDA version (1000 · major + 10 · minor) that introduced this signature, and its arguments' types.
 SIGNATURES: dict[str, tuple[int, list[Any]]] = {
+    "cuInit": (2000, [c_uint]),
+    "cuDeviceGet": (2000, [POINTER(c_int), c_int]),
+    "cuDevicePrimaryCtxRetain": (7000, [POINTER(c_void_p), c_int]),
+    "cuCtxSetCurrent": (4000, [c_void_p]),
+    "cuMemAlloc": (3020, [POINTER(c_ulonglong), c_size_t]),
+    "cuMemcpyHtoD": (3020, [c_ulonglong, c_char_p, c_size_t]),
+    "cuMemFree": (3020, [c_ulonglong]),
     "cuCtxSynchronize": (2000, []),
     "cuStreamCreate": (2000, [POINTER(c_void_p), c_uint]),
     "cuStreamDestroy": (4000, [c_void_p]),

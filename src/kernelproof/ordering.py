@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kernelproof import cuda_driver
 from kernelproof.loading import Image, on_stream
 
 SCRAMBLE = 0x55  # XORed into every byte until the gate opens
@@ -214,7 +215,6 @@ class Load:
         self.multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
         self.words: Any = None
         self.function = ctypes.c_void_p()
-        self.driver: Any = None
 
     def start(self, turn: int, cycles: int) -> None:
         """Begin the load of this turn, which ends by itself after so many cycles."""
@@ -225,23 +225,18 @@ class Load:
         words, mask = ctypes.c_uint64(self.words.data_ptr()), ctypes.c_uint32(LOAD_WORDS - 1)
         arguments = (words, mask, ctypes.c_uint64(cycles))
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
-        sizes = [ctypes.c_uint(size) for size in (blocks, 1, 1, LOAD_THREADS, 1, 1, 0)]
-        stream = ctypes.c_void_p(self.stream.cuda_stream)
-        self.check(self.driver.cuLaunchKernel(self.function, *sizes, stream, pointers, None), "cuLaunchKernel")
+        config = cuda_driver.LaunchConfig(
+            grid=(blocks, 1, 1), block=(LOAD_THREADS, 1, 1), hStream=self.stream.cuda_stream
+        )
+        cuda_driver.driver().cuLaunchKernelEx(ctypes.byref(config), self.function, pointers, None)
 
     def prepare(self) -> None:
         """Have the driver compile the kernel, once."""
-        if self.driver is not None:
+        if self.words is not None:
             return
-        driver, module = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
-        self.words = self.torch.zeros(LOAD_WORDS, dtype=self.torch.int32, device="cuda")
+        driver, module = cuda_driver.driver(), ctypes.c_void_p()
+        words = self.torch.zeros(LOAD_WORDS, dtype=self.torch.int32, device="cuda")
         self.torch.cuda.synchronize()
-        self.check(driver.cuModuleLoadData(ctypes.byref(module), BUSY_PTX), "cuModuleLoadData")
-        name = b"kernelproof_busy"
-        self.check(driver.cuModuleGetFunction(ctypes.byref(self.function), module, name), "cuModuleGetFunction")
-        self.driver = driver
-
-    @staticmethod
-    def check(code: int, what: str) -> None:
-        if code != 0:
-            raise RuntimeError(f"the load beside repeats: {what} gave {code}")
+        driver.cuModuleLoadData(ctypes.byref(module), BUSY_PTX)
+        driver.cuModuleGetFunction(ctypes.byref(self.function), module, b"kernelproof_busy")
+        self.words = words

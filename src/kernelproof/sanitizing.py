@@ -128,26 +128,28 @@ class DriverMemory:
     """Device memory of the first GPU from the CUDA driver, in the context that the CUDA runtime uses too."""
 
     def __init__(self) -> None:
-        self._driver = ctypes.CDLL("libcuda.so.1")
+        from kernelproof.cuda_driver import driver
+
+        self._driver = driver()
         device, self._context = ctypes.c_int(), ctypes.c_void_p()
-        self._do("cuInit", ctypes.c_uint(0))
-        self._do("cuDeviceGet", ctypes.byref(device), ctypes.c_int(0))
-        self._do("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
-        self._do("cuCtxSetCurrent", self._context)
+        self._driver.cuInit(0)
+        self._driver.cuDeviceGet(ctypes.byref(device), 0)
+        self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device)
+        self._driver.cuCtxSetCurrent(self._context)
 
     def allocate(self, size: int) -> int:
         """Uninitialised memory; its address."""
-        address = ctypes.c_uint64()
-        self._do("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        address = ctypes.c_ulonglong()
+        self._driver.cuMemAlloc(ctypes.byref(address), size)
         return address.value
 
     def write(self, buffer: int, data: bytes) -> None:
         """Copy bytes to the device."""
-        self._do("cuMemcpyHtoD_v2", ctypes.c_uint64(buffer), data, ctypes.c_size_t(len(data)))
+        self._driver.cuMemcpyHtoD(buffer, data, len(data))
 
     def free(self, buffer: int) -> None:
         """Give memory back."""
-        self._do("cuMemFree_v2", ctypes.c_uint64(buffer))
+        self._driver.cuMemFree(buffer)
 
     def view(self, buffer: int, image: Mapping[str, Any]) -> Any:
         """A TVM-FFI tensor."""
@@ -155,14 +157,7 @@ class DriverMemory:
 
     def synchronise(self) -> None:
         """Wait until the device has done what was asked; an error of a kernel surfaces here."""
-        self._do("cuCtxSynchronize")
-
-    def _do(self, name: str, *arguments: Any) -> None:
-        status = getattr(self._driver, name)(*arguments)
-        if status != 0:
-            said = ctypes.c_char_p()
-            self._driver.cuGetErrorName(status, ctypes.byref(said))
-            raise RuntimeError(f"{name}: {(said.value or str(status).encode()).decode()}")
+        self._driver.cuCtxSynchronize()
 
 
 class HostMemory:

@@ -38,7 +38,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernelproof import cupti, energy, loading, statistics, traces
+from kernelproof import cuda_driver, cupti, energy, loading, statistics, traces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -587,7 +587,7 @@ class _Runner(Protocol):
     def first_call(self) -> Visit: ...
     def beside(self, launches: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Visit]]]: ...
     def repeat(self, times: int) -> float: ...
-    def touched(self, touch: Touch, by: int) -> tuple[Callable[[int], object], int]: ...
+    def touched(self, touch: Touch, by: int, *, alone: bool = False) -> tuple[Callable[[int], object], int]: ...
     def moved(self, touch: Touch) -> list[Tensor]: ...
     def energy(self, case: str, mode: str) -> dict[str, Any]: ...
     def results(self) -> list[Tensor]: ...
@@ -664,8 +664,11 @@ class _ClockRunner:
         """The batch that is a sample, so many times; µs by the clock that samples are taken with."""
         return sum(self.timed(self.calls, self.batch) * self.batch for _ in range(times))
 
-    def touched(self, touch: Touch, by: int) -> tuple[Callable[[int], object], int]:
-        """Calls on values that move by `by` before each: a function that makes its batch n times, and the batch."""
+    def touched(self, touch: Touch, by: int, *, alone: bool = False) -> tuple[Callable[[int], object], int]:
+        """Calls on values that move by `by` before each: a function that makes its batch n times, and the batch.
+
+        `alone`: what moves the values, without the calls.
+        """
         call = self.calls[0]
         count = max(1, math.ceil(TOUCHED_CALLS_US / (1e6 * self.visit_s / (self.batch + self.warm))))
 
@@ -673,7 +676,8 @@ class _ClockRunner:
             touch.begin()
             for _ in range(times * count):
                 touch.step(by)
-                call()
+                if not alone:
+                    call()
 
         return run, count
 
@@ -955,13 +959,17 @@ class _GraphRunner:
         self.torch.cuda.synchronize()
         return float(start.elapsed_time(end)) * 1000
 
-    def touched(self, touch: Touch, by: int) -> tuple[Callable[[int], object], int]:
-        """A graph of calls on values that move by `by` before each: a function that replays it, and its calls."""
+    def touched(self, touch: Touch, by: int, *, alone: bool = False) -> tuple[Callable[[int], object], int]:
+        """A graph of calls on values that move by `by` before each: a function that replays it, and its calls.
+
+        `alone`: what moves the values, without the calls.
+        """
         count = max(MOVED_CALLS, min(CALLS_LIMIT, math.ceil(TOUCHED_CALLS_US / self.each_us)))
 
         def step() -> None:
             touch.step(by)
-            self.touched_result = self.call()
+            if not alone:
+                self.touched_result = self.call()
 
         step()
         self.torch.cuda.synchronize()
@@ -1047,48 +1055,39 @@ class _EmptyKernels:
     """
 
     def __init__(self, launches: Sequence[Mapping[str, Any]]) -> None:
-        self.driver = ctypes.CDLL("libcuda.so.1")
-        self.function = _empty_kernel(self.driver)
+        self.function = _empty_kernel()
         kernels = [launch for launch in launches if launch["grid"] and launch["block"]]
         self.launches = [
-            (*launch["grid"], *launch["block"], launch["shared_bytes"])
+            cuda_driver.LaunchConfig(
+                grid=tuple(launch["grid"]), block=tuple(launch["block"]), sharedMemBytes=launch["shared_bytes"]
+            )
             for launch in kernels
             for _ in range(max(1, round(launch["count"])))
         ]
-        most = max((launch[-1] for launch in self.launches), default=0)
-        if most > 48 << 10:  # above this a kernel must ask: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            code = self.driver.cuFuncSetAttribute(self.function, 8, ctypes.c_int(most))
-            _driver_check(self.driver, code, "cuFuncSetAttribute")
+        most = max((launch.sharedMemBytes for launch in self.launches), default=0)
+        if most > 48 << 10:  # above this a kernel without static shared memory must ask
+            cuda_driver.driver().cuFuncSetAttribute(self.function, cuda_driver.FUNCTION_DYNAMIC_SHARED_BYTES, most)
 
     def launch(self) -> None:
         """One call's worth of empty kernels on the current stream."""
         import torch
 
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        for numbers in self.launches:
-            sizes = [ctypes.c_uint(int(number)) for number in numbers]
-            code = self.driver.cuLaunchKernel(self.function, *sizes, stream, None, None)
-            _driver_check(self.driver, code, "cuLaunchKernel")
+        stream = torch.cuda.current_stream().cuda_stream
+        for config in self.launches:
+            config.hStream = stream
+            cuda_driver.driver().cuLaunchKernelEx(ctypes.byref(config), self.function, None, None)
 
 
 _EMPTY: list[Any] = []
 
 
-def _empty_kernel(driver: ctypes.CDLL) -> Any:
+def _empty_kernel() -> Any:
     if not _EMPTY:
-        module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        _driver_check(driver, driver.cuModuleLoadData(ctypes.byref(module), EMPTY_PTX), "cuModuleLoadData")
-        name = b"kernelproof_empty"
-        _driver_check(driver, driver.cuModuleGetFunction(ctypes.byref(function), module, name), "cuModuleGetFunction")
+        driver, module, function = cuda_driver.driver(), ctypes.c_void_p(), ctypes.c_void_p()
+        driver.cuModuleLoadData(ctypes.byref(module), EMPTY_PTX)
+        driver.cuModuleGetFunction(ctypes.byref(function), module, b"kernelproof_empty")
         _EMPTY.append(function)
     return _EMPTY[0]
-
-
-def _driver_check(driver: ctypes.CDLL, code: int, what: str) -> None:
-    if code != 0:
-        text = ctypes.c_char_p()
-        driver.cuGetErrorString(code, ctypes.byref(text))
-        raise RuntimeError(f"{what}: {(text.value or b'unknown error').decode()} ({code})")
 
 
 _on = loading.on_stream
@@ -1154,7 +1153,7 @@ def hold(
 
     Arguments as in `measure`; a case's `moved` names a row (indices) of some inputs. Gives back by name the calls of a
     replay of each kind: `timed`, what `measure` times; where rows are named also `same` and `new`, calls on the values
-    of the call before, and on values that no call has seen. Also `outcomes`.
+    of the call before, and on values that no call has seen, and `touch`, `same` without the calls. Also `outcomes`.
     """
     (case,) = cases
     identity = str(case["id"])
@@ -1183,6 +1182,7 @@ def _prepared(session: _Session, case: str, function: _Function, sets: ArgumentS
     touch = Touch(sets) if sets.case.get("moved") else None
     if touch is not None:
         replays |= {"same": runner.touched(touch, 0), "new": runner.touched(touch, 1)}
+        replays["touch"] = runner.touched(touch, 0, alone=True)
     return _Held(session, case, runner, replays, touch)
 
 
