@@ -21,7 +21,7 @@ import torch
 import yaml
 from defects import REPOSITORY, CallFiles, rmsnorm_call
 
-from kernelproof import bench, build, config, gpu, images, records, test, timing, traces
+from kernelproof import bench, build, config, gpu, images, records, supervisor, test, timing, traces
 from kernelproof.config import Config
 from kernelproof.errors import ConfigError, TestError, WorkerReplyError
 from kernelproof.ladder.climb import Ran
@@ -48,6 +48,9 @@ def norm(x, weight, eps):
 
 def good(x, weight, eps):
     return norm(x, weight, eps)
+
+
+good_1 = good_2 = good_3 = good
 
 
 def late(x, weight, y, eps):
@@ -531,6 +534,18 @@ def test_a_clock_that_lies_and_results_that_are_remembered_are_seen_from_outside
     assert "results are remembered" in dropped["by_value"]["reason"]
     assert {row.contender for row in record.times} == {"good"}
     assert all(c.correct for c in record.contenders)  # a time that is not true is no wrong result
+
+
+def test_results_that_were_handed_over_take_no_room_of_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They lie in the folder of all measuring processes until they are judged."""
+    names = ["good", "good_1", "good_2", "good_3"]
+    climbed(tmp_path, names)
+    loaded = config.load(tmp_path / "config.yaml", root=tmp_path)
+    monkeypatch.setattr(supervisor, "SCRATCH_LIMIT_BYTES", 12 << 10)  # a result is 6 kB
+    record = bench.run(loaded, "rmsnorm", "cpu", loaded.record("bench", "rmsnorm-cpu"))
+    assert {c.name: c.outcome for c in record.contenders} == dict.fromkeys(names, "timed")
 
 
 def test_values_that_no_call_has_seen_end_at_those_that_are_judged(tmp_path: Path) -> None:

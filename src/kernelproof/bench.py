@@ -489,13 +489,14 @@ class Measurement:
         limit_s = REQUEST_BASE_S + REQUEST_FACTOR * self.settings.max_seconds
         cases = [{**arena.payload, "contenders": [name]}]
         contenders, plan = [self.entrants[name].candidate], self.plan("time", seed)
-        ask = functools.partial(worker.request, "witness", timeout_s=limit_s)
+        room_bytes = self.kept_bytes() + ROOM_FACTOR * arena.calls[TIMED].output.nbytes
+        ask = functools.partial(worker.request, "witness", timeout_s=limit_s, room_bytes=room_bytes)
         held = ask(step="hold", contenders=contenders, cases=cases, plan=plan)
         touched = ["same", "new", "touch"] if "moved" in arena.calls else []
         replies.check_held(held, name, ["timed", *touched])
         if name not in held["calls"]:  # too slow, or it failed, which the processes that measure will say
             return None
-        outside = Outside(worker, name, held["calls"][name], self.device)
+        outside = Outside(worker, name, held["calls"][name], self.device, room_bytes)
         apart, seen_us, own_us = outside.clocks_apart()
         words = f"seen from outside a call takes {seen_us:.4g} µs, by the clock of its own process {own_us:.4g} µs"
         self.found.seen_us[name, arena.id] = seen_us
@@ -509,8 +510,7 @@ class Measurement:
         if self.device == "cuda" and (behind_us := outside.behind_touch_us(seen_us)) > _behind_limit_us(seen_us):
             words = f"behind other work a call takes {behind_us:.4g} µs, behind one of its own {seen_us:.4g} µs"
             self.note(name, arena.id, ONLY_BEHIND_ITSELF, words)
-        room_bytes = self.kept_bytes() + ROOM_FACTOR * arena.calls[TIMED].output.nbytes
-        moved = ask(step="move", contender=name, room_bytes=room_bytes)
+        moved = ask(step="move", contender=name)
         replies.check_moved(moved, name, arena.id, self.settings.modes)
         for output in moved["outputs"]:
             self.found.outputs.setdefault((name, arena.id, "moved", output["sha256"]), output)
@@ -679,14 +679,16 @@ class Outside:
     """A contender that a worker holds (timing.hold), timed by the supervisor's clocks.
 
     calls: of one replay of each kind. The process says them; one that says too many makes its own calls look cheap, and
-    one that does not make them hands over the outputs of none.
+    one that does not make them hands over the outputs of none. room_bytes: for results,
+    in the worker's folder.
     """
 
-    def __init__(self, worker: Worker, name: str, calls: Mapping[str, int], device: str) -> None:
+    def __init__(self, worker: Worker, name: str, calls: Mapping[str, int], device: str, room_bytes: int = 0) -> None:
         self.worker = worker
         self.name = name
         self.calls = {kind: max(1, int(count)) for kind, count in calls.items()}
         self.device = device
+        self.room_bytes = room_bytes
         self.least: dict[tuple[str, int], Look] = {}  # of replays of a kind, so many at a time
 
     def clocks_apart(self) -> tuple[float, float, float]:
@@ -771,7 +773,8 @@ class Outside:
         return Look(outside_us, own_us, outside_us - own_us, processor_us)
 
     def ask(self, step: str, **payload: Any) -> Any:
-        return self.worker.request("witness", timeout_s=OUTSIDE_WAIT_S, step=step, contender=self.name, **payload)
+        asked = {"step": step, "contender": self.name, **payload}
+        return self.worker.request("witness", timeout_s=OUTSIDE_WAIT_S, room_bytes=self.room_bytes, **asked)
 
 
 def _whole(count: float) -> bool:
