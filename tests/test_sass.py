@@ -198,6 +198,24 @@ def test_instruction_classes(opcode: str, modifiers: str, expected: str) -> None
     assert sass.instruction_class(opcode, modifiers) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "alone"),
+    [
+        ("BAR.SYNC.DEFER_BLOCKING 0x0", False),
+        ("@P0 BAR.SYNC 0x0 ", False),
+        ("BAR.LE gsb0, 0x1", False),
+        ("BAR.ALL.CTA", False),
+        ("BAR.SYNC.DEFER_BLOCKING 0x1", True),
+        ("@!P0 BAR.SYNC.DEFER_BLOCKING R0, 0x80", True),
+        ("BAR.SYNC 0x0, 0x40", True),
+        ("@!UP1 BAR.ARV 0x1, 0x100", True),
+        ("BAR.RED.POPC.DEFER_BLOCKING 0x2, P0", True),
+    ],
+)
+def test_barriers_that_some_warps_may_pass_alone(text: str, alone: bool) -> None:
+    assert bool(sass._PARTIAL_BARRIER.match(text)) == alone
+
+
 def test_kernels_are_matched_by_name() -> None:
     found = sass.analyse(cubin(), listing())
     (row,) = sass.match_kernels(found, [sass.Resources("sm_90a", "_Z1kPf", registers=24, shared_bytes=512)])

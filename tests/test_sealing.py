@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from defects import project
 
-from kernelproof import config, records, sass, test, toolchain
+from kernelproof import config, records, sass, supervisor, test, toolchain
 from kernelproof.config import Config, VariantConfig
 from kernelproof.errors import ToolError, WorkerCrashed, WorkerReplyError
 from kernelproof.ladder import climb, sealing
@@ -272,6 +272,28 @@ def test_where_sealing_is_required_nothing_else_runs(tmp_path: Path, sealable: N
 def test_where_sealing_is_not_wanted_nothing_is_described(tmp_path: Path, sealable: None) -> None:
     record = climbed(project(tmp_path, "good", sealed="never"))
     assert (record.verdict, record.trust, record.sealing) == ("correct", "library", None), record.reason
+
+
+def test_a_variant_that_cannot_be_sealed_keeps_its_process(
+    tmp_path: Path, sealable: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Starting one takes longer than a call."""
+    spawned, spawn = list[int](), supervisor.WorkerHost.spawn
+
+    def counted(self: supervisor.WorkerHost, *given: Any, **named: Any) -> supervisor.Worker:
+        spawned.append(1)
+        return spawn(self, *given, **named)
+
+    monkeypatch.setattr(supervisor.WorkerHost, "spawn", counted)
+    monkeypatch.setattr(Sealer, "_barred", lambda *_: "it keeps a device variable")
+    counts = {}
+    for mode in ("never", "auto"):
+        spawned.clear()
+        record = climbed(project(tmp_path / mode, "good", sealed=mode))
+        assert record.verdict == "correct", record.reason
+        counts[mode] = len(spawned)
+        assert bool(record.sealing and record.sealing.library) == (mode == "auto")
+    assert counts["auto"] == counts["never"]
 
 
 @pytest.mark.parametrize("kept", ["all", "float32-normal"])

@@ -128,6 +128,7 @@ class KernelResources:
     instructions: int
     sass_sha256: str
     instruction_mix: dict[str, int] = field(default_factory=dict)
+    partial_barriers: int = 0  # instructions of barriers that some warps of a block may pass alone
 
 
 @dataclass

@@ -178,6 +178,8 @@ _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.(\S+?),")
 _LABEL = re.compile(r"^(\.L_x_\d+|\.L_\d+):")
 _SYMBOL = re.compile(r"(`\(|@(?:lo|hi)\(+)([^()]+)")  # `(.L_x_3), `($_Z1kPf$_Z3devf), 32@lo((table))
+# A barrier of a given number of threads, or of another number than 0, which is __syncthreads().
+_PARTIAL_BARRIER = re.compile(r"(?:@!?U?P\w+ +)?BAR\.(?:SYNC|ARV|RED)[.\w]* +(?!0x0 *$)")
 _OPCODE = re.compile(r"^(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)((?:\.\w+)*)")
 _TARGETS = re.compile(r"\(\*.*?\*\)")
 
@@ -208,6 +210,7 @@ class Disassembly:
     opcodes: dict[str, int]
     kernels: dict[str, tuple[int, str]]  # name → number of instructions, SHA-256 of the normalised form
     mixes: dict[str, dict[str, int]] = field(default_factory=dict)  # name → its own part of the mix
+    partial_barriers: Counter[str] = field(default_factory=Counter)  # name → how many of its instructions
 
 
 def parse_nvdisasm(text: str) -> list[Function]:
@@ -239,6 +242,7 @@ def analyse(cubin: bytes, disassembly: str) -> Disassembly:
     mix: Counter[str] = Counter()
     kernels: dict[str, tuple[int, str]] = {}
     mixes: dict[str, dict[str, int]] = {}
+    partial: Counter[str] = Counter()
     hashes: list[str] = []
     for function in parse_nvdisasm(disassembly):
         section = code.get(function.name)
@@ -253,12 +257,13 @@ def analyse(cubin: bytes, disassembly: str) -> Disassembly:
             opcode, modifiers = _opcode(instruction.text)
             opcodes[opcode] += 1
             own[instruction_class(opcode, modifiers)] += 1
+            partial[function.name] += bool(_PARTIAL_BARRIER.match(instruction.text))
         mix += own
         mixes[function.name] = dict(sorted(own.items()))
     # The order of kernels in a file follows their names' order in a table; it means nothing.
     constants = sorted(hashlib.sha256(s.data).hexdigest() for s in sections if _is_constant_data(s))
     total = _sha256_lines([*sorted(hashes), *constants])
-    return Disassembly(total, dict(sorted(mix.items())), dict(sorted(opcodes.items())), kernels, mixes)
+    return Disassembly(total, dict(sorted(mix.items())), dict(sorted(opcodes.items())), kernels, mixes, partial)
 
 
 def normalised(function: Function, code: bytes) -> list[str]:
@@ -367,6 +372,7 @@ def match_kernels(disassembly: Disassembly, resources: Sequence[Resources]) -> l
                 instructions=instructions,
                 sass_sha256=digest,
                 instruction_mix=disassembly.mixes.get(name, {}),
+                partial_barriers=disassembly.partial_barriers[name],
             )
         )
     return rows

@@ -269,6 +269,7 @@ class Climb:
         self._late: dict[str, Failure] = {}  # by a job's key
         self._worker: Worker | None = None
         self._holds_cubins = False  # the worker, and not the library
+        self._has_run = False  # the worker has made calls
         self._images = session.resources.scratch / f"{variant.operator}-{variant.name}"
         self._sanitizer = session.resources.scratch / f"{variant.operator}-{variant.name}-sanitizer"
         self._examination: sanitizer.Examination | None = None
@@ -639,7 +640,7 @@ class Climb:
         if self._holds_cubins != sealed:
             self.leave()
         if self._worker is None or not self._worker.alive:
-            self._holds_cubins = sealed
+            self._holds_cubins, self._has_run = sealed, False
             self._images.mkdir(exist_ok=True)
             self._worker = self.session.host(self.variant).spawn(self.log, readable=[self._images])
             achieved = self._worker.isolation
@@ -670,6 +671,7 @@ class Climb:
         started = time.monotonic()
         launches = self._launches(jobs) if sealable else None
         worker, judge = self._ready_worker(sealed=launches is not None), self.session.judge
+        self._has_run = True
         try:
             laid = [judge.lay_out(self.settings.module, job, self._images / str(n)) for n, job in enumerate(jobs)]
             kinds = {job.key: signature(outlined(other.arguments)) for job, other in zip(jobs, laid, strict=True)}
@@ -752,8 +754,16 @@ class Climb:
             ahead = self._all_jobs()
         missing = {job.key: job for job in [*ahead, *jobs] if not self.sealer.knows(job.key)}
         outlines = {key: self.session.judge.outline(self.settings.module, job) for key, job in missing.items()}
-        left = self.sealer.describe(outlines, self._ready_worker, self.limits.launch)
-        if not self._holds_cubins:
+        holders: list[Worker] = []
+
+        def holder() -> Worker:
+            if not holders and self._has_run:
+                self.leave()  # who describes has made no call
+            holders.append(self._ready_worker())
+            return holders[-1]
+
+        left = self.sealer.describe(outlines, holder, self.limits.launch)
+        if holders:
             self.leave()
         if left and mode == "required":
             key, reason = left[0]
