@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ REPOSITORY = MUSEUM.parents[1]
 LIST = MUSEUM / "pieces.yaml"
 CONFIGURATIONS = {"cpu": MUSEUM / "config.yaml", "cuda": MUSEUM / "cuda.yaml"}
 TWIN = {"cpu": "good", "cuda": "good_cuda"}  # the right kernel whose settings a piece has
-KEYS = {"class", "check", "says", "origin", "pending", "abi", "device"}
+KEYS = {"class", "check", "says", "origin", "pending", "abi", "device", "calls"}
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 CHECKS_OF_TOOLS = {f"sanitizer/{tool}" for tool in SANITIZERS}
 WALL_AGREES = 1.25  # the host's clock may tell so many times what the GPU's events tell, or so many times less
@@ -50,6 +50,7 @@ class Piece:
     pending: str = ""
     abi: str = "tvm_ffi"
     device: str = "cpu"
+    calls: Sequence[str] = ()  # libraries whose kernels it declares
 
     @property
     def key(self) -> str:
@@ -143,6 +144,8 @@ def workshop(folder: Path, pieces: Iterable[Piece], device: str = "cpu", archs: 
                 variants[piece.name].pop(built, None)
             entry = f"museum.{piece.operator}.{piece.name}:run"
             variants[piece.name] |= {"abi": "python", "passing": "return", "entry": entry}
+            if piece.calls:
+                variants[piece.name]["calls"] = list(piece.calls)
         else:
             variants[piece.name]["sources"] = [f"museum/{piece.operator}/{piece.source.name}"]
     path = folder / "config.yaml"
