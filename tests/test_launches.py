@@ -71,6 +71,18 @@ def test_a_word_that_follows_no_tensor_has_no_description(parts: list[bytes], po
         launches.relocated(first, bytes(second), HERE, THERE)
 
 
+def test_what_no_instruction_reads_may_differ_and_becomes_zero() -> None:
+    """A flag and its padding behind a pointer, then the byte of an empty struct."""
+    first = parameters([("q", 64), b"\1\xaa\xbb\xcc", b"\x11\xff\0\0"], HERE)
+    second = parameters([("q", 64), b"\1\xdd\xbb\0", b"\x22\0\0\0"], THERE)
+    found, addresses = launches.relocated(first, second, HERE, THERE, [[9, 12], [12, 20]])
+    assert found[8:] == b"\1\0\xbb\0" + b"\0\0\0\0"
+    assert [(a.argument, a.offset) for a in addresses] == [("q", 64)]
+    for unread in ([[9, 12]], [[9, 11], [12, 16]], [[10, 16]], []):
+        with pytest.raises(Indescribable, match="padding that was never set"):
+            launches.relocated(first, second, HERE, THERE, unread)
+
+
 def test_a_number_that_looks_like_an_address_in_one_call_only_stays_a_number() -> None:
     looks = word(HERE["k"][0] + 128)
     found, addresses = launches.relocated(looks, looks, HERE, THERE)

@@ -705,6 +705,10 @@ def test_the_planted_defects_build_and_their_kernel_is_known(tmp_path: Path) -> 
         owner = Owner.of(built, tmp_path)
         assert dict(owner.kernels) == {KERNEL: DEMANGLED}
         assert owner.partial == ({KERNEL} if name == "barrier_of_half" else set())
+        (kernel,) = built.cubins[0].kernels
+        # Type and placement with their padding; the number of rows and `scratch` but where the defect needs them.
+        rows, rest = [[40, 48]] if name != "past_the_end" else [], [64, 80 if name == "reads_unwritten" else 88]
+        assert kernel.parameters_unread == [*rows, rest]
 
 
 @pytest.fixture(scope="module")

@@ -216,6 +216,46 @@ def test_barriers_that_some_warps_may_pass_alone(text: str, alone: bool) -> None
     assert bool(sass._PARTIAL_BARRIER.match(text)) == alone
 
 
+# 36 bytes of parameters from 0x210 on: an unknown attribute, then index, offset and size.
+FACTS = b"\x03\x50\0\0\x04\x37\x04\0\x82\0\0\0\x04\x0a\x08\0\x0d\0\0\0\x10\x02\x24\0"
+READS = [
+    "LDC R1, c[0x0][0x28] ",
+    "ULDC.64 UR4, c[0x0][0x210] ",
+    "LDC.U8 R2, c[0x0][0x218] ",
+    "IMAD R3, R2, c[0x0][0x4], RZ",
+]
+
+
+def unread(*texts: str, facts: bytes = FACTS) -> list[list[int]]:
+    instructions = [sass.Instruction(16 * n, text) for n, text in enumerate([*READS, *texts])]
+    return sass.unread_parameters(sass.Function("k", instructions), facts)
+
+
+def test_padding_is_what_no_instruction_reads() -> None:
+    assert unread() == [[9, 36]]
+    assert unread("@P0 LDC.64 R4, c[0x0][0x220]") == [[9, 16], [24, 36]]
+    assert unread("IMAD.WIDE R4, R2, R3, c[0x0][0x21c]") == [[9, 12], [20, 36]]
+    assert unread("LDC R5, c[0x0][0x230]", "ULDC.U16 UR5, c[0x0][0x22e]", "MOV R6, c[0x3][0x10]") == [[9, 30]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "LDC R5, c[0x0][R0+0x210]",  # by an index
+        "LDC.64 R4, c[0x0][0x198]",  # through their address
+        "LDC R4, cx[UR4][0x10]",
+        "LDC R4, c[0x2][0x10]",
+    ],
+)
+def test_parameters_that_may_be_read_in_other_ways_are_all_taken_as_read(text: str) -> None:
+    assert unread(text) == []
+
+
+@pytest.mark.parametrize("facts", [b"", FACTS[:-2], FACTS.replace(b"\x10\x02", b"\x80\x03")])
+def test_without_the_place_of_its_parameters_nothing_is_known_of_a_kernel(facts: bytes) -> None:
+    assert unread(facts=facts) == []
+
+
 def test_kernels_are_matched_by_name() -> None:
     found = sass.analyse(cubin(), listing())
     (row,) = sass.match_kernels(found, [sass.Resources("sm_90a", "_Z1kPf", registers=24, shared_bytes=512)])

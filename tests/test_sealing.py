@@ -119,8 +119,9 @@ class Process:
         self.asked: list[dict[str, Any]] = []
         self.closed = 0
 
-    def request(self, command: str, *, timeout_s: float, outline: dict[str, Any]) -> Any:
+    def request(self, command: str, *, timeout_s: float, outline: dict[str, Any], unread: dict[str, Any]) -> Any:
         assert command == "describe"
+        assert unread == {}  # these kernels' parameters are all read
         self.asked.append(outline)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):

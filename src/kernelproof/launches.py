@@ -109,10 +109,17 @@ def outlined(arguments: Mapping[str, Any]) -> dict[str, Any]:
 # --- made from two captures -------------------------------------------------------------------------------------------
 
 
-def described(first: Sequence[Step], second: Sequence[Step], at_first: Spans, at_second: Spans) -> list[Step]:
+def described(
+    first: Sequence[Step],
+    second: Sequence[Step],
+    at_first: Spans,
+    at_second: Spans,
+    unread: Mapping[str, Sequence[Sequence[int]]] | None = None,
+) -> list[Step]:
     """Two captures of one call, with whole addresses in them, made into one description.
 
-    Raises Indescribable when they differ in more than the addresses of the call's tensors.
+    unread: by kernel, parts of its parameters that it does not read (sass.unread_parameters).
+    Raises Indescribable when they differ in more than those and the addresses of the call's tensors.
     """
     if not first and not second:
         raise Indescribable("it queued no work on the caller's stream")
@@ -123,7 +130,11 @@ def described(first: Sequence[Step], second: Sequence[Step], at_first: Spans, at
     for one, other in zip(first, second, strict=True):
         try:
             parameters, addresses = relocated(
-                bytes.fromhex(one.parameters), bytes.fromhex(other.parameters), at_first, at_second
+                bytes.fromhex(one.parameters),
+                bytes.fromhex(other.parameters),
+                at_first,
+                at_second,
+                (unread or {}).get(one.kernel.name, ()) if one.kernel else (),
             )
         except Indescribable as error:
             raise Indescribable(f"{error} (in the parameters of {one.what})") from None
@@ -133,10 +144,13 @@ def described(first: Sequence[Step], second: Sequence[Step], at_first: Spans, at
     return steps
 
 
-def relocated(first: bytes, second: bytes, at_first: Spans, at_second: Spans) -> tuple[bytes, list[Address]]:
+def relocated(
+    first: bytes, second: bytes, at_first: Spans, at_second: Spans, unread: Sequence[Sequence[int]] = ()
+) -> tuple[bytes, list[Address]]:
     """Parameters as two captures had them: with zeros for the addresses of tensors, and those addresses.
 
-    An address is looked for at every fourth byte: structs and tensor maps hold them too. Raises Indescribable.
+    An address is looked for at every fourth byte: structs and tensor maps hold them too. What differs in a part that is
+    `unread` (first byte and end of each) becomes zero: padding, the byte of an empty struct. Raises Indescribable.
     """
     if len(first) != len(second):
         raise Indescribable(f"the parameters are {len(first)} bytes in one call and {len(second)} in another")
@@ -149,7 +163,9 @@ def relocated(first: bytes, second: bytes, at_first: Spans, at_second: Spans) ->
             place += ADDRESS_BYTES
             continue
         end = min(place + WORD_BYTES, len(first))
-        if first[place:end] != second[place:end]:
+        differing = [at for at in range(place, end) if first[at] != second[at]]
+        whole[place:end] = bytes(0 if at in differing else first[at] for at in range(place, end))
+        if not all(any(start <= at < stop for start, stop in unread) for at in differing):
             raise Indescribable(
                 f"bytes {place} to {end - 1} are {first[place:end].hex()} in one call and {second[place:end].hex()} in "
                 "another that differs in its tensors' addresses alone, and are no such address: memory of its own, "

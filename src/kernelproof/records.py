@@ -129,6 +129,7 @@ class KernelResources:
     sass_sha256: str
     instruction_mix: dict[str, int] = field(default_factory=dict)
     partial_barriers: int = 0  # instructions of barriers that some warps of a block may pass alone
+    parameters_unread: list[list[int]] = field(default_factory=list)  # first byte and end of parts that nothing reads
 
 
 @dataclass

@@ -211,6 +211,9 @@ class Disassembly:
     kernels: dict[str, tuple[int, str]]  # name → number of instructions, SHA-256 of the normalised form
     mixes: dict[str, dict[str, int]] = field(default_factory=dict)  # name → its own part of the mix
     partial_barriers: Counter[str] = field(default_factory=Counter)  # name → how many of its instructions
+    unread: dict[str, list[list[int]]] = field(
+        default_factory=dict
+    )  # name → parts of its parameters (unread_parameters)
 
 
 def parse_nvdisasm(text: str) -> list[Function]:
@@ -243,6 +246,8 @@ def analyse(cubin: bytes, disassembly: str) -> Disassembly:
     kernels: dict[str, tuple[int, str]] = {}
     mixes: dict[str, dict[str, int]] = {}
     partial: Counter[str] = Counter()
+    unread: dict[str, list[list[int]]] = {}
+    facts = {section.name.removeprefix(".nv.info."): section.data for section in sections}
     hashes: list[str] = []
     for function in parse_nvdisasm(disassembly):
         section = code.get(function.name)
@@ -258,12 +263,62 @@ def analyse(cubin: bytes, disassembly: str) -> Disassembly:
             opcodes[opcode] += 1
             own[instruction_class(opcode, modifiers)] += 1
             partial[function.name] += bool(_PARTIAL_BARRIER.match(instruction.text))
+        unread[function.name] = unread_parameters(function, facts.get(function.name, b""))
         mix += own
         mixes[function.name] = dict(sorted(own.items()))
     # The order of kernels in a file follows their names' order in a table; it means nothing.
     constants = sorted(hashlib.sha256(s.data).hexdigest() for s in sections if _is_constant_data(s))
     total = _sha256_lines([*sorted(hashes), *constants])
-    return Disassembly(total, dict(sorted(mix.items())), dict(sorted(opcodes.items())), kernels, mixes, partial)
+    return Disassembly(total, dict(sorted(mix.items())), dict(sorted(opcodes.items())), kernels, mixes, partial, unread)
+
+
+# Where a kernel's parameters begin in constant bank 0 → what else may be read there without taking their address: sizes
+# of grid and block, the stack, the descriptor of global memory. The address is read at 0x198 on sm_90.
+_BANK_0 = {0x160: {*range(0, 0x18, 4), 0x28, 0x118}, 0x210: {*range(0, 0x18, 4), 0x28, 0x208}}
+_BANK_0_READ = re.compile(r"\bcx?\[(\w+)\]\[([^\]]*)\]")
+_READ_BYTES = {".U8": 1, ".S8": 1, ".U16": 2, ".S16": 2, "": 4, ".64": 8, ".128": 16}
+EIFMT_SIZED, EIATTR_PARAM_CBANK = 4, 0x0A
+
+
+def unread_parameters(function: Function, facts: bytes) -> list[list[int]]:
+    """The parts of a kernel's parameters that no instruction of its reads: first byte and end of each.
+
+    facts: its section `.nv.info.…`. Nothing where its code may read them otherwise than is looked for: by an index in a
+    register, through their address, or on an architecture that is not known here.
+    """
+    begin, size = _place_of_parameters(facts)
+    if begin not in _BANK_0:
+        return []
+    read = bytearray(size)
+    for instruction in function.instructions:
+        opcode, modifiers = _opcode(instruction.text)
+        load = opcode in ("LDC", "ULDC", "LDCU")
+        count = _READ_BYTES.get(modifiers, 16) if load else 8  # of a pair of registers at most
+        for bank, offset in _BANK_0_READ.findall(instruction.text):
+            if bank not in ("0x0", "0x3", "0x4") or (bank == "0x0" and not re.fullmatch(r"0x[0-9a-f]+", offset)):
+                return []
+            if bank != "0x0":
+                continue
+            at = int(offset, 16) - begin
+            if at < 0 and at + begin not in _BANK_0[begin]:
+                return []
+            if at >= 0:
+                read[at : at + count] = b"\1" * len(read[at : at + count])
+    return [[found.start(), found.end()] for found in re.finditer(b"\0+", read)]
+
+
+def _place_of_parameters(facts: bytes) -> tuple[int, int]:
+    """Offset and size of a kernel's parameters in constant bank 0; zeros where its facts do not say."""
+    at = 0
+    while at + 4 <= len(facts):
+        form, attribute, value = struct.unpack_from("<BBH", facts, at)
+        at += 4
+        if form == EIFMT_SIZED:
+            if attribute == EIATTR_PARAM_CBANK and value >= 8 and at + 8 <= len(facts):
+                _, begin, size = struct.unpack_from("<IHH", facts, at)
+                return begin, size
+            at += value
+    return 0, 0
 
 
 def normalised(function: Function, code: bytes) -> list[str]:
@@ -373,6 +428,7 @@ def match_kernels(disassembly: Disassembly, resources: Sequence[Resources]) -> l
                 sass_sha256=digest,
                 instruction_mix=disassembly.mixes.get(name, {}),
                 partial_barriers=disassembly.partial_barriers[name],
+                parameters_unread=disassembly.unread.get(name, []),
             )
         )
     return rows

@@ -38,8 +38,14 @@ def spans_of(images: Mapping[str, Image]) -> dict[str, tuple[int, int]]:
 # --- describing -------------------------------------------------------------------------------------------------------
 
 
-def describe(call: Callable[[Mapping[str, Any]], object], outline: Mapping[str, Any]) -> list[Step]:
+def describe(
+    call: Callable[[Mapping[str, Any]], object],
+    outline: Mapping[str, Any],
+    unread: Mapping[str, Sequence[Sequence[int]]] | None = None,
+) -> list[Step]:
     """What a call launches. `call` takes the arguments by name; `outline`: see images.outline.
+
+    `unread`: see launches.described.
 
     The tensors hold zeros, and the call runs once before it is captured, so that workspaces and modules are there.
     Raises Indescribable, or what the candidate raises.
@@ -57,7 +63,7 @@ def describe(call: Callable[[Mapping[str, Any]], object], outline: Mapping[str, 
                 driver().cuCtxSynchronize()
             with _captured(stream, lambda arguments=arguments: call(arguments)) as graph:  # type: ignore[misc]
                 captures.append(_steps(graph))
-    steps = launches.described(captures[0], captures[1], spans_of(first), spans_of(second))
+    steps = launches.described(captures[0], captures[1], spans_of(first), spans_of(second), unread)
     launches.refuse_own_memory(steps, cuda_driver.is_memory)
     return steps
 

@@ -296,9 +296,10 @@ class Worker:
         synchronise(self.candidate.device)
         return {}
 
-    def describe(self, outline: dict[str, Any]) -> dict[str, Any]:
+    def describe(self, outline: dict[str, Any], unread: dict[str, list[list[int]]]) -> dict[str, Any]:
         """What a call with such arguments (images.outline) launches: `steps`, or `reason` why that cannot be said.
 
+        `unread`: by kernel, parts of its parameters that it does not read.
         `refused` is the reason where the candidate does not take the case. Raises when the device is unusable now.
         """
         from kernelproof.launches import Indescribable
@@ -309,7 +310,7 @@ class Worker:
             raise RuntimeError("nothing is loaded")
         function = self.function
         try:
-            steps = describe(lambda values: function(*values.values()), outline)
+            steps = describe(lambda values: function(*values.values()), outline, unread)
             return {"steps": [asdict(step) for step in steps]}
         except NotImplementedError as error:
             answer = {"refused": _first_lines(str(error))}

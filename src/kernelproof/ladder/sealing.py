@@ -46,9 +46,12 @@ class Sealer:
         self.cubins = [cubin for cubin in found if cubin.kernels]  # a dispatcher's own source has none
         self.files = [{"path": str(root / c.path), "sha256": c.sha256} for c in self.cubins]
         self._kernels: dict[str, int] = {}
+        self._unread: dict[str, list[list[int]]] = {}
         for cubin in self.cubins:
             for kernel in cubin.kernels:
                 self._kernels[kernel.name] = self._kernels.get(kernel.name, 0) + 1
+                if kernel.parameters_unread:
+                    self._unread[kernel.name] = kernel.parameters_unread
         self._bar = self._barred(root, variant)
         self._outlines: dict[str, dict[str, Any]] = {}  # by a job's key
         self._found: dict[str, Described] = {}  # by signature
@@ -96,7 +99,7 @@ class Sealer:
         if self._failures > FAILURES_ALLOWED:
             return Described(reason=f"the process that described its calls failed {self._failures} times")
         try:
-            answer = worker().request("describe", timeout_s=limit_s, outline=outline)
+            answer = worker().request("describe", timeout_s=limit_s, outline=outline, unread=self._unread)
             if not isinstance(answer, dict):
                 raise Indescribable("its process gave no description")
             for kind in ("refused", "reason"):
