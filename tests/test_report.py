@@ -405,6 +405,21 @@ def test_a_stage_in_any_state_renders(stage: str, state: str, tmp_path: Path) ->
         assert "the reason is this" in summary
 
 
+def test_a_stage_that_was_cut_short_says_how_many_of_its_records_are_missing(tmp_path: Path) -> None:
+    manifest, found = report_records.gpu_run()
+    gaps = [
+        {"stage": "build", "subject": f"attention/later_{n}", "reason": "the record does not exist"} for n in (1, 2)
+    ]
+    run = dataclasses.replace(manifest, missing=gaps), found
+    notes = {
+        note.name: note.badge
+        for note in verdict_view.stage_notes(report.read_all(report_records.write_run(tmp_path, run), tmp_path))
+    }
+    assert notes["build"].word.endswith("2 not run")
+    assert notes["build"].kind != "good"
+    assert "not run" not in notes["capture"].word
+
+
 def test_no_record_at_all(tmp_path: Path) -> None:
     text, summary = render(tmp_path, (ManifestRecord(folder="no-git-12345678"), {}))
     page = checked(text)

@@ -328,18 +328,21 @@ def stage_notes(records: Records) -> list[StageNote]:
         "bench": records.benches,
         "profile": records.profiles,
     }
-    return [_stage_note(name, found) for name, found in by_stage.items()]
+    absent = Counter(gap.get("stage") for gap in records.manifest.missing)
+    return [_stage_note(name, found, absent[name]) for name, found in by_stage.items()]
 
 
-def _stage_note(name: str, found: Sequence[Record]) -> StageNote:
+def _stage_note(name: str, found: Sequence[Record], absent: int) -> StageNote:
+    """`absent`: records that the run was to make and that do not exist."""
     status = Counter(record.status for record in found)
     spent = formats.seconds(sum(record.duration_s for record in found))
     if not found:
         return StageNote(name, Badge("muted", "no record"), "no record of this stage")
     number = formats.plural(len(found), "record")
-    if status[OK] == len(found):
+    if status[OK] == len(found) and not absent:
         return StageNote(name, Badge("good", "ran"), f"{number}, {spent}")
-    if status[NOT_RUN] == len(found):
+    if status[NOT_RUN] == len(found) and not absent:
         return StageNote(name, Badge("muted", "not run"), number)
-    parts = [f"{status[s]} {w}" for s, w in ((OK, "ran"), (FAILED, "failed"), (NOT_RUN, "not run")) if status[s]]
+    counts = ((status[OK], "ran"), (status[FAILED], "failed"), (status[NOT_RUN] + absent, "not run"))
+    parts = [f"{count} {word}" for count, word in counts if count]
     return StageNote(name, Badge("bad" if status[FAILED] else "info", ", ".join(parts)), f"{number}, {spent}")
