@@ -47,8 +47,8 @@ MAX_MEMBERS = 20_000
 MAX_RATIO = 100
 RATIO_FREE_BYTES = 16 * 1024 * 1024  # below this size no ratio is looked at
 
-# gzip header: deflate, no flags (so no file name), mtime 0, level 9, unknown system. RFC 1952.
-GZIP_HEADER = bytes.fromhex("1f8b0800000000" + "0002ff")
+# gzip header: deflate, no flags (so no file name), mtime 0, a level below 9 (or 9, as once), unknown system. RFC 1952.
+GZIP_HEADERS = tuple(bytes.fromhex(f"1f8b0800000000{level}ff") for level in ("0000", "0002"))
 BLOCK = 512  # a tar block, in bytes
 RECORD = 20 * BLOCK  # a tar archive is filled up to a multiple of this
 USTAR = b"ustar\x0000"
@@ -510,12 +510,12 @@ class _Inflated:
         self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
         self._crc = self._in = self._out = 0
         self._ready, self._at = b"", 0
-        header = stream.read(len(GZIP_HEADER))
-        if header[:2] != GZIP_HEADER[:2]:
+        header = stream.read(len(GZIP_HEADERS[0]))
+        if header[:2] != GZIP_HEADERS[0][:2]:
             raise Unreadable("it is not a gzip file")
-        if len(header) < len(GZIP_HEADER):
+        if len(header) < len(GZIP_HEADERS[0]):
             raise Unreadable("the file is cut short")
-        if header != GZIP_HEADER:
+        if header not in GZIP_HEADERS:
             raise Damaged("its gzip header is not the one that kernelproof writes")
 
     @property
