@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import random
+import types
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from kernelproof import (
     samples,
     sandbox,
     statistics,
+    timing,
 )
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Precision
@@ -270,7 +272,7 @@ def test_who_takes_the_host_down_is_found_and_nobody_else_is_blamed(
 def test_who_garbles_the_answer_is_found_and_nobody_else_is_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, part: str
 ) -> None:
-    monkeypatch.setattr(bench.Measurement, "look_from_outside", lambda *_: None)  # which garbles nothing
+    monkeypatch.setattr(bench.Measurement, "look_from_outside", lambda *_: True)  # which garbles nothing
     variants = {name: contender(name) for name in ("once", name)}
     record = measured(project(tmp_path, variants, {"base": contender("thrice")}))
     found = outcomes(record)
@@ -283,7 +285,7 @@ def test_who_garbles_the_answer_is_found_and_nobody_else_is_blamed(
 def test_a_result_that_is_computed_when_it_is_read_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(bench.Measurement, "look_from_outside", lambda *_: None)  # whose clock sees a part of it
+    monkeypatch.setattr(bench.Measurement, "look_from_outside", lambda *_: True)  # whose clock sees a part of it
     record = measured(project(tmp_path, {"once": contender("once"), name: contender(name)}, {}))
     assert outcomes(record)[name] == "dropped: failed: TypeError: it returned a Lazy, not a plain Tensor"
     assert {row.contender for row in record.times} == {"once"}
@@ -523,6 +525,35 @@ def slope(name: str, short_us: float, long_us: float) -> dict[str, Any]:
     """A sample of 25 and of 100 calls."""
     times = {"calls": 100, "time_us": (long_us - short_us) / 75, "short_calls": 25, "short_us": short_us}
     return {"contender": name, "method": "graph_slope", "long_us": long_us, **times}
+
+
+def test_a_failed_capture_costs_the_others_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves torch's allocator and stream not as before: the process goes, and the others are asked again."""
+    measurement = sampled_on_a_gpu(tmp_path, {"spoils", "rival", "base"}, [])
+    spawned, asked = [], list[list[str]]()
+
+    def spawn() -> Any:
+        spawned.append(1)
+        return types.SimpleNamespace(close=lambda: None)
+
+    def ask(worker: Any, arena: bench.Arena, names: list[str], *_: Any) -> dict[str, Any]:
+        asked.append(sorted(names))
+        found = timing.Found()
+        place = {"case": arena.id, "mode": "hot"}
+        found.sample(contender="rival", **place, time_us=99.0 if "spoils" in names else 5.0)
+        if "spoils" in names:
+            found.outcomes.append({"contender": "spoils", **place, "outcome": "not_captured", "message": "it waits"})
+        return vars(found)
+
+    monkeypatch.setattr(measurement, "host", types.SimpleNamespace(check=lambda: None))
+    monkeypatch.setattr(measurement, "spawn", spawn)
+    monkeypatch.setattr(measurement, "ask", ask)
+    measurement.process("time", 0)
+    cases = len(measurement.arenas)
+    assert asked == [["base", "rival", "spoils"], ["base", "rival"]] * cases
+    assert len(spawned) == 1 + cases
+    assert measurement.found.samples["time_us"] == [5.0] * cases
+    assert {entry["reason"] for entry in measurement.found.dropped} == {"not captured: it waits"}
 
 
 def test_a_graph_that_is_slowed_where_it_is_short_is_an_escape(tmp_path: Path) -> None:

@@ -415,9 +415,9 @@ def test_a_stage_that_was_cut_short_says_how_many_of_its_records_are_missing(tmp
         note.name: note.badge
         for note in verdict_view.stage_notes(report.read_all(report_records.write_run(tmp_path, run), tmp_path))
     }
-    assert notes["build"].word.endswith("2 not run")
+    assert notes["build"].word.endswith("2 without a record")
     assert notes["build"].kind != "good"
-    assert "not run" not in notes["capture"].word
+    assert "without" not in notes["capture"].word
 
 
 def test_no_record_at_all(tmp_path: Path) -> None:

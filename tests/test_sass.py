@@ -205,6 +205,10 @@ def test_instruction_classes(opcode: str, modifiers: str, expected: str) -> None
         ("@P0 BAR.SYNC 0x0 ", False),
         ("BAR.LE gsb0, 0x1", False),
         ("BAR.ALL.CTA", False),
+        ("BAR.SYNC  0x0", False),
+        ("BAR.RED.OR.DEFER_BLOCKING 0x0, P0", False),
+        ("BAR.RED.POPC.DEFER_BLOCKING 0x0, !UP1 ", False),
+        ("BAR.RED.OR.DEFER_BLOCKING 0x0, 0x40, P0", True),
         ("BAR.SYNC.DEFER_BLOCKING 0x1", True),
         ("@!P0 BAR.SYNC.DEFER_BLOCKING R0, 0x80", True),
         ("BAR.SYNC 0x0, 0x40", True),
@@ -235,6 +239,7 @@ def test_padding_is_what_no_instruction_reads() -> None:
     assert unread() == [[9, 36]]
     assert unread("@P0 LDC.64 R4, c[0x0][0x220]") == [[9, 16], [24, 36]]
     assert unread("IMAD.WIDE R4, R2, R3, c[0x0][0x21c]") == [[9, 12], [20, 36]]
+    assert unread("HADD2 R5, R0, -c[0x0] [0x220].H0_H0") == [[9, 16], [24, 36]]
     assert unread("LDC R5, c[0x0][0x230]", "ULDC.U16 UR5, c[0x0][0x22e]", "MOV R6, c[0x3][0x10]") == [[9, 30]]
 
 
@@ -245,6 +250,9 @@ def test_padding_is_what_no_instruction_reads() -> None:
         "LDC.64 R4, c[0x0][0x198]",  # through their address
         "LDC R4, cx[UR4][0x10]",
         "LDC R4, c[0x2][0x10]",
+        "LDC R4, c[0x0]{0x220}",  # written in a way that is not known
+        "TLD.SCR.LZ RZ, R0, R0, 0x0, 0x58, 1D",  # a handle, which the text does not show to be a parameter
+        "@P0 SUST.D.BA.1D.32 [R2], R4, 0x0, 0x58",
     ],
 )
 def test_parameters_that_may_be_read_in_other_ways_are_all_taken_as_read(text: str) -> None:

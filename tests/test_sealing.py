@@ -297,6 +297,29 @@ def test_a_variant_that_cannot_be_sealed_keeps_its_process(
     assert counts["auto"] == counts["never"]
 
 
+def test_who_describes_a_call_has_made_none(tmp_path: Path, sealable: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a call is met that nobody described ahead, and the library's process is at work."""
+    ran, describers, request = set[int](), list[int](), supervisor.Worker.request
+
+    def noted(self: supervisor.Worker, command: str, **payload: Any) -> Any:
+        if command == "run":
+            ran.add(self.pid)
+        return request(self, command, **payload)
+
+    def described(self: Sealer, asked: dict[str, Any], worker: Any, limit_s: float) -> sealing.Described:
+        describers.append(worker().pid)
+        assert describers[-1] not in ran
+        return sealing.Described(reason="it keeps a device variable")
+
+    monkeypatch.setattr(Sealer, "_barred", lambda *_: "")
+    monkeypatch.setattr(Sealer, "_described", described)
+    monkeypatch.setattr(supervisor.Worker, "request", noted)
+    monkeypatch.setattr(climb.Climb, "_all_jobs", lambda self: [])
+    record = climbed(project(tmp_path, "good", sealed="auto"))
+    assert record.verdict == "correct", record.reason
+    assert len(set(describers)) > 1
+
+
 @pytest.mark.parametrize("kept", ["all", "float32-normal"])
 def test_the_ladder_seals_what_is_described(
     tmp_path: Path, sealable: None, monkeypatch: pytest.MonkeyPatch, kept: str

@@ -496,6 +496,7 @@ def test_a_graph_of_other_kernels_than_a_call_outside_is_noted_by_name(tmp_path:
     [
         ([seen(OWN_NAME, 2.0), seen("tail()")], 0, 0),
         ([seen(OWN_NAME, 0.333)], 1, 0),
+        ([seen(OWN_NAME, 0.005)], 1, 0),
         ([seen(OWN_NAME), seen("sometimes()", 0.125)], 1, 0),
         ([seen(OWN_NAME, 0.5), seen("stub()", 0.5)], 0, 1),
         ([seen(OWN_NAME), {"name": "Memset (Device)", "grid": [], "block": [], "count": 0.125}], 0, 0),

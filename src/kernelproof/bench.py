@@ -73,7 +73,8 @@ POWER_CAP = "sw_power_cap"
 # Flags of a time: other kernels ran in the timed graph than in a call outside; our clock says another time.
 OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED = "other_kernels_when_timed", "disagrees_outside_clock", "not_traced"
 ONLY_BEHIND_ITSELF, NOT_CAPTURED = "faster_behind_itself", "not_captured"
-NOTED = (OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED, ONLY_BEHIND_ITSELF)
+NOT_SEEN = "not_seen_from_outside"
+NOTED = (OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED, ONLY_BEHIND_ITSELF, NOT_SEEN)
 WHEN = {
     "timed": "when timed",
     "poisoned": "after its output was poisoned",
@@ -317,6 +318,7 @@ class Measured:
     notes: list[dict[str, Any]] = field(default_factory=list)
     seen_us: dict[tuple[str, str], float] = field(default_factory=dict)  # µs a call by our clock; contender, case
     escapes: list[tuple[str, Arena, str]] = field(default_factory=list)
+    unseen: set[tuple[str, str]] = field(default_factory=set)  # contender, case: it could not be held to be seen
     energy: list[dict[str, Any]] = field(default_factory=list)
     stopping: list[dict[str, Any]] = field(default_factory=list)
     neighbours: int = 0  # other processes on the GPU, at most
@@ -346,6 +348,7 @@ class Measurement:
         self.scratch.mkdir()
         self.found = Measured()
         self.slow: Counter[tuple[str, str]] = Counter()
+        self.looked_at: set[tuple[str, str]] = set()  # contender, case: by our own clock
         self.random = random.Random(secrets.randbits(64))
         self.epoch = time.time()
 
@@ -370,8 +373,10 @@ class Measurement:
                 while names := self.taking_part(arena):
                     try:
                         if action == "outside":
-                            self.look_from_outside(worker, arena, seed)
-                        elif not self.request(worker, arena, names, action, index, seed):
+                            whole = self.look_from_outside(worker, arena, seed)
+                        else:
+                            whole = self.request(worker, arena, names, action, index, seed)
+                        if not whole:
                             worker.close()
                             worker = self.spawn()
                             continue
@@ -462,12 +467,15 @@ class Measurement:
         """Keep what flags a contender's times in a case (Summary.flags)."""
         self.found.notes.append({"contender": name, "case": case, "outcome": outcome, "message": message})
 
-    def look_from_outside(self, worker: Worker, arena: Arena, seed: int) -> None:
+    def look_from_outside(self, worker: Worker, arena: Arena, seed: int) -> bool:
         """Time every variant of a case by our own clock: is what it says so, also for values it has not seen?
 
-        A clock that a contender patched is everybody's in its process: who seems to lie is asked again, alone.
+        A clock that a contender patched is everybody's in its process: who seems to lie is asked again, alone. False
+        where somebody could not be held and others are left: a failed capture leaves torch not as it was before.
         """
         for name in [n for n in arena.names if self.entrants[n].variant.role == "variant"]:
+            if (name, arena.id) in self.looked_at:
+                continue
             started = time.monotonic()
             if self.seen_from_outside(worker, arena, name, seed):
                 alone = self.spawn()
@@ -479,7 +487,11 @@ class Measurement:
                     self.drop(name, None, escape.reason, "wall")
                 elif escape:
                     self.found.escapes.append((name, arena, escape.reason))
+            self.looked_at.add((name, arena.id))
             self.found.measuring_s += time.monotonic() - started
+            if (name, arena.id) in self.found.unseen:
+                return False
+        return True
 
     def seen_from_outside(self, worker: Worker, arena: Arena, name: str, seed: int) -> Escape | None:
         """Hold a contender's own account of its time in a case, and its time on unseen values, against our clock.
@@ -494,9 +506,15 @@ class Measurement:
         held = ask(step="hold", contenders=contenders, cases=cases, plan=plan)
         touched = ["same", "new", "touch"] if "moved" in arena.calls else []
         replies.check_held(held, name, ["timed", *touched])
-        if name not in held["calls"]:  # too slow, or it failed, which the processes that measure will say
+        if name not in held["calls"]:  # too slow, or it failed
+            if said := [outcome["message"] for outcome in held["outcomes"]]:
+                self.found.unseen.add((name, arena.id))
+                self.note(name, arena.id, NOT_SEEN, said[-1])
             return None
-        outside = Outside(worker, name, held["calls"][name], self.device, room_bytes)
+        calls = held["calls"][name]
+        if touched and calls["touch"] != calls["same"]:
+            raise WorkerReplyError(f"{name} is said to be held with other calls than it is asked for", log=worker.log)
+        outside = Outside(worker, name, calls, self.device, room_bytes)
         apart, seen_us, own_us = outside.clocks_apart()
         words = f"seen from outside a call takes {seen_us:.4g} µs, by the clock of its own process {own_us:.4g} µs"
         self.found.seen_us[name, arena.id] = seen_us
@@ -779,7 +797,7 @@ class Outside:
 
 def _whole(count: float) -> bool:
     """Is a mean over calls the same in each? It was rounded."""
-    return abs(count - round(count)) <= 0.01
+    return round(count) > 0 and abs(count - round(count)) <= 0.01
 
 
 def _behind_limit_us(seen_us: float) -> float:

@@ -179,7 +179,7 @@ _SECTION = re.compile(r"^\s*\.section\s+\.text\.(\S+?),")
 _LABEL = re.compile(r"^(\.L_x_\d+|\.L_\d+):")
 _SYMBOL = re.compile(r"(`\(|@(?:lo|hi)\(+)([^()]+)")  # `(.L_x_3), `($_Z1kPf$_Z3devf), 32@lo((table))
 # A barrier of a given number of threads, or of another number than 0, which is __syncthreads().
-_PARTIAL_BARRIER = re.compile(r"(?:@!?U?P\w+ +)?BAR\.(?:SYNC|ARV|RED)[.\w]* +(?!0x0 *$)")
+_PARTIAL_BARRIER = re.compile(r"(?:@!?U?P\w+ +)?BAR\.(?:SYNC|ARV|RED)[.\w]* +(?! |0x0 *(?:, *!?U?P\w+ *)?$)")
 _OPCODE = re.compile(r"^(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)((?:\.\w+)*)")
 _TARGETS = re.compile(r"\(\*.*?\*\)")
 
@@ -275,7 +275,10 @@ def analyse(cubin: bytes, disassembly: str) -> Disassembly:
 # Where a kernel's parameters begin in constant bank 0 → what else may be read there without taking their address: sizes
 # of grid and block, the stack, the descriptor of global memory. The address is read at 0x198 on sm_90.
 _BANK_0 = {0x160: {*range(0, 0x18, 4), 0x28, 0x118}, 0x210: {*range(0, 0x18, 4), 0x28, 0x208}}
-_BANK_0_READ = re.compile(r"\bcx?\[(\w+)\]\[([^\]]*)\]")
+_BANK_READ = re.compile(r"\bcx?\[(\w+)\]\s*\[([^\]]*)\]")  # 16-bit instructions are written with a space between
+_BANK = re.compile(r"\bcx?\s*\[")
+# Textures and surfaces of sm_8x: their handles are read from the bank, which the text says as plain numbers.
+_HANDLES = re.compile(r"(?:@!?U?P\w+ +)?(?:TEX|TLD|TXQ|TXD|TMML|FOOTPRINT|SULD|SUST|SURED|SUATOM|SUQUERY)")
 _READ_BYTES = {".U8": 1, ".S8": 1, ".U16": 2, ".S16": 2, "": 4, ".64": 8, ".128": 16}
 EIFMT_SIZED, EIATTR_PARAM_CBANK = 4, 0x0A
 
@@ -294,7 +297,10 @@ def unread_parameters(function: Function, facts: bytes) -> list[list[int]]:
         opcode, modifiers = _opcode(instruction.text)
         load = opcode in ("LDC", "ULDC", "LDCU")
         count = _READ_BYTES.get(modifiers, 16) if load else 8  # of a pair of registers at most
-        for bank, offset in _BANK_0_READ.findall(instruction.text):
+        operands = _BANK_READ.findall(instruction.text)
+        if len(operands) != len(_BANK.findall(instruction.text)) or _HANDLES.match(instruction.text):
+            return []
+        for bank, offset in operands:
             if bank not in ("0x0", "0x3", "0x4") or (bank == "0x0" and not re.fullmatch(r"0x[0-9a-f]+", offset)):
                 return []
             if bank != "0x0":
@@ -412,6 +418,7 @@ def match_kernels(disassembly: Disassembly, resources: Sequence[Resources]) -> l
     if missing := sorted(set(reported) - set(disassembly.kernels)):
         raise ValueError(f"ptxas reported {missing[0]}, which the disassembly lacks")
     rows = []
+    called = sum(disassembly.partial_barriers[name] for name in disassembly.kernels if name not in reported)
     for name, (instructions, digest) in disassembly.kernels.items():
         if (entry := reported.get(name)) is None:
             continue
@@ -427,7 +434,7 @@ def match_kernels(disassembly: Disassembly, resources: Sequence[Resources]) -> l
                 instructions=instructions,
                 sass_sha256=digest,
                 instruction_mix=disassembly.mixes.get(name, {}),
-                partial_barriers=disassembly.partial_barriers[name],
+                partial_barriers=disassembly.partial_barriers[name] + called,
                 parameters_unread=disassembly.unread.get(name, []),
             )
         )

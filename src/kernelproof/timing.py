@@ -809,16 +809,22 @@ class _GraphRunner:
 
     def capture(self, calls: int) -> Any:
         """A graph of so many calls, in the order of the rotation."""
-        graph = self.torch.cuda.CUDAGraph()
         self.kept = [None] * len(self.sets)
+        turn = itertools.cycle(range(len(self.sets)))
+
+        def call() -> None:
+            index = next(turn)
+            self.kept[index] = self.call(index)
+
+        return self.capture_calls(call, calls)
+
+    def capture_calls(self, call: Callable[[], None], calls: int) -> Any:
+        """A graph of so many calls of this contender. Raises what the capture raises, as the outcome `not_captured`."""
         try:
-            with _on(self.torch.cuda.graph(graph, capture_error_mode="thread_local")):
-                for number in range(calls):
-                    self.kept[number % len(self.sets)] = self.call(number % len(self.sets))
+            return self.capture_other(call, calls)
         except Exception as error:
             error.outcome = "not_captured"  # type: ignore[attr-defined]
             raise
-        return graph
 
     def replay_us(self, graph: Any) -> float:
         start, end, _ = self.events
@@ -973,7 +979,7 @@ class _GraphRunner:
 
         step()
         self.torch.cuda.synchronize()
-        graph = self.capture_other(step, count)
+        graph = self.capture_calls(step, count)
 
         def run(times: int) -> None:
             touch.begin()

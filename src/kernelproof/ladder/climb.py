@@ -419,7 +419,7 @@ class Climb:
         rung = self.rungs["sanitizer"]
         if rung.status == "passed":
             left_out = [run for run in self._sanitized().runs if run.status == "skipped"]
-            rung.message = "; ".join(f"{run.tool} was not run: {run.reason}" for run in left_out) or None
+            rung.message = "; ".join(f"{run.tool} shows nothing: {run.reason}" for run in left_out) or None
         return outcome
 
     # --- what a rung does: each gives back what is wrong, or None

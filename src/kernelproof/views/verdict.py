@@ -343,6 +343,11 @@ def _stage_note(name: str, found: Sequence[Record], absent: int) -> StageNote:
         return StageNote(name, Badge("good", "ran"), f"{number}, {spent}")
     if status[NOT_RUN] == len(found) and not absent:
         return StageNote(name, Badge("muted", "not run"), number)
-    counts = ((status[OK], "ran"), (status[FAILED], "failed"), (status[NOT_RUN] + absent, "not run"))
+    counts = (
+        (status[OK], "ran"),
+        (status[FAILED], "failed"),
+        (status[NOT_RUN], "not run"),
+        (absent, "without a record"),
+    )
     parts = [f"{count} {word}" for count, word in counts if count]
     return StageNote(name, Badge("bad" if status[FAILED] else "info", ", ".join(parts)), f"{number}, {spent}")
