@@ -103,6 +103,14 @@ def test_a_witness() -> None:
     for held in (None, {}, {"calls": {"base": calls}}, {"calls": {"ours": {"timed": 3}}}, {"calls": {"ours": [1]}}):
         with pytest.raises(WorkerReplyError, match="its calls"):
             replies.check_held(held, "ours", kinds)
+    failed = {"contender": "ours", "case": "c", "mode": "hot", "outcome": "not_captured", "message": "it waits"}
+    replies.check_held({"calls": {}, "outcomes": [failed]}, "ours", kinds)
+    for outcomes in (None, [{}], [{**failed, "message": 3}], [{**failed, "contender": "base"}], ["it waits"]):
+        with pytest.raises(WorkerReplyError, match="its outcomes"):
+            replies.check_held({"calls": {}, "outcomes": outcomes}, "ours", kinds)
+    replies.check_held({"calls": {"ours": {**calls, "touch": 3}}, "outcomes": []}, "ours", [*kinds, "touch"])
+    with pytest.raises(WorkerReplyError, match="its calls"):
+        replies.check_held({"calls": {"ours": {**calls, "touch": 1}}, "outcomes": []}, "ours", [*kinds, "touch"])
     output = {"contender": "ours", "case": "c", "mode": "hot", "version": "moved", "number": 0, "copies": 1}
     output |= {"path": "/x/ours-ab.output", "dtype": "float32", "shape": [2], "sha256": "ab"}
     replies.check_moved({"outputs": [output]}, "ours", "c", ["hot"])

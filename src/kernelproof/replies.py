@@ -105,7 +105,6 @@ def check_measured(reply: Any, names: Sequence[str], case: str, modes: Sequence[
     mine, here, mode = one_of(*names), one_of(case), one_of(*modes)
     of_sample = columns(names, case, modes)
     place = {"contender": mine, "case": here, "mode": mode}
-    outcome = {"contender": mine, "case": one_of(case, ""), "mode": one_of(*modes, "")}
     size = each(whole())
     kernel = {"name": text, "grid": size, "block": size, "shared_bytes": whole(), "source": text}
     kernel |= {"count": number(0), "duration_us": number(0)}
@@ -119,7 +118,7 @@ def check_measured(reply: Any, names: Sequence[str], case: str, modes: Sequence[
                 fields({name: each(form) for name, form in of_sample.items()})(value)
                 and len(set(map(len, value.values()))) == 1
             ),
-            "outcomes": each(fields({**outcome, "outcome": one_of(*OUTCOMES), "message": text})),
+            "outcomes": outcomes(mine, one_of(case, ""), one_of(*modes, "")),
             "outputs": each(output(place, "timed", "poisoned", "fresh")),
             "kernels": by(mine, by(here, each(fields(kernel), 1))),
             "eager_kernels": by(mine, by(here, each(text))),
@@ -131,6 +130,12 @@ def check_measured(reply: Any, names: Sequence[str], case: str, modes: Sequence[
         },
         WorkerError,
     )
+
+
+def outcomes(contender: Form, case: Form = text, mode: Form = text) -> Form:
+    """What happened to contenders that were not measured."""
+    what = {"outcome": one_of(*OUTCOMES), "message": text}
+    return each(fields({"contender": contender, "case": case, "mode": mode, **what}))
 
 
 def output(place: Mapping[str, Form], *versions: str) -> Form:
@@ -148,9 +153,11 @@ def file_of(output: Mapping[str, Any]) -> str:
 def check_held(reply: Any, name: str, kinds: Sequence[str]) -> None:
     """Check what a process says of the one contender that it was to hold (timing.hold). Raises WorkerReplyError.
 
-    kinds: of replays, that have to be there if the contender is.
+    kinds: of replays, that have to be there if the contender is; `touch` is `same` without the calls.
     """
-    expect(reply, {"calls": by(one_of(name), fields(dict.fromkeys(kinds, whole(1))))})
+    counts = fields(dict.fromkeys(kinds, whole(1)))
+    calls = by(one_of(name), lambda held: counts(held) and held.get("touch", held.get("same")) == held.get("same"))
+    expect(reply, {"calls": calls, "outcomes": outcomes(one_of(name))})
 
 
 def check_replayed(reply: Any) -> None:
