@@ -318,7 +318,6 @@ class Measured:
     notes: list[dict[str, Any]] = field(default_factory=list)
     seen_us: dict[tuple[str, str], float] = field(default_factory=dict)  # µs a call by our clock; contender, case
     escapes: list[tuple[str, Arena, str]] = field(default_factory=list)
-    unseen: set[tuple[str, str]] = field(default_factory=set)  # contender, case: it could not be held to be seen
     energy: list[dict[str, Any]] = field(default_factory=list)
     stopping: list[dict[str, Any]] = field(default_factory=list)
     neighbours: int = 0  # other processes on the GPU, at most
@@ -450,12 +449,13 @@ class Measurement:
                     continue
                 for kernel in kernels:
                     kernel["origin"] = found.origin[kernel["name"]]
+                launched = [kernel for kernel in kernels if kernel["grid"]]  # and no copies or fills
                 if found.fault and entrant.contender.correct:
                     entrant.contender.correct = False
                     self.drop(name, None, f"wrong: {found.fault} (in {case})", "library")
-                elif some := [kernel["name"] for kernel in kernels if kernel["grid"] and not _whole(kernel["count"])]:
+                elif some := [kernel["name"] for kernel in launched if not _whole(kernel["count"])]:
                     words = f"not every call in a graph runs {traces.short(some[0])}"
-                    if _whole(sum(kernel["count"] for kernel in kernels if kernel["grid"])):
+                    if _whole(sum(kernel["count"] for kernel in launched)):
                         self.note(name, case, OTHER_PATH, words)  # another one runs in its place
                     else:
                         self.drop(name, None, f"times escape: {words}", "wall")
@@ -471,7 +471,7 @@ class Measurement:
         """Time every variant of a case by our own clock: is what it says so, also for values it has not seen?
 
         A clock that a contender patched is everybody's in its process: who seems to lie is asked again, alone. False
-        where somebody could not be held and others are left: a failed capture leaves torch not as it was before.
+        where somebody could not be held: the others want another process.
         """
         for name in [n for n in arena.names if self.entrants[n].variant.role == "variant"]:
             if (name, arena.id) in self.looked_at:
@@ -489,7 +489,7 @@ class Measurement:
                     self.found.escapes.append((name, arena, escape.reason))
             self.looked_at.add((name, arena.id))
             self.found.measuring_s += time.monotonic() - started
-            if (name, arena.id) in self.found.unseen:
+            if not worker.alive:
                 return False
         return True
 
@@ -507,14 +507,11 @@ class Measurement:
         touched = ["same", "new", "touch"] if "moved" in arena.calls else []
         replies.check_held(held, name, ["timed", *touched])
         if name not in held["calls"]:  # too slow, or it failed
-            if said := [outcome["message"] for outcome in held["outcomes"]]:
-                self.found.unseen.add((name, arena.id))
-                self.note(name, arena.id, NOT_SEEN, said[-1])
+            if held["outcomes"]:
+                self.note(name, arena.id, NOT_SEEN, held["outcomes"][-1]["message"])
+                worker.close()  # a failed capture leaves torch's allocator and stream not as they were
             return None
-        calls = held["calls"][name]
-        if touched and calls["touch"] != calls["same"]:
-            raise WorkerReplyError(f"{name} is said to be held with other calls than it is asked for", log=worker.log)
-        outside = Outside(worker, name, calls, self.device, room_bytes)
+        outside = Outside(worker, name, held["calls"][name], self.device, room_bytes)
         apart, seen_us, own_us = outside.clocks_apart()
         words = f"seen from outside a call takes {seen_us:.4g} µs, by the clock of its own process {own_us:.4g} µs"
         self.found.seen_us[name, arena.id] = seen_us
@@ -697,8 +694,7 @@ class Outside:
     """A contender that a worker holds (timing.hold), timed by the supervisor's clocks.
 
     calls: of one replay of each kind. The process says them; one that says too many makes its own calls look cheap, and
-    one that does not make them hands over the outputs of none. room_bytes: for results,
-    in the worker's folder.
+    one that does not make them hands over the outputs of none. room_bytes: for results, in the worker's folder.
     """
 
     def __init__(self, worker: Worker, name: str, calls: Mapping[str, int], device: str, room_bytes: int = 0) -> None:
@@ -715,13 +711,11 @@ class Outside:
         Its clock runs over the very calls that ours does, so what other programs take falls on both, but not what
         passes before the answer is read.
         """
-        times, seen_us, own_us = self.few("timed"), 0.0, 0.0
-        for number in range(OUTSIDE_ROUNDS):
-            slope = self.slope("timed", times)
+        seen_us, own_us = 0.0, 0.0
+        for (slope,) in self.looks("timed"):
             seen_us, own_us = slope.own_us + slope.hidden_us, slope.own_us
             if _agree(seen_us, own_us):
                 break
-            times = self.longer("timed", times, number)
         if seen_us <= 0:
             return 1.0, seen_us, own_us
         return (seen_us / own_us if own_us > 0 else math.inf), seen_us, own_us
@@ -733,26 +727,27 @@ class Outside:
         whatever else runs. What cannot be told from nothing counts as equal.
         """
         new_us, same_us = 0.0, 0.0
-        few = {kind: self.few(kind) for kind in ("new", "same")}
-        for number in range(OUTSIDE_ROUNDS):
-            slopes = [self.slope(kind, times) for kind, times in few.items()]
+        for slopes in self.looks("new", "same"):
             new_us, same_us = (look.processor_us if self.device == "cpu" else look.outside_us for look in slopes)
             if _agree(new_us, same_us):
                 break
-            few = {kind: self.longer(kind, times, number) for kind, times in few.items()}
         return (new_us / same_us if new_us > 0 and same_us > 0 else 1.0), new_us, same_us
 
     def behind_touch_us(self, seen_us: float) -> float:
         """What a call takes behind a kernel of ours that may have changed its inputs, in µs."""
         behind_us = 0.0
-        few = {kind: self.few(kind) for kind in ("same", "touch")}
-        for number in range(OUTSIDE_ROUNDS):
-            same, touch = (self.slope(kind, times) for kind, times in few.items())
+        for number, (same, touch) in enumerate(self.looks("same", "touch")):
             behind_us = same.outside_us - touch.outside_us
             if number >= OUTSIDE_SETTLED and behind_us <= _behind_limit_us(seen_us):
                 break
-            few = {kind: self.longer(kind, times, number) for kind, times in few.items()}
         return behind_us
+
+    def looks(self, *kinds: str) -> Iterator[list[Look]]:
+        """What a call of each kind takes, by all looks so far: again and again, at more replays, until nobody asks."""
+        few = {kind: self.few(kind) for kind in kinds}
+        for number in range(OUTSIDE_ROUNDS):
+            yield [self.slope(kind, times) for kind, times in few.items()]
+            few = {kind: self.longer(kind, times, number) for kind, times in few.items()}
 
     def few(self, kind: str) -> int:
         """How many replays take long enough to be told from a request without any."""

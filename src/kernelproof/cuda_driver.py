@@ -206,6 +206,14 @@ def driver() -> Driver:
     return Driver()
 
 
+def compiled(ptx: bytes, name: str) -> c_void_p:
+    """A kernel of a few lines of PTX, which the driver compiles in a millisecond; it stays loaded."""
+    module, function = c_void_p(), c_void_p()
+    driver().cuModuleLoadData(ctypes.byref(module), ptx)
+    driver().cuModuleGetFunction(ctypes.byref(function), module, name.encode())
+    return function
+
+
 # --- graphs -----------------------------------------------------------------------------------------------------------
 
 

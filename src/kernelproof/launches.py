@@ -163,9 +163,10 @@ def relocated(
             place += ADDRESS_BYTES
             continue
         end = min(place + WORD_BYTES, len(first))
-        differing = [at for at in range(place, end) if first[at] != second[at]]
-        whole[place:end] = bytes(0 if at in differing else first[at] for at in range(place, end))
-        if not all(any(start <= at < stop for start, stop in unread) for at in differing):
+        for at in (at for at in range(place, end) if first[at] != second[at]):
+            whole[at] = 0
+            if any(start <= at < stop for start, stop in unread):
+                continue
             raise Indescribable(
                 f"bytes {place} to {end - 1} are {first[place:end].hex()} in one call and {second[place:end].hex()} in "
                 "another that differs in its tensors' addresses alone, and are no such address: memory of its own, "

@@ -234,9 +234,7 @@ class Load:
         """Have the driver compile the kernel, once."""
         if self.words is not None:
             return
-        driver, module = cuda_driver.driver(), ctypes.c_void_p()
         words = self.torch.zeros(LOAD_WORDS, dtype=self.torch.int32, device="cuda")
         self.torch.cuda.synchronize()
-        driver.cuModuleLoadData(ctypes.byref(module), BUSY_PTX)
-        driver.cuModuleGetFunction(ctypes.byref(self.function), module, b"kernelproof_busy")
+        self.function = cuda_driver.compiled(BUSY_PTX, "kernelproof_busy")
         self.words = words

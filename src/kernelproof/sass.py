@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import NamedTuple
 
 from kernelproof.records import BuildRecord, KernelResources
 
@@ -201,6 +202,19 @@ class Function:
     labels: dict[str, int] = field(default_factory=dict)
 
 
+class Code(NamedTuple):
+    """One function's machine code: instructions, SHA-256 of the normalised form, its part of the mix.
+
+    partial_barriers: how many instructions are barriers that some warps may pass alone. unread: see unread_parameters.
+    """
+
+    instructions: int
+    sha256: str
+    mix: dict[str, int]
+    partial_barriers: int
+    unread: list[list[int]]
+
+
 @dataclass
 class Disassembly:
     """A cubin's machine code, counted and hashed."""
@@ -208,12 +222,7 @@ class Disassembly:
     sass_sha256: str
     instruction_mix: dict[str, int]
     opcodes: dict[str, int]
-    kernels: dict[str, tuple[int, str]]  # name → number of instructions, SHA-256 of the normalised form
-    mixes: dict[str, dict[str, int]] = field(default_factory=dict)  # name → its own part of the mix
-    partial_barriers: Counter[str] = field(default_factory=Counter)  # name → how many of its instructions
-    unread: dict[str, list[list[int]]] = field(
-        default_factory=dict
-    )  # name → parts of its parameters (unread_parameters)
+    kernels: dict[str, Code]
 
 
 def parse_nvdisasm(text: str) -> list[Function]:
@@ -243,10 +252,7 @@ def analyse(cubin: bytes, disassembly: str) -> Disassembly:
     shared = {s.name.removeprefix(".nv.shared."): s.size for s in sections if s.name.startswith(".nv.shared.")}
     opcodes: Counter[str] = Counter()
     mix: Counter[str] = Counter()
-    kernels: dict[str, tuple[int, str]] = {}
-    mixes: dict[str, dict[str, int]] = {}
-    partial: Counter[str] = Counter()
-    unread: dict[str, list[list[int]]] = {}
+    kernels: dict[str, Code] = {}
     facts = {section.name.removeprefix(".nv.info."): section.data for section in sections}
     hashes: list[str] = []
     for function in parse_nvdisasm(disassembly):
@@ -255,21 +261,24 @@ def analyse(cubin: bytes, disassembly: str) -> Disassembly:
             raise ValueError(f"the disassembly names {function.name}, which the cubin lacks")
         lines = normalised(function, section.data)
         digest = _sha256_lines(lines)
-        kernels[function.name] = (len(lines), digest)
         hashes.append(f"{digest} registers={section.info >> 24} shared={shared.get(function.name, 0)}")
         own: Counter[str] = Counter()
         for instruction in function.instructions:
             opcode, modifiers = _opcode(instruction.text)
             opcodes[opcode] += 1
             own[instruction_class(opcode, modifiers)] += 1
-            partial[function.name] += bool(_PARTIAL_BARRIER.match(instruction.text))
-        unread[function.name] = unread_parameters(function, facts.get(function.name, b""))
         mix += own
-        mixes[function.name] = dict(sorted(own.items()))
+        kernels[function.name] = Code(
+            len(lines),
+            digest,
+            dict(sorted(own.items())),
+            sum(bool(_PARTIAL_BARRIER.match(instruction.text)) for instruction in function.instructions),
+            unread_parameters(function, facts.get(function.name, b"")),
+        )
     # The order of kernels in a file follows their names' order in a table; it means nothing.
     constants = sorted(hashlib.sha256(s.data).hexdigest() for s in sections if _is_constant_data(s))
     total = _sha256_lines([*sorted(hashes), *constants])
-    return Disassembly(total, dict(sorted(mix.items())), dict(sorted(opcodes.items())), kernels, mixes, partial, unread)
+    return Disassembly(total, dict(sorted(mix.items())), dict(sorted(opcodes.items())), kernels)
 
 
 # Where a kernel's parameters begin in constant bank 0 → what else may be read there without taking their address: sizes
@@ -418,8 +427,8 @@ def match_kernels(disassembly: Disassembly, resources: Sequence[Resources]) -> l
     if missing := sorted(set(reported) - set(disassembly.kernels)):
         raise ValueError(f"ptxas reported {missing[0]}, which the disassembly lacks")
     rows = []
-    called = sum(disassembly.partial_barriers[name] for name in disassembly.kernels if name not in reported)
-    for name, (instructions, digest) in disassembly.kernels.items():
+    called = sum(code.partial_barriers for name, code in disassembly.kernels.items() if name not in reported)
+    for name, code in disassembly.kernels.items():
         if (entry := reported.get(name)) is None:
             continue
         rows.append(
@@ -431,11 +440,11 @@ def match_kernels(disassembly: Disassembly, resources: Sequence[Resources]) -> l
                 stack_bytes=entry.stack_bytes,
                 spill_store_bytes=entry.spill_store_bytes,
                 spill_load_bytes=entry.spill_load_bytes,
-                instructions=instructions,
-                sass_sha256=digest,
-                instruction_mix=disassembly.mixes.get(name, {}),
-                partial_barriers=disassembly.partial_barriers[name] + called,
-                parameters_unread=disassembly.unread.get(name, []),
+                instructions=code.instructions,
+                sass_sha256=code.sha256,
+                instruction_mix=code.mix,
+                partial_barriers=code.partial_barriers + called,
+                parameters_unread=code.unread,
             )
         )
     return rows

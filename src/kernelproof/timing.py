@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import hashlib
 import itertools
@@ -1084,16 +1085,9 @@ class _EmptyKernels:
             cuda_driver.driver().cuLaunchKernelEx(ctypes.byref(config), self.function, None, None)
 
 
-_EMPTY: list[Any] = []
-
-
-def _empty_kernel() -> Any:
-    if not _EMPTY:
-        driver, module, function = cuda_driver.driver(), ctypes.c_void_p(), ctypes.c_void_p()
-        driver.cuModuleLoadData(ctypes.byref(module), EMPTY_PTX)
-        driver.cuModuleGetFunction(ctypes.byref(function), module, b"kernelproof_empty")
-        _EMPTY.append(function)
-    return _EMPTY[0]
+@functools.cache
+def _empty_kernel() -> ctypes.c_void_p:
+    return cuda_driver.compiled(EMPTY_PTX, "kernelproof_empty")
 
 
 _on = loading.on_stream

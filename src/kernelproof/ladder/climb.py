@@ -754,16 +754,17 @@ class Climb:
             ahead = self._all_jobs()
         missing = {job.key: job for job in [*ahead, *jobs] if not self.sealer.knows(job.key)}
         outlines = {key: self.session.judge.outline(self.settings.module, job) for key, job in missing.items()}
-        holders: list[Worker] = []
+        asked = False
 
-        def holder() -> Worker:
-            if not holders and self._has_run:
+        def describer() -> Worker:
+            nonlocal asked
+            asked = True
+            if self._has_run:
                 self.leave()  # who describes has made no call
-            holders.append(self._ready_worker())
-            return holders[-1]
+            return self._ready_worker()
 
-        left = self.sealer.describe(outlines, holder, self.limits.launch)
-        if holders:
+        left = self.sealer.describe(outlines, describer, self.limits.launch)
+        if asked:
             self.leave()
         if left and mode == "required":
             key, reason = left[0]

@@ -47,11 +47,10 @@ class Sealer:
         self.files = [{"path": str(root / c.path), "sha256": c.sha256} for c in self.cubins]
         self._kernels: dict[str, int] = {}
         self._unread: dict[str, list[list[int]]] = {}
-        for cubin in self.cubins:
-            for kernel in cubin.kernels:
-                self._kernels[kernel.name] = self._kernels.get(kernel.name, 0) + 1
-                if kernel.parameters_unread:
-                    self._unread[kernel.name] = kernel.parameters_unread
+        for kernel in (kernel for cubin in self.cubins for kernel in cubin.kernels):
+            self._kernels[kernel.name] = self._kernels.get(kernel.name, 0) + 1
+            if kernel.parameters_unread:
+                self._unread[kernel.name] = kernel.parameters_unread
         self._bar = self._barred(root, variant)
         self._outlines: dict[str, dict[str, Any]] = {}  # by a job's key
         self._found: dict[str, Described] = {}  # by signature

@@ -270,9 +270,8 @@ def _sanitizer_cell(run: SanitizerRun | None) -> Cell:
     if run.failures:
         return Cell("bad", "✗", str(len(run.failures)), "; ".join(failure.message for failure in run.failures))
     if run.status == "skipped":
-        return Cell(
-            "muted", formats.ABSENT, f"undecided, {len(run.findings)} noted" if noted else "not run", run.reason or ""
-        )
+        said = f"undecided, {len(run.findings)} noted" if noted else "not run"
+        return Cell("muted", formats.ABSENT, said, run.reason or "")
     if noted:
         return Cell("good", "✓", f"{len(run.findings)} noted", "found, but nothing that condemns")
     return Cell("good", "✓", "", f"nothing found in {formats.plural(run.calls, 'case')}")
