@@ -366,6 +366,9 @@ class NotSealed:
     first: str
 
 
+LAUNCHES = ".launches.json"  # what `Sealing.launches` names lies beside the record and ends like this; it is no record
+
+
 @dataclass
 class Sealing:
     """How many calls our launcher made from the cubins (`sealed`), and how many the variant's host code (`library`).

@@ -263,7 +263,7 @@ def _fill(run: Run, files: Mapping[str, bytes]) -> None:
     """Sort records in, by their path below the records' folder. Raises RecordError when none can be read."""
     for path, data in sorted(files.items()):
         stage, _, rest = path.partition("/")
-        if stage not in KINDS or path.startswith(CEILINGS):
+        if stage not in KINDS or path.startswith(CEILINGS) or path.endswith(records.LAUNCHES):
             continue
         try:
             _file(run, rest.removesuffix(".json"), records.parse(data, KINDS[stage], path))

@@ -143,7 +143,7 @@ def _climb(session: Session, path: Path) -> TestRecord:
         raise _fault_of_ours(plugin.fault, climb, log)
     record = climb.record()
     if record.sealing is not None:
-        record.sealing.launches = _kept_launches(session, climb, path.with_suffix(".launches.json"))
+        record.sealing.launches = _kept_launches(session, climb, path.with_suffix(records.LAUNCHES))
     if failure is None:
         _scrub_junit(junit)
     else:
