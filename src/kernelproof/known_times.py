@@ -23,7 +23,8 @@ NAMES = {
     "cold": "cold inputs from memory",
     "speed_do_bench": "wall time of `triton.testing.do_bench`",
     "speed_do_bench_cudagraph": "wall time of `do_bench_cudagraph`",
-    "speed_nvbench": "wall time of nvbench",
+    "speed_nvbench": "wall time of nvbench, single calls",
+    "speed_nvbench_batch": "wall time of nvbench, batches",
 }
 TITLES = {
     "accuracy": "What a kernel's time is over the time it waits by a clock",

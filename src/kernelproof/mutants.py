@@ -19,6 +19,7 @@ import dataclasses
 import difflib
 import functools
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -35,7 +36,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kernelproof import config as configuration
-from kernelproof import mutations, processes, records, sass
+from kernelproof import gpu, mutations, processes, records, sass
 from kernelproof.config import Config, OperatorConfig, TimeLimits, VariantConfig
 from kernelproof.errors import MutantsError, RecordError
 from kernelproof.records import BuildRecord, Mutant, MutantControl, MutantsRecord, TestRecord
@@ -248,6 +249,7 @@ class Workshop:
 
     def __init__(self, config: Config, root: Path) -> None:
         self.config, self.root = config, root
+        self._boards = itertools.cycle(gpu.visible() if gpu.available()[0] else [])
 
     def prepare(self, mutants: dict[str, list[VariantConfig]]) -> list[Round]:
         """Link the project's files and write a configuration a round, with further variants by operator."""
@@ -298,9 +300,10 @@ class Workshop:
         command = [sys.executable, "-P", "-m", "kernelproof", stage, "--config", self._path(round_name).name]
         command += ["--operator", operator, *(part for name in names for part in ("--variant", name))]
         hidden = ("KERNELPROOF_EVENTS", "KERNELPROOF_RUN_PID")
-        environment = {key: value for key, value in os.environ.items() if key not in hidden} | {
-            "PYTHONPATH": processes.python_path()
-        }
+        environment = {key: value for key, value in os.environ.items() if key not in hidden}
+        environment["PYTHONPATH"] = processes.python_path()
+        if board := next(self._boards, None):  # GPUs take turns
+            environment["CUDA_VISIBLE_DEVICES"] = board
         done = processes.run(command, cwd=self.root, env=environment, check=False, timeout_s=BATCH_LIMIT_S)
         if done.returncode != 0:
             raise MutantsError(

@@ -48,7 +48,7 @@ WAIT_NS = {"cuda": (1024, 2048, 4096, 9216, 18_432), "cpu": (18_000, 48_000, 98_
 READ_BYTES = tuple(megabytes << 20 for megabytes in (1, 8, 64, 200))
 COLD_SHARE = 0.98  # of the input's bytes must come from memory
 RESERVE_S = {"cuda": 40.0, "cpu": 2.0}  # of the time asked for: what comes after the comparisons
-PEER_REPEATS = 12
+PEER_REPEATS, PEER_LIMIT_S = 12, 300.0
 MEMORY_UNITS = {"": 1.0, "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 DRAM_READ = "dram__bytes_read.sum"
 VARIANT_OF = {"cuda": "gpu", "cpu": "cpu"}
@@ -548,7 +548,7 @@ def _peers(project: Config, record: SelfcheckRecord, found: Found) -> list[Selfc
     environment = _environment()
     log = project.results / "logs" / "peers.log"
     done = processes.run(
-        [sys.executable, "-m", "kernelproof.selfcheck.peers", task], env=environment, timeout_s=120, log=log
+        [sys.executable, "-m", "kernelproof.selfcheck.peers", task], env=environment, timeout_s=PEER_LIMIT_S, log=log
     )
     said = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     record.data["peers"] = said

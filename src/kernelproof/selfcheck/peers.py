@@ -1,6 +1,6 @@
 """What other timers say of two kernels: `python -m kernelproof.selfcheck.peers '{...}'`, a process of its own.
 
-Each tool is asked in turn for the time of two kernels, again and again; the spread of the ratio from one time to the
+Each tool is asked for the time of two kernels in turn, again and again; the spread of the ratio from one time to the
 next says how often it must be asked for an interval of a given width. Prints JSON.
 """
 
@@ -11,12 +11,15 @@ import importlib
 import importlib.metadata
 import json
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from kernelproof import loading
+
+Calls = Sequence[Callable[[], Any]]
 
 
 def main() -> None:
@@ -30,28 +33,36 @@ def main() -> None:
         candidate = loading.Candidate(**fields)
         function = loading.load(candidate, Path(str(candidate.library)), Path(candidate.root))
         calls.append(functools.partial(function, x, y, *task["arguments"]))
-    print(json.dumps({name: measured(name, calls, task["repeats"]) for name in TOOLS}))
+    print(json.dumps({name: entry for tool in TOOLS for name, entry in measured(tool, calls, task["repeats"]).items()}))
 
 
-def measured(name: str, calls: list[Callable[[], Any]], repeats: int) -> dict[str, Any]:
-    """Times in µs of both, repeat by repeat, and seconds a repeat of both; or the reason why there are none."""
+def measured(tool: str, calls: Calls, repeats: int) -> dict[str, dict[str, Any]]:
+    """By each of the tool's measurements: times in µs of both, repeat by repeat, and seconds a repeat of both.
+
+    Or the reason why there are none.
+    """
     try:
-        timer, version = TOOLS[name]()
-        for call in calls:
-            timer(call)  # compiles and warms up what it wants to
-        started = time.perf_counter()
-        times_us = [[1000 * float(timer(call)) for call in calls] for _ in range(repeats)]
-        return {"version": version, "times_us": times_us, "seconds": (time.perf_counter() - started) / repeats}
+        return TOOLS[tool](calls, repeats)
     except Exception as error:  # whatever a tool that is not ours does
-        return {"reason": f"{type(error).__name__}: {error}"[:300]}
+        return {tool: {"reason": f"{type(error).__name__}: {error}"[:300]}}
 
 
-def _do_bench() -> tuple[Callable[[Any], Any], str]:
+def _repeated(timer: Callable[[Any], Any], calls: Calls, repeats: int) -> dict[str, Any]:
+    """A timer that gives milliseconds, asked for each call in turn."""
+    for call in calls:
+        timer(call)  # compiles and warms up what it wants to
+    started = time.perf_counter()
+    times_us = [[1000 * float(timer(call)) for call in calls] for _ in range(repeats)]
+    seconds = (time.perf_counter() - started) / repeats
+    return {"version": importlib.metadata.version("triton"), "times_us": times_us, "seconds": seconds}
+
+
+def _do_bench(calls: Calls, repeats: int) -> dict[str, dict[str, Any]]:
     testing = importlib.import_module("triton.testing")
-    return lambda call: testing.do_bench(call, return_mode="median"), importlib.metadata.version("triton")
+    return {"do_bench": _repeated(lambda call: testing.do_bench(call, return_mode="median"), calls, repeats)}
 
 
-def _do_bench_cudagraph() -> tuple[Callable[[Any], Any], str]:
+def _do_bench_cudagraph(calls: Calls, repeats: int) -> dict[str, dict[str, Any]]:
     testing = importlib.import_module("triton.testing")
     tvm_ffi, torch = importlib.import_module("tvm_ffi"), importlib.import_module("torch")
 
@@ -63,15 +74,49 @@ def _do_bench_cudagraph() -> tuple[Callable[[Any], Any], str]:
         with torch.cuda.stream(torch.cuda.Stream()):  # it captures on no default stream
             return testing.do_bench_cudagraph(on_the_captured_stream, return_mode="median")
 
-    return timer, importlib.metadata.version("triton")
+    return {"do_bench_cudagraph": _repeated(timer, calls, repeats)}
 
 
-def _nvbench() -> tuple[Callable[[Any], Any], str]:
-    importlib.import_module("cuda.bench")
-    raise RuntimeError("cuda-bench is installed; a comparison with it is not written")
+def _nvbench(calls: Calls, repeats: int) -> dict[str, dict[str, Any]]:
+    """nvbench as it is by default: single calls until their noise is small or its limit is reached, then batches.
+
+    Its Python interface allows one run a process, so repeats are an axis of that run.
+    """
+    nvbench, results = importlib.import_module("cuda.bench"), importlib.import_module("cuda.bench.results")
+    tvm_ffi, torch = importlib.import_module("tvm_ffi"), importlib.import_module("torch")
+
+    def chain(state: Any) -> None:
+        call = calls[state.get_int64("kernel")]
+        with torch.cuda.stream(torch.cuda.ExternalStream(state.get_stream().addressof())), tvm_ffi.use_torch_stream():
+            state.exec(lambda launch: call())
+
+    repeats = min(repeats, NVBENCH_REPEATS)
+    axis = nvbench.register(chain).add_int64_axis("repeat", list(range(repeats)))
+    axis.add_int64_axis("kernel", list(range(len(calls))))
+    with tempfile.TemporaryDirectory(prefix="kernelproof-") as folder:
+        output = str(Path(folder, "nvbench.json"))
+        started = time.perf_counter()
+        nvbench.run_all_benchmarks(["nvbench", "--quiet", "--json", output])
+        seconds = (time.perf_counter() - started) / repeats
+        states = results.BenchmarkResult.from_json(output)["chain"].states
+    found = {}
+    for name, tag in NVBENCH_MEANS.items():
+        seconds_of = {
+            (int(state.point["repeat"]), int(state.point["kernel"])): float(state.summaries[tag].value)
+            for state in states
+        }
+        times_us = [[1e6 * seconds_of[repeat, kernel] for kernel in range(len(calls))] for repeat in range(repeats)]
+        found[name] = {"version": nvbench.__version__, "times_us": times_us, "seconds": seconds}
+    return found
 
 
-TOOLS = {"do_bench": _do_bench, "do_bench_cudagraph": _do_bench_cudagraph, "nvbench": _nvbench}
+NVBENCH_REPEATS = 4  # at 15 s a kernel, its limit where noise does not fall below what it asks for
+NVBENCH_MEANS = {"nvbench": "nv/cold/time/gpu/mean", "nvbench_batch": "nv/batch/time/gpu/mean"}
+TOOLS: dict[str, Callable[[Calls, int], dict[str, dict[str, Any]]]] = {
+    "do_bench": _do_bench,
+    "do_bench_cudagraph": _do_bench_cudagraph,
+    "nvbench": _nvbench,
+}
 
 
 if __name__ == "__main__":
