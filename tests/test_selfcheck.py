@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from kernelproof import cli, config, gpu, known_times, processes, records, selfcheck, statistics
+from kernelproof.errors import ToolError
 from kernelproof.records import SelfcheckRecord
 from kernelproof.selfcheck import analysis, rotation
 from kernelproof.selfcheck.analysis import Shape
@@ -194,7 +195,7 @@ def said(module: str, task: dict[str, object]) -> object:
 
 
 @pytest.mark.slow
-def test_the_processes_beside_it_call_what_they_are_given(project: Path) -> None:
+def test_the_processes_beside_it_call_what_they_are_given(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU nobody counts bytes and no peer times, but the kernels are loaded, given their arguments and called."""
     made = said("rotation", {"candidate": candidate(project, "read"), "sizes": [1 << 20]})
     assert isinstance(made, list)
@@ -208,6 +209,10 @@ def test_the_processes_beside_it_call_what_they_are_given(project: Path) -> None
     assert isinstance(found, dict)
     assert set(found) == {"do_bench", "do_bench_cudagraph", "nvbench"}
     assert all("reason" in entry for entry in found.values())
+    monkeypatch.setenv("KERNELPROOF_NCU", str(project / "none"))
+    task = {"rotation": {"candidate": candidate(project, "read"), "sizes": [1 << 20]}, "folder": str(project)}
+    with pytest.raises(ToolError, match=r"Nsight Compute \(ncu\) is not installed"):
+        said("counting", task)
 
 
 PRESENT, WHY = gpu.available()
@@ -228,5 +233,5 @@ def test_the_whole_of_it_on_a_gpu(project: Path) -> None:
     assert record.gpu
     assert record.data["others_on_the_gpu"] <= 1  # this process, where a test before has made a context
     assert (project / "results" / "selfcheck" / "selfcheck-cuda.csv.gz").is_file()
-    for name in ("cold", "speed_do_bench", "speed_do_bench_cudagraph"):
+    for name in ("cold", "speed_do_bench", "speed_do_bench_cudagraph"):  # nvbench where it is installed
         assert held[name][1] is not None, held[name]

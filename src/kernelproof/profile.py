@@ -96,14 +96,11 @@ def run(config: Config, operator: str, variant: str, output: Path) -> ProfileRec
     log = config.results / "logs" / "profile" / operator / f"{variant}.ncu.log"
     try:
         ncu = _preconditions(config, settings, case)
+        record.tool_version = nsight.version(ncu)
         log.unlink(missing_ok=True)
         record.log = _from_root(log, config)
-        with lease.gpu_lease(config.bench.gpu_wait_s, "profile"), ThreadPoolExecutor(1) as beside:
-            version = beside.submit(nsight.version, ncu)  # most of a second
-            try:
-                _profile(config, settings, selection, ncu, output, log, record)
-            finally:
-                record.tool_version = None if version.exception() else version.result()
+        with lease.gpu_lease(config.bench.gpu_wait_s, "profile"):
+            _profile(config, settings, selection, ncu, output, log, record)
     except CannotProfile as why:
         record.status, record.reason, record.remedy = NOT_RUN, why.reason, why.remedy
     except LeaseError as busy:

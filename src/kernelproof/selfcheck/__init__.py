@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelproof import bench, gpu, lease, nsight, processes, records, repository, statistics, timing
+from kernelproof import bench, gpu, lease, processes, records, repository, statistics, timing
 from kernelproof import config as configuration
 from kernelproof.config import CaseSelection, Config
 from kernelproof.errors import BenchError, KernelproofError
@@ -49,8 +49,6 @@ READ_BYTES = tuple(megabytes << 20 for megabytes in (1, 8, 64, 200))
 COLD_SHARE = 0.98  # of the input's bytes must come from memory
 RESERVE_S = {"cuda": 40.0, "cpu": 2.0}  # of the time asked for: what comes after the comparisons
 PEER_REPEATS, PEER_LIMIT_S = 12, 300.0
-MEMORY_UNITS = {"": 1.0, "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
-DRAM_READ = "dram__bytes_read.sum"
 VARIANT_OF = {"cuda": "gpu", "cpu": "cpu"}
 
 
@@ -499,33 +497,12 @@ def _cold(project: Config, record: SelfcheckRecord, target: str) -> list[Selfche
 
 
 def _counted(project: Config) -> list[dict[str, Any]]:
-    """One entry a profiled launch. Raises ToolError, ProfileError or BenchError where they cannot be counted."""
-    ncu = nsight.find_ncu()
-    if ncu is None:
-        raise BenchError("Nsight Compute (ncu) is not installed")
-    nsight.reader()
+    """One entry a profiled launch. Raises ToolError where they cannot be counted."""
     candidate = {name: value for name, value in _candidate(project).items() if name != "name"}
-    task = json.dumps({"candidate": candidate, "sizes": list(READ_BYTES)})
-    target = [sys.executable, "-m", "kernelproof.selfcheck.rotation", task]
-    report = project.results / "rotation.ncu-rep"
-    # The caches are left as the calls before leave them: that is what is to be proved.
-    command = nsight.command(ncu, report, target, [], [DRAM_READ, "gpu__time_duration.sum"], cache_control="none")
-    environment = _environment()
-    log = project.results / "logs" / "rotation.log"
-    done = processes.run(command, env=environment, timeout_s=120, log=log)
-    made = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[{")))
-    kernels = nsight.read_report(report, [DRAM_READ])
-    if len(kernels) != len(made):
-        raise BenchError(f"{len(kernels)} launches were profiled and {len(made)} were made")
-    found = []
-    for entry, kernel in zip(made, kernels, strict=True):
-        metric = kernel.metrics[DRAM_READ]
-        if not isinstance(metric.value, int | float):
-            raise BenchError(f"this GPU has no counter {DRAM_READ}")
-        found.append(
-            {**entry, "dram_bytes": metric.value * MEMORY_UNITS[metric.unit], "duration_us": kernel.duration_us}
-        )
-    return found
+    task = {"rotation": {"candidate": candidate, "sizes": list(READ_BYTES)}, "folder": str(project.results)}
+    command = [sys.executable, "-m", "kernelproof.selfcheck.counting", json.dumps(task)]
+    done = processes.run(command, env=_environment(), timeout_s=150, log=project.results / "logs" / "counting.log")
+    return list(json.loads(done.stdout))
 
 
 def _candidate(project: Config, entry: str = "read") -> dict[str, Any]:

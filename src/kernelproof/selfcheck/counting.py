@@ -1,0 +1,53 @@
+"""How many bytes cold calls read from memory: `python -m kernelproof.selfcheck.counting '{...}'`.
+
+A process of its own, without torch: beside it, NVIDIA's module that reads reports has ended in a segmentation fault
+(Nsight Compute 2025.3.1, torch 2.11).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from kernelproof import nsight, processes
+from kernelproof.errors import BenchError
+
+DRAM_READ = "dram__bytes_read.sum"
+MEMORY_UNITS = {"": 1.0, "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
+
+
+def main() -> None:
+    """Read the task from the command line: `rotation` (that module's own), `folder`; print one entry a launch."""
+    task = json.loads(sys.argv[1])
+    print(json.dumps(counted(json.dumps(task["rotation"]), Path(task["folder"]))))
+
+
+def counted(rotation: str, folder: Path) -> list[dict[str, Any]]:
+    """Each launch of the rotation with `dram_bytes` and `duration_us`. Raises ToolError, ProfileError or BenchError."""
+    ncu = nsight.find_ncu()
+    if ncu is None:
+        raise BenchError("Nsight Compute (ncu) is not installed")
+    nsight.reader()
+    report = folder / "rotation.ncu-rep"
+    target = [sys.executable, "-m", "kernelproof.selfcheck.rotation", rotation]
+    # The caches are left as the calls before leave them: that is what is to be proved.
+    command = nsight.command(ncu, report, target, [], [DRAM_READ, "gpu__time_duration.sum"], cache_control="none")
+    done = processes.run(command, timeout_s=120, log=folder / "logs" / "rotation.log")
+    made = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[{")))
+    kernels = nsight.read_report(report, [DRAM_READ])
+    if len(kernels) != len(made):
+        raise BenchError(f"{len(kernels)} launches were profiled and {len(made)} were made")
+    found = []
+    for entry, kernel in zip(made, kernels, strict=True):
+        metric = kernel.metrics[DRAM_READ]
+        if not isinstance(metric.value, int | float):
+            raise BenchError(f"this GPU has no counter {DRAM_READ}")
+        dram_bytes = metric.value * MEMORY_UNITS[metric.unit]
+        found.append({**entry, "dram_bytes": dram_bytes, "duration_us": kernel.duration_us})
+    return found
+
+
+if __name__ == "__main__":
+    main()
