@@ -125,7 +125,7 @@ def test_a_gpu_that_another_measures_on_is_left_alone(config: Config, board: str
     record = measured(config, "cuda")
     os.close(other)
     assert record.status == "not_run"
-    assert "the GPU is measured on by another kernelproof" in str(record.reason)
+    assert "the GPU is in use by another kernelproof" in str(record.reason)
     assert "bench.gpu_wait_s" in str(record.remedy)
     assert record.ceilings == []
 

@@ -57,10 +57,27 @@ def test_a_board_that_another_process_measures_on_is_left_alone(holder: subproce
         assert name == gpu.uuid_sha256("GPU-two")
 
 
+def test_tests_share_a_board_and_leave_the_first_to_measurements(boards: list[str]) -> None:
+    with (
+        lease.gpu_lease(0, "test", shared=True) as one,
+        lease.gpu_lease(0, "test", shared=True) as other,
+        lease.gpu_lease(0, "bench") as measured,
+    ):
+        assert (one, other, measured) == tuple(gpu.uuid_sha256(name) for name in ("GPU-two", "GPU-two", "GPU-one"))
+        with pytest.raises(LeaseError, match="all 2 GPUs are in use"), lease.gpu_lease(0, "bench"):
+            pass
+
+
+def test_no_test_begins_on_a_board_that_is_measured_on(holder: subprocess.Popen[str], boards: list[str]) -> None:
+    del boards[1]
+    with pytest.raises(LeaseError, match="the GPU is in use"), lease.gpu_lease(0, "test", shared=True):
+        pass
+
+
 def test_when_none_is_free_the_message_says_what_to_do(holder: subprocess.Popen[str], boards: list[str]) -> None:
     del boards[1]
     with (
-        pytest.raises(LeaseError, match="the GPU is measured on by another kernelproof") as raised,
+        pytest.raises(LeaseError, match="the GPU is in use by another kernelproof") as raised,
         lease.gpu_lease(0, "bench"),
     ):
         pass

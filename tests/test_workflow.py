@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernelproof import config as configuration
-from kernelproof import workflow
+from kernelproof import gpu, workflow
 from kernelproof.errors import KernelproofError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -149,6 +149,14 @@ def clone(pristine: Clone, tmp_path: Path) -> Clone:
     copy = tmp_path / "clone"
     subprocess.run(["cp", "-a", pristine.folder, copy], check=True)
     return Clone(copy)
+
+
+def test_each_gpu_of_several_has_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "available", lambda: (True, None))
+    monkeypatch.setattr(gpu, "visible", lambda: ["GPU-one", "GPU-two", "GPU-three"])
+    assert workflow.measuring_threads(8, "cuda") == 2
+    assert workflow.measuring_threads(2, "cuda") == 1
+    assert workflow.measuring_threads(8, "cpu") == 8
 
 
 def test_everything_is_made(clone: Clone) -> None:

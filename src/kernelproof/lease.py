@@ -1,7 +1,7 @@
-"""One measurement a GPU: a lock on the board, held while kernelproof times or profiles on it.
+"""One measurement a GPU: a lock on the board, held alone while kernelproof times or profiles on it, or among tests.
 
 A file in the machine's temporary folder, named by the hash of the board's UUID, carries the lock (flock): the kernel
-frees it however its holder ends, and the file stays. Whoever does not use kernelproof is not kept away; that is what
+frees it however its holders end, and the file stays. Whoever does not use kernelproof is not kept away; that is what
 the list of processes on the GPU in a record is for.
 """
 
@@ -23,16 +23,17 @@ POLL_S = 0.5
 
 
 @contextlib.contextmanager
-def gpu_lease(wait_s: float, stage: str) -> Iterator[str]:
+def gpu_lease(wait_s: float, stage: str, *, shared: bool = False) -> Iterator[str]:
     """Hold the first visible GPU that is free, and make it the only one this process and its children see.
 
-    Gives back what stands for its UUID. Waits at most `wait_s` seconds, saying so once on standard error. Raises
-    LeaseError when none becomes free. Must be entered before CUDA starts in this process.
+    Those that share one take the last that nobody measures on, so that tests leave the others alone. Gives back what
+    stands for its UUID. Waits at most `wait_s` seconds, saying so once on standard error. Raises LeaseError when none
+    becomes free. Must be entered before CUDA starts in this process.
     """
     boards = gpu.visible()
     if not boards:
         raise LeaseError("CUDA_VISIBLE_DEVICES leaves no GPU of this machine", subject=stage)
-    uuid, descriptor = _take(boards, wait_s, stage)
+    uuid, descriptor = _take(boards[::-1] if shared else boards, wait_s, stage, shared)
     before = os.environ.get("CUDA_VISIBLE_DEVICES")
     os.environ["CUDA_VISIBLE_DEVICES"] = uuid
     try:
@@ -45,16 +46,16 @@ def gpu_lease(wait_s: float, stage: str) -> Iterator[str]:
             os.environ["CUDA_VISIBLE_DEVICES"] = before
 
 
-def _take(boards: Sequence[str], wait_s: float, stage: str) -> tuple[str, int]:
+def _take(boards: Sequence[str], wait_s: float, stage: str, shared: bool) -> tuple[str, int]:
     deadline, told = time.monotonic() + wait_s, False
     while True:
         for uuid in boards:
-            if (descriptor := lock(gpu.uuid_sha256(uuid))) is not None:
+            if (descriptor := lock(gpu.uuid_sha256(uuid), shared)) is not None:
                 return uuid, descriptor
         if time.monotonic() >= deadline:
             several = f"all {len(boards)} GPUs are" if len(boards) > 1 else "the GPU is"
             raise LeaseError(
-                f"{several} measured on by another kernelproof, and {wait_s:g} s of waiting have passed",
+                f"{several} in use by another kernelproof, and {wait_s:g} s of waiting have passed",
                 subject=stage,
                 hint="wait for it to end, or set bench.gpu_wait_s to more seconds",
             )
@@ -64,7 +65,7 @@ def _take(boards: Sequence[str], wait_s: float, stage: str) -> tuple[str, int]:
         time.sleep(POLL_S)
 
 
-def lock(name: str) -> int | None:
+def lock(name: str, shared: bool = False) -> int | None:
     """The open, locked file of a board; None when another process holds it. Raises LeaseError where none can be made.
 
     A file that another user made is only read: a lock needs no more.
@@ -83,7 +84,7 @@ def lock(name: str) -> int | None:
             f"the lock cannot be opened: {error.strerror}", subject=str(path), hint="remove the file, or set TMPDIR"
         ) from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         return None

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import records
+from kernelproof import gpu, lease, records
 from kernelproof.errors import ConfigError, JudgeError, KernelproofError, TestError
 from kernelproof.privacy import scrubbed
 from kernelproof.processes import scratch_folder
@@ -44,13 +44,25 @@ def run(config: Config, operator: str, names: list[str], output_dir: Path, case:
     With a `case`, by the id that a record gives it, every rung is climbed on that case alone.
 
     Calls in one process share a warm worker host, references and the fresh seed. Raises ConfigError for an unknown
-    name, and TestError when not the candidate failed but what judges it: the operator's module, or a shape it refuses.
+    name, TestError when not the candidate failed but what judges it (the operator's module, or a shape it refuses), and
+    LeaseError when others measure on every GPU for too long.
     Where kernelproof itself fails on one variant, its record says so: it `failed` and has no verdict (`not_run`).
     """
     variants = [config.operator(operator).variant(name) for name in names]
     output_dir.mkdir(parents=True, exist_ok=True)
     state = provenance(config.root)
-    return [_test(config, variant, output_dir / f"{variant.name}.json", state, case) for variant in variants]
+    with _board(config, variants):
+        return [_test(config, variant, output_dir / f"{variant.name}.json", state, case) for variant in variants]
+
+
+@contextlib.contextmanager
+def _board(config: Config, variants: list[VariantConfig]) -> Iterator[None]:
+    """A GPU that is shared with other tests, and on which nobody measures meanwhile."""
+    if not any(variant.device == "cuda" for variant in variants) or not gpu.available()[0]:
+        yield
+        return
+    with lease.gpu_lease(config.bench.gpu_wait_s, "test", shared=True):
+        yield
 
 
 def _test(config: Config, variant: VariantConfig, path: Path, state: Provenance, case: str | None) -> TestRecord:

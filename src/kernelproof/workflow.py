@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from kernelproof import gpu
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import KernelproofError
 
@@ -227,6 +228,12 @@ def test_threads(cores: int | None) -> int:
     More are slower on a GPU: its contexts take turns, and each call of a test waits for several of its own.
     """
     return max(1, (cores or 1) // 4)
+
+
+def measuring_threads(cores: int | None, device: str) -> int:
+    """Cores that a measurement claims: all, or with several GPUs one's share; leases keep those apart."""
+    boards = len(gpu.visible()) if device == "cuda" and gpu.available()[0] else 1
+    return max(1, (cores or 1) // max(1, boards))
 
 
 def drop_orphaned_receipt(folder: Path) -> None:

@@ -14,7 +14,8 @@ rule bench:
         "results/logs/bench/{operator}-{device}.log",
     wildcard_constraints:
         device="cpu|cuda",
-    threads: workflow.cores  # nothing else runs while something is measured
+    # Nothing else runs on a device while something is measured there.
+    threads: lambda wildcards: support.measuring_threads(workflow.cores, wildcards.device)
     params:
         settings=digest([dataclasses.asdict(CONFIG.bench), dataclasses.asdict(CONFIG.gate)]),
         cases=lambda wildcards: digest(
@@ -35,7 +36,7 @@ rule ceilings:
         "results/logs/bench/ceilings-{device}.log",
     wildcard_constraints:
         device="cpu|cuda",
-    threads: workflow.cores
+    threads: lambda wildcards: support.measuring_threads(workflow.cores, wildcards.device)
     params:
         cpu_threads=CONFIG.bench.cpu_threads,
         machine=MACHINE,

@@ -7,7 +7,8 @@ rule profile:
         "results/profile/{operator}/{variant}.json",
     log:
         "results/logs/profile/{operator}/{variant}.log",
-    threads: workflow.cores  # counters are replayed: another job on the GPU would be in them
+    # Counters are replayed: another job on the GPU would be in them.
+    threads: support.measuring_threads(workflow.cores, "cuda")
     params:
         settings=digest(dataclasses.asdict(CONFIG.profile)),
         # Which baselines are profiled too changes nothing for the others.
