@@ -287,7 +287,9 @@ class _Line:
 def _hot_lines(action: Any, root: Path | None) -> list[HotLine]:
     """The source lines with most warp samples; instructions stand for lines where the build has no line information."""
     samples = dict(_instances(action.metric_by_name(SAMPLES)))
-    total, first = sum(samples.values()), min(samples, default=0)
+    if not samples:
+        return []
+    total, first = sum(samples.values()), min(samples)
     lines: dict[tuple[str, int], _Line] = defaultdict(_Line)
     place = {address: _place(action, address, first) for address in samples}
     for address, hits in samples.items():

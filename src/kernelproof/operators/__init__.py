@@ -50,6 +50,7 @@ DTYPES: dict[str, torch.dtype] = {
 UNIT_ROUNDOFF: dict[str, float] = {
     "float64": 2.0**-53,
     "float32": 2.0**-24,
+    "fp22": 2.0**-14,  # what tensor cores keep of sums of 8-bit products (sm_89, wgmma of sm_90): 14 bits
     "tfloat32": 2.0**-11,
     "float16": 2.0**-11,
     "bfloat16": 2.0**-8,

@@ -1,7 +1,7 @@
 """How many bytes cold calls read from memory: `python -m kernelproof.selfcheck.counting '{...}'`.
 
-A process of its own, without torch: beside it, NVIDIA's module that reads reports has ended in a segmentation fault
-(Nsight Compute 2025.3.1, torch 2.11).
+A process of its own: NVIDIA's module that reads reports (2025.3.1) has ended in a segmentation fault on this one, for
+which ncu had not found the kernel's source.
 """
 
 from __future__ import annotations
