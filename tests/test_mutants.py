@@ -34,6 +34,9 @@ operators:
       blocked: {device: cpu, sources: [blocked.cc], flags: [-O1], dtypes: [float32], precision: {output: float32}}
 test: {seeds: [0], trials: 5}
 """
+WRONG = """\
+      wrong: {device: cpu, sources: [wrong.cc], flags: [-O1], dtypes: [float32], precision: {output: float32}}
+"""
 CHOSEN = Selection(only=["tile_constant", "drop_rescale"])
 
 
@@ -132,12 +135,22 @@ def test_an_argument_for_a_mutant_that_is_no_more_is_an_error(
     assert raised.value.subject == "rmsnorm/blocked/0123456789ab"
 
 
-def test_an_honest_variant_that_is_wrong_is_an_error(tmp_path: Path) -> None:
+def test_an_honest_variant_that_is_wrong_is_an_error_and_the_others_are_judged(tmp_path: Path) -> None:
     found = project(tmp_path)
-    source = tmp_path / "blocked.cc"
-    source.write_text(source.read_text().replace("+ args.eps", "- args.eps"))
-    with pytest.raises(MutantsError, match="the variant itself is not correct"):
-        mutants.run(found, dataclasses.replace(CHOSEN, most=1), found.results / "mutants", 1, say=lambda _: None)
+    source = (tmp_path / "blocked.cc").read_text()
+    (tmp_path / "wrong.cc").write_text(source.replace("+ args.eps", "- args.eps"))
+    (tmp_path / "config.yaml").write_text(CONFIG.replace("test: {seeds", f"{WRONG}test: {{seeds"))
+    found = config.load(tmp_path / "config.yaml", root=tmp_path)
+    output = found.results / "mutants"
+    chosen = dataclasses.replace(CHOSEN, only=["drop_rescale"])
+    with pytest.raises(MutantsError, match="the variant itself is not correct") as raised:
+        mutants.run(found, chosen, output, 2, say=lambda _: None)
+    assert raised.value.subject == "rmsnorm/wrong"
+    record = records.read(output / "mutants.json", MutantsRecord)
+    assert {(m.variant, m.outcome) for m in record.mutants} == {("blocked", "killed"), ("wrong", "listed")}
+    assert record.status == "failed"
+    assert "the variant itself is not correct" in str(record.reason)
+    assert [control.variant for control in record.controls] == ["blocked"]
 
 
 # --- which mutants ----------------------------------------------------------------------------------------------------

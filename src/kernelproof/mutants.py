@@ -82,7 +82,8 @@ def run(
     """Make mutants, build and judge them; writes `mutants.json` and `mutants.md` into `output` after each batch.
 
     A run that was cut short goes on where it stopped. `arguments` defaults to `arguments.yaml` in `output`. Raises
-    MutantsError when an honest variant is not correct, or an argument's mutant is no more.
+    MutantsError when an honest variant is not correct (the others' mutants are judged and kept all the same), or an
+    argument's mutant is no more.
     """
     started = time.monotonic()
     targets = _targets(config, selection)
@@ -467,7 +468,10 @@ class Trial:
         self.record.mutants = [known.get(mutant.key, mutant) for mutant in self.record.mutants]
 
     def judge_all(self, targets: Sequence[VariantConfig], jobs: int) -> None:
-        """Take every mutant without an outcome through the rounds, in batches; writes the record after each."""
+        """Take every mutant without an outcome through the rounds, in batches; writes the record after each.
+
+        Those of an honest variant that is not correct keep none. Raises its MutantsError, after all others are judged.
+        """
         left = [mutant for mutant in self.record.mutants if mutant.outcome == LISTED]
         planted: dict[str, list[VariantConfig]] = {}
         for mutant in left:
@@ -475,9 +479,23 @@ class Trial:
             planted.setdefault(mutant.operator, []).append(self.workshop.plant(mutant, files))
         self.workshop.prepare(planted)
         wanted = {_key(mutant) for mutant in left}
-        _in_parallel(jobs, self._control, [target for target in targets if target.key in wanted])
-        _in_parallel(jobs, self._judge, _batches(left, jobs))
+        faults: list[MutantsError] = []
+
+        def control(target: VariantConfig) -> None:
+            try:
+                self._control(target)
+            except MutantsError as fault:
+                faults.append(fault)
+
+        _in_parallel(jobs, control, [target for target in targets if target.key in wanted])
         self.write()
+        honest = {_key(control) for control in self.record.controls}
+        _in_parallel(jobs, self._judge, _batches([mutant for mutant in left if _key(mutant) in honest], jobs))
+        if faults:
+            self.record.reason = faults[0].message
+        self.write()
+        if faults:
+            raise faults[0]
 
     def _control(self, variant: VariantConfig) -> None:
         """The honest variant through every round. Raises MutantsError when it is not correct in one."""
