@@ -111,7 +111,7 @@ def _speeds(records: Records, settings: Settings) -> dict[tuple[str, str], tuple
 
 
 def verdict_groups(records: Records, settings: Settings) -> list[VerdictGroup]:
-    """The verdict tables in the order of the configuration, those in which nothing ran last."""
+    """The verdict tables in the order of the configuration, an operator's GPU first; those in which nothing ran last."""
     speeds = _speeds(records, settings)
     benches = {(bench.operator, bench.device): bench for bench in records.benches}
     groups: dict[tuple[str, str], list[Verdict]] = defaultdict(list)
@@ -121,7 +121,8 @@ def verdict_groups(records: Records, settings: Settings) -> list[VerdictGroup]:
         _verdict_group(operator, device, verdicts, speeds, benches.get((operator, device)), settings)
         for (operator, device), verdicts in groups.items()
     ]
-    return sorted(made, key=lambda group: not group.shown)
+    operators = list(dict.fromkeys(operator for operator, _ in groups))
+    return sorted(made, key=lambda group: (not group.shown, operators.index(group.operator), group.device == "cpu"))
 
 
 def _verdict_group(
