@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from defects import REPOSITORY, project
 
-from kernelproof import records, test
+from kernelproof import gpu, lease, records, test
 from kernelproof.config import Config
 from kernelproof.errors import ConfigError, TestError, WorkerStarved
 from kernelproof.ladder.climb import Climb
@@ -212,6 +212,24 @@ def test_without_a_gpu_a_cuda_variant_is_not_run_and_says_why(tmp_path: Path, mo
     assert status(record) == {"build": "passed"} | dict.fromkeys(
         ("load", "launch", "sanity", "correctness", "properties", "determinism", "sanitizer"), "skipped"
     )
+
+
+def test_a_gpu_that_others_measure_on_for_too_long_leaves_the_variant_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = project(tmp_path, "good")
+    config = dataclasses.replace(config, bench=dataclasses.replace(config.bench, gpu_wait_s=0.0))
+    object.__setattr__(config.operators["rmsnorm"].variants["good"], "device", "cuda")
+    monkeypatch.setattr("kernelproof.gpu.available", lambda: (True, None))
+    monkeypatch.setattr("kernelproof.gpu.visible", lambda: ["GPU-one"])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    measuring = lease.lock(gpu.uuid_sha256("GPU-one"))
+    assert measuring is not None
+    record = climbed(config, "good")
+    os.close(measuring)
+    assert (record.verdict, record.status, record.rungs) == ("not_run", "not_run", [])
+    assert record.reason == "the GPU is in use by another kernelproof, and 0 s of waiting have passed"
+    assert record.remedy == "wait for it to end, or set bench.gpu_wait_s to more seconds"
 
 
 def test_a_record_is_written_when_pytest_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelproof import gpu, lease, records
-from kernelproof.errors import ConfigError, JudgeError, KernelproofError, TestError
+from kernelproof.errors import ConfigError, JudgeError, KernelproofError, LeaseError, TestError
 from kernelproof.privacy import scrubbed
 from kernelproof.processes import scratch_folder
-from kernelproof.records import FileHash, Provenance, TestRecord
+from kernelproof.records import FileHash, Provenance, Status, TestRecord
 from kernelproof.repository import provenance
 
 if TYPE_CHECKING:
@@ -44,15 +44,20 @@ def run(config: Config, operator: str, names: list[str], output_dir: Path, case:
     With a `case`, by the id that a record gives it, every rung is climbed on that case alone.
 
     Calls in one process share a warm worker host, references and the fresh seed. Raises ConfigError for an unknown
-    name, TestError when not the candidate failed but what judges it (the operator's module, or a shape it refuses), and
-    LeaseError when others measure on every GPU for too long.
-    Where kernelproof itself fails on one variant, its record says so: it `failed` and has no verdict (`not_run`).
+    name, and TestError when not the candidate failed but what judges it: the operator's module, or a shape it refuses.
+    Where kernelproof itself fails on one variant, its record says so: it `failed` and has no verdict (`not_run`). Where
+    others measure on every GPU for too long, none is run.
     """
     variants = [config.operator(operator).variant(name) for name in names]
     output_dir.mkdir(parents=True, exist_ok=True)
     state = provenance(config.root)
-    with _board(config, variants):
-        return [_test(config, variant, output_dir / f"{variant.name}.json", state, case) for variant in variants]
+    places = [(variant, output_dir / f"{variant.name}.json") for variant in variants]
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(_board(config, variants))
+        except LeaseError as busy:
+            return [_left_out(variant, path, state, busy) for variant, path in places]
+        return [_test(config, variant, path, state, case) for variant, path in places]
 
 
 @contextlib.contextmanager
@@ -65,13 +70,19 @@ def _board(config: Config, variants: list[VariantConfig]) -> Iterator[None]:
         yield
 
 
-def _test(config: Config, variant: VariantConfig, path: Path, state: Provenance, case: str | None) -> TestRecord:
-    from kernelproof.ladder.climb import Session
+def _left_out(variant: VariantConfig, path: Path, state: Provenance, busy: LeaseError) -> TestRecord:
+    for ending in (".xml", ".log", records.LAUNCHES):  # of an earlier run: they are not this record's
+        path.with_suffix(ending).unlink(missing_ok=True)
+    record = _empty(variant, state, records.NOT_RUN, busy.message)
+    record.remedy = busy.hint
+    records.write(path, record)
+    return record
 
-    started = time.monotonic()
-    cut_short = TestRecord(
-        status=records.FAILED,
-        reason="the test run was cut short",
+
+def _empty(variant: VariantConfig, state: Provenance, status: Status, reason: str) -> TestRecord:
+    return TestRecord(
+        status=status,
+        reason=reason,
         provenance=state,
         operator=variant.operator,
         variant=variant.name,
@@ -79,6 +90,13 @@ def _test(config: Config, variant: VariantConfig, path: Path, state: Provenance,
         device=variant.device,
         trust=variant.trust,
     )
+
+
+def _test(config: Config, variant: VariantConfig, path: Path, state: Provenance, case: str | None) -> TestRecord:
+    from kernelproof.ladder.climb import Session
+
+    started = time.monotonic()
+    cut_short = _empty(variant, state, records.FAILED, "the test run was cut short")
     records.write(path, cut_short)
 
     def written(record: TestRecord) -> TestRecord:

@@ -111,7 +111,7 @@ def _speeds(records: Records, settings: Settings) -> dict[tuple[str, str], tuple
 
 
 def verdict_groups(records: Records, settings: Settings) -> list[VerdictGroup]:
-    """The verdict tables in the order of the configuration, an operator's GPU first; those in which nothing ran last."""
+    """The verdict tables, an operator's GPU first; those in which nothing ran last."""
     speeds = _speeds(records, settings)
     benches = {(bench.operator, bench.device): bench for bench in records.benches}
     groups: dict[tuple[str, str], list[Verdict]] = defaultdict(list)
