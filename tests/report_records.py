@@ -358,6 +358,7 @@ def correct_test(
         role=role,
         device=device,
         trust="python" if role == "baseline" else "sealed" if sealed else "library",
+        precision={"output": "input", "p": "input" if device == "cuda" else "float32", "accumulate": "float32"},
         sealing=Sealing(104, 0) if sealed else None,
         isolation="landlock-7+seccomp" if device == "cpu" else "process",
         refused=["writing outside its folder", "sockets"] if device == "cpu" else [],

@@ -395,6 +395,7 @@ class TestRecord(Record):
     role: Role = "variant"
     device: Device = "cpu"
     trust: str = "library"  # sealed, library, python: the least of its calls
+    precision: dict[str, str] = field(default_factory=dict)  # that it declared and was held to: output, p, accumulate
     sealing: Sealing | None = None  # of a variant whose calls could be sealed
     isolation: str = ""  # what confined its workers (`landlock-7+seccomp`, `process`: nothing); empty: none ran
     refused: list[str] = field(default_factory=list)  # what a worker tried before it was loaded, and could not do

@@ -89,6 +89,7 @@ def _empty(variant: VariantConfig, state: Provenance, status: Status, reason: st
         role=variant.role,
         device=variant.device,
         trust=variant.trust,
+        precision=dataclasses.asdict(variant.precision),
     )
 
 

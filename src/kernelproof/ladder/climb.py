@@ -1048,6 +1048,7 @@ class Climb:
             role=self.variant.role,
             device=self.variant.device,
             trust="sealed" if sealed else self.variant.trust,
+            precision=dataclasses.asdict(self.variant.precision),
             sealing=sealing,
             verdict=verdict,
             rungs=rungs,

@@ -34,6 +34,8 @@ TRUST = {
     "python": "a callable, which shares its worker process's interpreter",
 }
 
+PRECISION = {"output": "output", "p": "intermediates", "accumulate": "sums"}
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -102,6 +104,14 @@ class Confinement:
 
 
 @dataclass(frozen=True)
+class Declared:
+    """A precision that variants declared and were held to, in words, and whose."""
+
+    words: str
+    variants: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class FoundView:
     """A finding of compute-sanitizer: whose, by which tool, and where."""
 
@@ -143,6 +153,7 @@ class TestGroup:
     ran: tuple[TestView, ...]
     waiting: tuple[tuple[str, tuple[str, ...]], ...]
     trusts: tuple[tuple[str, str], ...]
+    declared: tuple[Declared, ...]
     unsealed: tuple[Unsealed, ...]
     confinements: tuple[Confinement, ...]
     with_cases: tuple[TestView, ...]
@@ -187,6 +198,7 @@ def _test_group(operator: str, found: Sequence[TestRecord], limits: Limits) -> T
         ran,
         tuple((reason, tuple(names)) for reason, names in waiting.items()),
         tuple((level, words) for level, words in TRUST.items() if any(c.record.trust == level for c in ran)),
+        _declared(column.record for column in ran),
         tuple(unsealed for record in found for unsealed in _unsealed(record)),
         _confinements(found),
         tuple(c for c in columns if c.record.cases),
@@ -213,6 +225,17 @@ def _unsealed(record: TestRecord) -> list[Unsealed]:
         )
         for left in record.sealing.left
     ]
+
+
+def _declared(ran: Iterable[TestRecord]) -> tuple[Declared, ...]:
+    """By precision; a record from before it was stated says nothing."""
+    variants: dict[str, list[str]] = defaultdict(list)
+    for record in ran:
+        if record.precision:
+            stated = [(words, record.precision[name]) for name, words in PRECISION.items() if name in record.precision]
+            words = ", ".join(f"{what} {'the inputs’ type' if kind == 'input' else kind}" for what, kind in stated)
+            variants[words].append(record.variant)
+    return tuple(Declared(words, tuple(names)) for words, names in variants.items())
 
 
 def _confinements(found: Sequence[TestRecord]) -> tuple[Confinement, ...]:
