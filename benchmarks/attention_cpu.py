@@ -67,7 +67,9 @@ def measure(settings: config.Config, arguments: argparse.Namespace) -> Samples:
         plan = {"action": "time", "device": "cpu", "modes": ["hot", "cold"], "blocks": arguments.blocks}
         plan |= {"sample_ms": 1.0, "max_seconds": 4.0, "epoch": time.time()}
         plan |= {"scratch": folder, "journal": f"{folder}/journal"}
-        host = WorkerHost(device="cpu", needs_torch=True, scratch=Path(folder), threads=arguments.threads)
+        host = WorkerHost(
+            device="cpu", needs_torch=True, scratch=Path(folder), threads=arguments.threads, measures=True
+        )
         with host:
             both, cases = contenders(settings), payload(settings, Path(folder))
             for process in range(arguments.processes):

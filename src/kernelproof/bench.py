@@ -826,7 +826,7 @@ def _measure_and_summarise(
         home = folder / "host"
         home.mkdir()
         with WorkerHost(
-            device=record.device, needs_torch=True, scratch=home, threads=threads, private=[folder]
+            device=record.device, needs_torch=True, scratch=home, threads=threads, private=[folder], measures=True
         ) as host:
             from kernelproof import operators
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from kernelproof import records
 from kernelproof.config import Declared, OperatorConfig, Precision, Tolerance
 from kernelproof.errors import JudgeError, KernelproofError, TestError, describe_exit
-from kernelproof.processes import collect_rarely, end, kill_group, python_path, spawn
+from kernelproof.processes import IDLE_THREADS_SLEEP, collect_rarely, end, kill_group, python_path, spawn
 from kernelproof.records import Case, CaseResult, Failure, Histogram
 from kernelproof.sandbox import hide_memory
 
@@ -39,9 +39,6 @@ REFERENCES_KEPT_BYTES = 512 << 20
 SAME_VALUES = ("repeat", "shifted", "strided")  # parts whose reference is the case's own
 TAIL_SHARE = 4  # one in so many elements, the last ones of each input, differ in a `tail` job
 END_LIMIT_S = 5.0
-# Judges and candidates of several variants share the cores. A team whose threads spin at each barrier until the last
-# one is given a core took seven times the processor time of one that sleeps (two threads on two cores, load 12).
-IDLE_THREADS_SLEEP = {"OMP_WAIT_POLICY": "passive"}
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from kernelproof.errors import (
     WorkerTimeout,
     describe_exit,
 )
-from kernelproof.processes import end, kill_group, python_path, remove_tree, spawn
+from kernelproof.processes import IDLE_THREADS_SLEEP, end, kill_group, python_path, remove_tree, spawn
 
 START_LIMIT_S = 120.0  # importing torch from a cold network disk takes a minute
 END_LIMIT_S = 10.0  # a killed process is gone at once, unless its GPU work must be torn down first
@@ -53,12 +53,20 @@ class WorkerHost:
 
     `needs_torch`: import torch (loading.needs_torch says when). `threads`: CPU threads a candidate may use, 0 for all.
     `scratch`: an existing folder, for the workers' folders and the interpreter's own. `private`: folders that a
-    candidate may not even read; this one is always among them. The interpreter starts at once and in parallel with the
+    candidate may not even read; this one is always among them. `measures`: times are taken, and nothing else runs; else
+    a candidate's idle threads sleep, for others need the cores. The interpreter starts at once and in parallel with the
     caller: the first `spawn` waits for it. A host that a candidate killed is started again by the next `spawn`.
     """
 
     def __init__(
-        self, *, device: str, needs_torch: bool, scratch: Path, threads: int = 0, private: Sequence[Path] = ()
+        self,
+        *,
+        device: str,
+        needs_torch: bool,
+        scratch: Path,
+        threads: int = 0,
+        private: Sequence[Path] = (),
+        measures: bool = False,
     ) -> None:
         self.device = device
         self.scratch = scratch.resolve()
@@ -68,6 +76,7 @@ class WorkerHost:
         self._probe.touch()
         self._needs_torch = needs_torch
         self._threads = threads or len(os.sched_getaffinity(0))
+        self._environment = environment(self.scratch, self._threads) | ({} if measures else IDLE_THREADS_SLEEP)
         self._spawned = 0
         self._log = self.scratch / "host.log"
         self._start()
@@ -89,7 +98,7 @@ class WorkerHost:
         with theirs, self._log.open("ab") as log:
             self._process = spawn(
                 [sys.executable, "-P", "-m", "kernelproof.worker", json.dumps(settings)],
-                env=environment(self.scratch, self._threads),
+                env=self._environment,
                 cwd=self.scratch,
                 pass_fds=[theirs.fileno()],
                 stdout=log,

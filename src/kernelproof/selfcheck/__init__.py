@@ -272,7 +272,9 @@ def _measured(project: Config, options: Options, record: SelfcheckRecord, starte
     with processes.scratch_folder("selfcheck") as folder:
         home, begun = folder / "host", time.monotonic()
         home.mkdir()
-        host = WorkerHost(device=options.device, needs_torch=True, scratch=home, threads=1, private=[folder])
+        host = WorkerHost(
+            device=options.device, needs_torch=True, scratch=home, threads=1, private=[folder], measures=True
+        )
         with host:
             host.wait_until_ready()
             start_s = time.monotonic() - begun  # counts as overhead, though a first look at the kernels comes between
