@@ -16,6 +16,10 @@ include: "workflow/rules/report.smk"
 include: "workflow/rules/bundle.smk"
 
 
+onstart:
+    support.lift_job_rate(workflow)
+
+
 rule report:
     default_target: True
     input:

@@ -1,6 +1,7 @@
 """The workflow does what is needed and no more: run for real, in a small clone with two CPU variants."""
 
 import contextlib
+import inspect
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -288,6 +290,16 @@ def test_a_killed_run_is_continued_by_the_same_command(clone: Clone, how: signal
     assert not left, "processes of the killed run are still there"
     clone.run()
     assert {v["correctness"] for v in clone.facts()["verdicts"]} == {"correct"}
+
+
+def test_waiting_jobs_of_a_local_run_are_looked_at_when_one_has_ended() -> None:
+    from snakemake.scheduling.job_scheduler import JobScheduler
+
+    assert "self.job_rate_limiter = " in inspect.getsource(JobScheduler)
+    for local, left in ((True, None), (False, "kept")):
+        run = SimpleNamespace(local_exec=local, scheduler=SimpleNamespace(job_rate_limiter="kept"))
+        workflow.lift_job_rate(run)
+        assert run.scheduler.job_rate_limiter == left
 
 
 def test_baselines_share_a_job_unless_a_gpu_would_keep_them_waiting() -> None:
