@@ -75,6 +75,7 @@ class WorkerHost:
         self._probe = self.scratch / "probe"
         self._probe.touch()
         self._needs_torch = needs_torch
+        self._measures = measures
         self._threads = threads or len(os.sched_getaffinity(0))
         self._environment = environment(self.scratch, self._threads) | ({} if measures else IDLE_THREADS_SLEEP)
         self._spawned = 0
@@ -91,6 +92,7 @@ class WorkerHost:
             "confined": self.confined,
             "cuda": self.device == "cuda",
             "needs_torch": self._needs_torch,
+            "measures": self._measures,
             "private": self._private,
             "probe": str(self._probe),
             "threads": self._threads,

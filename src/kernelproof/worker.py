@@ -51,12 +51,15 @@ def main() -> None:
     """Serve as a host until the supervisor's end of the control socket closes."""
     settings = json.loads(sys.argv[1])
     control = socket.socket(fileno=settings["control_fd"])
-    preload(settings["needs_torch"], settings["cuda"])
+    preload(settings["needs_torch"], settings["cuda"], settings["measures"])
     Host(control, settings).serve()
 
 
-def preload(needs_torch: bool, cuda: bool) -> None:
-    """Import what candidates need. No CUDA call may happen here: a CUDA context does not survive a fork."""
+def preload(needs_torch: bool, cuda: bool, measures: bool) -> None:
+    """Import what candidates need, and what times them: once, and not in each of the processes of a benchmark.
+
+    No CUDA call may happen here: a CUDA context does not survive a fork.
+    """
     usual = gc.get_threshold()
     collect_rarely()
     import numpy  # noqa: F401
@@ -67,7 +70,12 @@ def preload(needs_torch: bool, cuda: bool) -> None:
         sys.modules["torch"] = None  # type: ignore[assignment]  # TVM-FFI imports torch where it can: 2 s for nothing
     import tvm_ffi  # noqa: F401
 
-    import kernelproof.ordering  # noqa: F401  and with it loading
+    import kernelproof.ordering  # and with it loading
+
+    if measures:
+        import scipy.special  # noqa: F401  which kernelproof.statistics imports when it is first asked
+
+        import kernelproof.timing  # noqa: F401
 
     sandbox.prepare(cuda=cuda)
     gc.freeze()  # a worker's collections need not look at what was imported
