@@ -1,5 +1,6 @@
 """The state of the repository, and the folder that a run's report goes to."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,16 @@ def test_ignored_files_are_no_dirt(clone: Path) -> None:
     (clone / "results").mkdir()
     (clone / "results" / "x").write_text("x")
     assert not repository.provenance(clone).dirty
+
+
+def test_only_a_refresh_touches_the_index(clone: Path) -> None:
+    index = clone / ".git" / "index"
+    os.utime(clone / "a", (0, 0))  # the same bytes, so that git has to read them
+    before = index.read_bytes()
+    assert not repository.provenance(clone).dirty
+    assert index.read_bytes() == before
+    assert not repository.provenance(clone, refresh=True).dirty
+    assert index.read_bytes() != before
 
 
 def test_every_difference_has_its_own_name(clone: Path) -> None:

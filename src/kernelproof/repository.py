@@ -33,8 +33,12 @@ def utc_now() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def provenance(root: Path) -> Provenance:
-    """The repository's state and the time. Without git (or outside a repository) the commit is None."""
+def provenance(root: Path, *, refresh: bool = False) -> Provenance:
+    """The repository's state and the time. Without git (or outside a repository) the commit is None.
+
+    `refresh`: git may note in its index which files it has found unchanged, as it does for a person. In a fresh clone
+    it reads them all, every time, until it has.
+    """
     found = Provenance(utc=utc_now(), kernelproof=__version__)
     head = _git(root, "log", "-1", "--format=%H%x00%cd%x00%D", "--date=format-local:%Y-%m-%dT%H:%M:%SZ")
     if head is None:
@@ -42,7 +46,7 @@ def provenance(root: Path) -> Provenance:
         return found
     found.commit, found.commit_utc, refs = head.strip().split("\0")
     found.branch = next((ref.removeprefix("HEAD -> ") for ref in refs.split(", ") if ref.startswith("HEAD -> ")), None)
-    changes = _git(root, "status", "--porcelain", "--untracked-files=all", "-z") or ""
+    changes = _git(root, "status", "--porcelain", "--untracked-files=all", "-z", locks=refresh) or ""
     if changes:
         found.dirty = True
         found.diff_sha256 = _diff_sha256(root, changes)
@@ -93,8 +97,8 @@ def _diff_sha256(root: Path, changes: str) -> str:
     return digest.hexdigest()
 
 
-def _git(root: Path, *arguments: str) -> str | None:
-    environment = {**os.environ, "TZ": "UTC0", "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
+def _git(root: Path, *arguments: str, locks: bool = False) -> str | None:
+    environment = {**os.environ, "TZ": "UTC0", "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": str(int(locks))}
     try:
         done = run(["git", "-C", root, *arguments], check=False, env=environment, timeout_s=60)
     except ToolError:
