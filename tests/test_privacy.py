@@ -123,7 +123,19 @@ def test_a_secret_that_was_cut_is_found(set_variable: Callable[[str, str], None]
     assert privacy.without_secrets(f"it says {SECRET[:7]}") == f"it says {SECRET[:7]}"
 
 
-@pytest.mark.parametrize("form", ["ghp_" + "a" * 36, "glpat-" + "x1_-" * 5, "AKIA" + "0" * 16])
+@pytest.mark.parametrize(
+    "form",
+    [
+        *(f"gh{kind}_" + "a" * 36 for kind in "pousr"),
+        "github_pat_" + "a_1" * 8,
+        "glpat-" + "x1_-" * 5,
+        "AKIA" + "0" * 16,
+        "hf_" + "aB" * 17,
+        "xoxb-" + "1-a" * 7,
+        "-----BEGIN PRIVATE KEY-----",
+        "-----BEGIN RSA PRIVATE KEY-----",
+    ],
+)
 def test_a_credential_is_known_by_its_form(form: str) -> None:
     assert privacy.without_secrets(f"a {form} b") == "a [secret] b"
     assert privacy.secret_in(form.encode()) == f"{form[:4]}…"
