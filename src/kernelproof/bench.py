@@ -837,7 +837,7 @@ def _measure_and_summarise(
                 return
             # What is needed after the measurements, while the host still starts: then both cores would wait for it.
             import pandas  # noqa: F401
-            import scipy.special  # noqa: F401
+            import scipy.stats  # noqa: F401
 
             if record.device == "cpu":
                 host.spawn().close()  # wait for the host here, where it counts as start-up
