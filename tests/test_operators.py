@@ -142,7 +142,12 @@ def test_sums_of_8_bit_products_in_tensor_cores_are_within_the_bound_that_declar
     for accumulate, accused in (("float32", True), ("fp22", False)):
         declared = Precision("float16", "float8_e4m3fn", accumulate)
         reference = quantised_attention.OPERATOR.reference(call, declared)
-        assert bool(((output - reference.output).abs() > reference.bound).any()) is accused
+        found = judge.judge(
+            case, call, reference, Returned(output.half()), TOLERANCE, operator=quantised_attention.OPERATOR
+        )
+        assert ("bound" in {failure.criterion for failure in found.failures}) is accused
+        # What is wrong by hardly more than its bound is like the result of many faults, and of none in particular.
+        assert not any("Likely cause" in failure.message for failure in found.failures)
 
 
 @pytest.mark.parametrize("operator", ALL, ids=lambda o: o.name)

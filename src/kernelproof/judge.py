@@ -475,7 +475,9 @@ def _suspect(found: _Findings, operator: Operator | None) -> str | None:
     apart = (got - expected).abs().max()
     for suspect in operator.suspects(found.call, rows):
         would = suspect.output()
-        if bool(((got - would).abs() <= slack + 4 * unit * would.abs() + 1e-3 * apart).all()):
+        off = (got - would).abs()
+        # Where the error is hardly more than the bound, the slack is no evidence: it must explain most of it.
+        if bool((off <= slack + 4 * unit * would.abs() + 1e-3 * apart).all()) and bool(off.max() <= apart / 2):
             return suspect.cause
     return None
 
