@@ -6,9 +6,12 @@ tested and timed by the real stages.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import faulthandler
 import json
 import math
+import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -25,7 +28,7 @@ from kernelproof import bench, build, config, gpu, images, records, supervisor, 
 from kernelproof.config import Config
 from kernelproof.errors import ConfigError, TestError, WorkerReplyError
 from kernelproof.ladder.climb import Ran
-from kernelproof.loading import Candidate, handed_over
+from kernelproof.loading import Candidate, handed_over, load_image
 from kernelproof.operators import Call, attention, with_own_strides
 from kernelproof.records import BenchRecord, BuildRecord, Case, Cubin, KernelResources, TestRecord
 from kernelproof.supervisor import WorkerHost
@@ -245,6 +248,30 @@ def test_a_shifted_image_begins_one_element_later_and_is_read_back_whole(tmp_pat
     raw[images.BAND_BYTES + item - 1] ^= 1  # the last byte before the first element
     handed_over(tmp_path, image.path).write_bytes(raw.numpy().tobytes())
     assert "1 element before the beginning" in images.read_back(layout, tmp_path).band_damage[0]
+
+
+@pytest.mark.parametrize(("side", "beyond"), [("end", 12), ("start", -1)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.uint8])
+def test_a_fenced_image_has_no_memory_on_one_side(tmp_path: Path, dtype: torch.dtype, side: str, beyond: int) -> None:
+    values = (torch.arange(12).reshape(3, 4) + 1).to(dtype)
+    call = Call({"x": values, "y": torch.zeros(3, 4, dtype=dtype)}, outputs=("y",), axes=("row", "column"))
+    layout = images.layout_images(call, tmp_path / "0", fenced=side)
+    for image in layout.images.values():
+        raw = image.raw.clone()
+        image.elements(raw).copy_(values)
+        handed_over(tmp_path, image.path).write_bytes(raw.numpy().tobytes())
+    returned = images.read_back(layout, tmp_path)
+    assert torch.equal(returned.output, values)
+    assert (returned.band_damage, returned.inputs_changed) == ([], [])
+    descriptor, item = {**layout.spec["x"], "dtype": str(dtype).removeprefix("torch.")}, values.element_size()
+    for place, alive in ((0, True), (11, True), (beyond, False)):
+        child = os.fork()
+        if child == 0:
+            faulthandler.disable()
+            address = load_image(descriptor, "cpu", with_torch=True).view.data_ptr()
+            ctypes.string_at(address + place * item, item)
+            os._exit(0)
+        assert (os.waitpid(child, 0)[1] == 0) is alive
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])

@@ -4,6 +4,9 @@ An image is
 
     guard band (BAND_BYTES, a little more where the payload is shifted) | payload | guard band (BAND_BYTES)
 
+On a CPU the pages before and behind an image can be read and written by nobody (loading). A payload that is fenced has
+no guard band on one side: whoever passes that end, if only to read, is killed.
+
 Around float inputs the bands hold NaNs, so that a read past the end shows in the result; around everything else random
 bits. The payload of an output is poison, fresh random bits for every call. Bytes that belong to no element (the gaps of
 a strided view) count as guard band. Reading back compares every guard byte and every input byte with what was laid out.
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import math
+import mmap
 import os
 import stat
 from collections.abc import Collection
@@ -49,11 +53,12 @@ class Image:
     tensor: torch.Tensor  # the argument's shape, strides and data type
     raw: torch.Tensor = field(repr=False)  # uint8, the whole image
     offset: int = BAND_BYTES  # bytes to the first element
+    after: int = BAND_BYTES  # bytes behind the last
 
     @property
     def span_bytes(self) -> int:
         """Bytes from the first to the last element, both included."""
-        return len(self.raw) - self.offset - BAND_BYTES
+        return len(self.raw) - self.offset - self.after
 
     def elements(self, raw: torch.Tensor) -> torch.Tensor:
         """The tensor that lies in an image with this layout."""
@@ -128,18 +133,24 @@ def outline(call: Call) -> dict[str, Any]:
 
 
 def layout_images(
-    call: Call, directory: Path, generator: torch.Generator | None = None, *, shifted: Collection[str] = ()
+    call: Call,
+    directory: Path,
+    generator: torch.Generator | None = None,
+    *,
+    shifted: Collection[str] = (),
+    fenced: str | None = None,
 ) -> Layout:
     """Write a call's tensors as images into a folder; without a generator the random bits are the system's.
 
     shifted: the tensors that begin one element behind the page on which they lie otherwise.
+    fenced: all tensors end where a page does (`end`), or begin there (`start`), with no guard band on that side.
     The generator must not be the one that the inputs were drawn from: poison is fresh even when a case is repeated.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    images = {
-        name: _image(name, tensor, name in call.outputs, directory / f"{name}.img", generator, name in shifted)
-        for name, tensor in call.tensors.items()
-    }
+    images = {}
+    for name, tensor in call.tensors.items():
+        bands = _bands(tensor, name in shifted, fenced)
+        images[name] = _image(name, tensor, name in call.outputs, directory / f"{name}.img", generator, bands)
     for image in images.values():
         _write(image.path, image.raw)
     return Layout(call, images)
@@ -199,20 +210,32 @@ def random_bytes(count: int, generator: torch.Generator | None = None) -> torch.
     return words.view(torch.uint8)[:count]
 
 
+def _bands(tensor: torch.Tensor, shifted: bool, fenced: str | None) -> tuple[int, int]:
+    """Bytes of the guard bands before and behind a payload."""
+    if fenced is None or not tensor.numel():
+        return BAND_BYTES + shifted * tensor.element_size(), BAND_BYTES
+    return (0, BAND_BYTES) if fenced == "start" else (-_span_bytes(tensor) % mmap.PAGESIZE, 0)
+
+
 def _image(
-    name: str, tensor: torch.Tensor, is_output: bool, path: Path, generator: torch.Generator | None, shifted: bool
+    name: str,
+    tensor: torch.Tensor,
+    is_output: bool,
+    path: Path,
+    generator: torch.Generator | None,
+    bands: tuple[int, int],
 ) -> Image:
     if tensor.numel() and tensor.stride(-1) != 1:
         raise TestError("the last dimension of a tensor argument must have stride 1", subject=name)
     span_bytes = _span_bytes(tensor)
-    offset = BAND_BYTES + shifted * tensor.element_size()
+    offset, after = bands
     if is_output or span_bytes != tensor.nbytes:
-        raw = random_bytes(offset + span_bytes + BAND_BYTES, generator)
+        raw = random_bytes(offset + span_bytes + after, generator)
     else:  # the payload is all elements: random bits under them would be lost
-        bands = random_bytes(offset + BAND_BYTES, generator)
+        around = random_bytes(offset + after, generator)
         payload = torch.empty(span_bytes, dtype=torch.uint8)
-        raw = torch.cat([bands[:offset], payload, bands[offset:]])
-    image = Image(name, path, tensor, raw, offset)
+        raw = torch.cat([around[:offset], payload, around[offset:]])
+    image = Image(name, path, tensor, raw, offset, after)
     if not is_output:
         if tensor.dtype in _QUIET_NAN:
             integer, bits = _QUIET_NAN[tensor.dtype]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kernelproof.operators import Call, Operator, Reference, Relation, SanityCall
 
 REFERENCES_KEPT_BYTES = 512 << 20
-SAME_VALUES = ("repeat", "shifted", "strided")  # parts whose reference is the case's own
+SAME_VALUES = ("repeat", "shifted", "strided", "fenced")  # parts whose reference is the case's own
 TAIL_SHARE = 4  # one in so many elements, the last ones of each input, differ in a `tail` job
 END_LIMIT_S = 5.0
 
@@ -51,6 +51,7 @@ class Job:
     element: the case, but one element of an input drawn with a seed; `name` is seed.n, for the n-th input.
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
     strided: the case with strides of their own for all tensors.
+    fenced: the case where memory ends, or starts (`name`), with each tensor; on a CPU alone.
     """
 
     case: Case
@@ -309,7 +310,8 @@ class Chamber:
 
         call = self._call(job)
         shifted = ([job.name] if job.name else call.tensors) if job.part == "shifted" else ()
-        layout = self.layouts[job.key] = images.layout_images(call, Path(folder), shifted=shifted)
+        fenced = job.name if job.part == "fenced" else None
+        layout = self.layouts[job.key] = images.layout_images(call, Path(folder), shifted=shifted, fenced=fenced)
         size = sum(len(image.raw) for image in layout.images.values())
         return {"arguments": layout.spec, "outputs": list(call.outputs), "axes": list(call.axes), "bytes": size}
 

@@ -71,6 +71,9 @@ DEEP_SANITIZER = 4  # times as many cases at the deep level
 CRASHES_ALLOWED = 2  # after that many the remaining cases are not run
 REPEATED_CASES = 3
 ELEMENTS = 3  # inputs that get another element, one at a time
+SIDES = {"end": "behind", "start": "in front of"}  # of a tensor, where it is fenced
+FENCED = 3  # cases
+TILE = 8  # a size that this does not divide leaves some tile unfinished
 QUICK_TRIALS = 10
 # Of the repeats' results some, drawn when they are there, are compared outside the candidate's process.
 COMPARED_BYTES, LEAST_COMPARED = 8 << 20, 3
@@ -347,6 +350,18 @@ class Climb:
         return list({case.dtype: case for case in reversed(self.property_cases)}.values())
 
     @property
+    def fenced_cases(self) -> list[Case]:
+        """A few small cases, first those with a size that no tile divides, to be put where memory ends too."""
+        if self.variant.role != "variant" or self.variant.device != "cpu":
+            return []
+        by_shape = {case.shape: case for case in reversed(self.cases) if case.family == self._family}
+
+        def order(case: Case) -> tuple[bool, int]:
+            return not any(size > TILE and size % TILE for size in case.dims.values()), _elements(case)
+
+        return sorted(by_shape.values(), key=order)[:FENCED]
+
+    @property
     def _family(self) -> str:
         families = self.session.families(self.variant)
         return DEFAULT_FAMILY if DEFAULT_FAMILY in families else families[0]
@@ -556,11 +571,15 @@ class Climb:
                     skipped = PropertyResult(relation["name"], relation["claim"], case.id, "skipped", refused)
                     self.properties_found.append(skipped)
         for view in self._views(case):
-            wrong += self._viewed(view) if (_view_name(view), case.id) in self._handed else []
+            wrong += self._viewed(view) if (_view_name(view), view.case.id) in self._handed else []
         return "; ".join(wrong) or None
 
     def _views(self, case: Case) -> list[Job]:
-        return self.session.judge.views(self.settings.module, case) if case in self.viewed_cases else []
+        viewed = self.viewed_cases
+        if case not in viewed:
+            return []
+        fenced = [Job(other, "fenced", side) for other in self.fenced_cases for side in SIDES] * (case == viewed[0])
+        return [*self.session.judge.views(self.settings.module, case), *fenced]
 
     def _viewed(self, view: Job) -> list[str]:
         """A candidate handles memory that is laid out in another way, or refuses it in words before it computes."""
@@ -569,6 +588,8 @@ class Climb:
         if view.part == "shifted":
             where = f"with {view.name} alone" if view.name else "in memory that begins"
             claim = f"{where} one element off its boundary the result is right, or refused"
+        if view.part == "fenced":
+            claim = f"nothing is read or written {SIDES[view.name]} a tensor, where no memory is"
         try:
             self._taken(name, case)
             status, message = "passed", _failures(self._judged(view).failures)
@@ -792,7 +813,7 @@ class Climb:
         for case in self._asked_for("properties", self.property_cases):
             self._hold_together(case)
             for view in self._views(case):
-                self._attempt(_view_name(view), case, [view], self.limits.correctness)
+                self._attempt(_view_name(view), view.case, [view], self.limits.correctness)
         for case in self._asked_for("determinism", self.repeated_cases):
             self._attempt("determinism", case, [Job(case, "repeat")], self.limits.determinism, self.trials)
         for step, (job, refused) in self._refused.items():
