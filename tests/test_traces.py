@@ -268,8 +268,8 @@ def test_a_fenced_image_has_no_memory_on_one_side(tmp_path: Path, dtype: torch.d
         child = os.fork()
         if child == 0:
             faulthandler.disable()
-            address = load_image(descriptor, "cpu", with_torch=True).view.data_ptr()
-            ctypes.string_at(address + place * item, item)
+            loaded = load_image(descriptor, "cpu", with_torch=True)
+            ctypes.string_at(loaded.view.data_ptr() + place * item, item)
             os._exit(0)
         assert (os.waitpid(child, 0)[1] == 0) is alive
 
