@@ -71,6 +71,12 @@ def test_a_right_kernel_is_correct(tmp_path: Path) -> None:
             r"\d of 19 repeats gave other bits .* repeat \d at row 0, column \d+: a race",
         ),
         ("adds_to_what_is_there", "wrong", "sanity", "instead of|nonfinite"),
+        (
+            "fetches_beyond_the_last_row",
+            "crashed",
+            "properties",
+            r"fenced end \(nothing is read or written behind a tensor, where no memory is\): .* killed by SIGSEGV",
+        ),
         ("recognises_first_values", "wrong", "properties", r"new last values \(other values in the last quarter"),
         ("raises", "wrong", "launch", "this kernel takes no such input"),
         ("segfault", "crashed", "launch", "killed by SIGSEGV in the middle of a call"),
@@ -99,8 +105,9 @@ def test_a_result_that_is_remembered_by_its_address_is_found_in_memory_that_is_u
 
 
 def test_the_quick_level_leaves_properties_and_families_out_and_says_so(tmp_path: Path) -> None:
-    record = climbed(project(tmp_path, "good", level="quick"), "good")
-    assert (record.verdict, record.level, record.trials) == ("correct", "quick", 10)
+    name = "fetches_beyond_the_last_row"  # which no other rung sees
+    record = climbed(project(tmp_path, name, level="quick"), name)
+    assert (record.verdict, record.level, record.trials, record.properties) == ("correct", "quick", 10, [])
     assert list(status(record)) == ["build", "load", "launch", "sanity", "correctness", "determinism"]
     assert {case.shape for case in record.cases} == {"even"}
     assert {case.family for case in record.cases} == {"normal"}

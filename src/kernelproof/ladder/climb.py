@@ -307,7 +307,12 @@ class Climb:
 
     @functools.cached_property
     def property_cases(self) -> list[Case]:
-        """What the properties are tried on: two cases of each data type that differ in every option, on fresh seeds."""
+        """What the properties are tried on: two cases of each data type that differ in every option, on fresh seeds.
+
+        None at the quick level.
+        """
+        if self.session.config.test.level == "quick":
+            return []
         if self.session.only:
             return self.cases
         seed = self.session.resources.fresh_seed
