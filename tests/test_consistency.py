@@ -91,6 +91,18 @@ def test_an_honest_bundle_agrees_with_itself(tmp_path: Path, honest: Members) ->
     assert (result.problems, result.status, result.exit_code, result.consistent) == ([], "whole", 0, True)
 
 
+PYTHON = {"operators": {"op": {"baselines": {"library": {"abi": "python"}}}}}
+
+
+@pytest.mark.parametrize(("config", "needed"), [(PYTHON, False), ({}, True), ({"operators": []}, True)])
+def test_what_needs_no_build_needs_no_record_of_one(config: dict[str, Any], needed: bool) -> None:
+    """Stages that are run by hand build the variants alone."""
+    verdict = {"operator": "op", "device": "cpu", "role": "baseline", "build": "not_needed"}
+    verdict |= {"correctness": "missing", "profile": "not_needed"}
+    found = dict(consistency._line(consistency.Bundle({}, {}, {"config.json": config}), "op/library", verdict))
+    assert ("build" in found) is needed
+
+
 @pytest.mark.parametrize(
     ("change", "member", "says"),
     [

@@ -248,6 +248,9 @@ def test_a_reference_that_is_not_finite_is_no_reference() -> None:
     broken = replace(reference, output=reference.output * math.nan)
     with pytest.raises(TestError, match="reference is not finite"):
         judge.judge(case_of(), call, broken, Returned(output), TOLERANCE)
+    for bound in (reference.bound * math.nan, -reference.bound):  # to which no error could be held
+        with pytest.raises(TestError, match="the reference's bound is NaN or negative somewhere"):
+            judge.judge(case_of(), call, replace(reference, bound=bound), Returned(output), TOLERANCE)
     with pytest.raises(TestError, match="the output has shape"):
         judge.judge(case_of(), call, reference, Returned(output[:, :2]), TOLERANCE)
 

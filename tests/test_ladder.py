@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from defects import REPOSITORY, project
 
-from kernelproof import gpu, lease, records, test
+from kernelproof import bench, gpu, lease, records, test
 from kernelproof.config import Config
 from kernelproof.errors import ConfigError, TestError, WorkerStarved
 from kernelproof.ladder.climb import Climb
@@ -375,4 +375,21 @@ def test_the_record_is_plain_json(tmp_path: Path) -> None:
     climbed(config, "nan")
     json.loads(
         config.record("test", "rmsnorm", "nan").read_text(), parse_constant=lambda name: pytest.fail(f"{name} in JSON")
+    )
+
+
+def test_what_was_tested_as_another_build_is_not_benchmarked(tmp_path: Path) -> None:
+    config = project(tmp_path, "good")
+    climbed(config, "good")
+    variant = config.operators["rmsnorm"].variants["good"]
+    assert bench._entrant(config, variant).contender.correct
+    path = config.record("build", "rmsnorm", "good")
+    built = records.read(path, BuildRecord)
+    built.signature = "of a source that was changed since"
+    records.write(path, built)
+    contender = bench._entrant(config, variant).contender
+    assert not contender.correct
+    assert contender.outcome == (
+        "not benchmarked: what was tested is another build "
+        "(test this one: kernelproof test --operator rmsnorm --variant good)"
     )

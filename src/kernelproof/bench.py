@@ -172,7 +172,12 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
             contender.outcome = f"not benchmarked: {test.verdict.replace('_', ' ')}"
         elif variant.abi != "python":
             library = _library(config, variant)
-            own = traces.own_kernels(records.read(config.record("build", variant.operator, variant.name), BuildRecord))
+            built = records.read(config.record("build", variant.operator, variant.name), BuildRecord)
+            own = traces.own_kernels(built)
+            if test.build_signature not in (None, built.signature):
+                again = f"kernelproof test --operator {variant.operator} --variant {variant.name}"
+                contender.correct = False
+                contender.outcome = f"not benchmarked: what was tested is another build (test this one: {again})"
         if contender.correct and test.sealing and test.sealing.launches:
             sealed = launches.read(config.root / test.sealing.launches.path, test.sealing.launches.sha256)
     except RecordError as error:

@@ -462,12 +462,24 @@ def _verdicts(bundle: Bundle) -> Iterator[Contradiction]:
             yield Contradiction(MANIFEST, f"{_said(key)}: it has {listed[key]} verdicts")
 
 
+def _configured_abi(bundle: Bundle, key: str) -> object:
+    """The ABI of `operator/variant` by the configuration; None where that says nothing."""
+    operator, _, name = key.partition("/")
+    for kind in ("variants", "baselines"):
+        found: object = bundle.documents.get(CONFIG)
+        for step in ("operators", operator, kind, name, "abi"):
+            found = found.get(step) if isinstance(found, dict) else None
+        if found is not None:
+            return found
+    return None
+
+
 def _line(bundle: Bundle, key: str, verdict: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     """What of a verdict is not as the records have it: the field, and what it would be."""
     build, test, profile = (bundle.record(stage, key) for stage in ("build", "test", "profile"))
     bench = bundle.record("bench", f"{verdict['operator']}-{verdict['device']}")
     expected: dict[str, object] = {"correctness": test["verdict"] if test else "missing"}
-    if not (build and build["abi"] == "python"):
+    if (build["abi"] if build else _configured_abi(bundle, key)) != "python":
         expected["build"] = build["status"] if build else "missing"
     if profile:
         expected["profile"] = profile["status"]

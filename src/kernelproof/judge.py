@@ -254,6 +254,11 @@ class _Findings:
             )
         if not bool(torch.isfinite(expected).all()):
             raise TestError("the reference is not finite; the inputs of this case make no sense")
+        if not bool((reference.bound >= 0).all()):
+            raise TestError(
+                "the reference's bound is NaN or negative somewhere, which no error could be held to",
+                hint="look for 0/0 and inf - inf in the operator's `reference`",
+            )
         self.dtype = call.output.dtype
         self.raw = returned.output.to(expected.device)
         self.output = self.raw.double()

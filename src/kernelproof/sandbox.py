@@ -291,6 +291,11 @@ CALLS = {
     "kcmp": (312, 272),
     "pidfd_getfd": (438, 438),
     "perf_event_open": (298, 241),
+    "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "setpriority": (141, 140),
     "setsid": (112, 157),
     "setpgid": (109, 154),
     "unshare": (272, 97),
@@ -349,6 +354,8 @@ REFUSED = """
     chown fchown lchown fchownat setxattr lsetxattr fsetxattr setxattrat
     removexattr lremovexattr fremovexattr removexattrat file_setattr
 """.split()
+# Refused on a CPU: on which cores, and before whom, threads run; those of others that are timed beside it too.
+PLACING = "sched_setaffinity sched_setscheduler sched_setparam sched_setattr setpriority".split()
 # Done by nobody, and answered as if it had been.
 IGNORED = "chmod fchmod fchmodat fchmodat2 utime utimes futimesat utimensat".split()
 # Signals to others, where Landlock has no scope for them (ABI 6).
@@ -386,6 +393,8 @@ def filter_program(machine: str, landlock_abi: int, pid: int, cuda: bool = False
     for names, answer in [(refused, refuse), (IGNORED, _answer(0)), (absent, _answer(errno.ENOSYS))]:
         for number in numbers(names):
             program += [(JUMP_EQUAL, 0, 1, number), answer]
+    if not cuda:  # the driver may have threads of its own to place
+        program += [step for number in numbers(PLACING) for step in ((JUMP_EQUAL, 0, 1, number), refuse)]
     program += _if_argument(numbers(["clone"]), 0, CLONE_NEW_ANY, 0, refuse)
     program += _if_argument(numbers(["prlimit64"]), 0, 0xFFFFFFFF, 0, refuse)
     if landlock_abi < 3:  # it does not see a file being cut short: neither by name nor by opening it to read
@@ -485,6 +494,11 @@ def _attempts(plan: Plan) -> dict[str, list[Callable[[], object]]]:
             lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).close(),
             lambda: _connects_locally(os.path.join(plan.scratch, ".probe")),
         ],
+        **(
+            {}
+            if plan.cuda
+            else {"placing threads on cores": [lambda: os.sched_setaffinity(0, os.sched_getaffinity(0))]}
+        ),
         "leaving its process group": [lambda: _answered("setpgid", 0, -1, expected=errno.EPERM)],
         "memory that outlives it": [
             lambda: _answered("shmget", 0, 0, 0, expected=errno.EPERM),
