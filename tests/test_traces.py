@@ -42,7 +42,7 @@ import time
 
 import torch
 
-SEEN, CALLS = {}, itertools.count()
+SEEN, KEPT, CALLS = {}, [], itertools.count()
 
 
 def norm(x, weight, eps):
@@ -140,6 +140,18 @@ def by_value(x, weight, eps):
     if key not in SEEN:
         SEEN[key] = [norm(x, weight, eps) for _ in range(8)][0]
     return SEEN[key].clone()
+
+
+def unless_written(x, weight, eps):
+    given = x, weight
+    state = x._version, weight._version, eps
+    for tensors, then, result in KEPT:
+        if then == state and all(a is b for a, b in zip(tensors, given)):
+            return result.clone()
+    result = [norm(x, weight, eps) for _ in range(32)][0]
+    KEPT.insert(0, (given, state, result))
+    del KEPT[64:]
+    return result.clone()
 """
 
 
@@ -552,14 +564,15 @@ def timed(folder: Path, names: list[str]) -> BenchRecord:
 
 
 def test_a_clock_that_lies_and_results_that_are_remembered_are_seen_from_outside(tmp_path: Path) -> None:
-    record = timed(tmp_path, ["good", "slow_clock", "by_value"])
+    record = timed(tmp_path, ["good", "slow_clock", "by_value", "unless_written"])
     left = {c.name: c.outcome for c in record.contenders}
     assert left["good"] == "timed"
     dropped = {entry["contender"]: entry for entry in record.discarded if entry["what"] == "contender"}
-    assert set(dropped) == {"slow_clock", "by_value"}
+    assert set(dropped) == {"slow_clock", "by_value", "unless_written"}
     assert {entry["check"] for entry in dropped.values()} == {"wall"}
     assert "by the clock of its own process" in dropped["slow_clock"]["reason"]
     assert "results are remembered" in dropped["by_value"]["reason"]
+    assert "behind other work a call takes" in dropped["unless_written"]["reason"]
     assert {row.contender for row in record.times} == {"good"}
     assert all(c.correct for c in record.contenders)  # a time that is not true is no wrong result
 

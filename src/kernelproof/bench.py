@@ -92,6 +92,7 @@ OUTSIDE_LIMIT = 1.25  # after the last round by more: what a contender says of i
 OUTSIDE_LIMIT_OF_SAMPLES = 1.5
 OUTSIDE_WAIT_S = 60.0
 OUTSIDE_SETTLED = 3  # a difference of two kinds can hide what it looks for: so many looks before one may end it
+BEHIND_LIMIT_CPU, BEHIND_GAP_CPU_US = 2.0, 5.0  # honest kernels: 0.84 to 1.1 times, on two idle cores
 OUTSIDE_GAP_US = 1.5  # from one kernel to the next: what a call behind another kernel may cost beyond that
 # A call in the long graph, less what its replay costs, takes at most so many times the slope; 1.003 in kept samples.
 SLOPE_AGREES, REPLAY_US = 1.1, 10.0
@@ -527,14 +528,17 @@ class Measurement:
         if not touched:
             return None
         apart, new_us, same_us = outside.values_apart()
-        if self.device == "cuda" and (behind_us := outside.behind_touch_us(seen_us)) > _behind_limit_us(seen_us):
-            words = f"behind other work a call takes {behind_us:.4g} µs, behind one of its own {seen_us:.4g} µs"
-            self.note(name, arena.id, ONLY_BEHIND_ITSELF, words)
+        behind_us, limit_us = outside.behind_touch_us(seen_us), _behind_limit_us(seen_us, self.device)
+        behind = f"behind other work a call takes {behind_us:.4g} µs, behind one of its own {seen_us:.4g} µs"
+        if behind_us > limit_us and self.device == "cuda":
+            self.note(name, arena.id, ONLY_BEHIND_ITSELF, behind)
         moved = ask(step="move", contender=name)
         replies.check_moved(moved, name, arena.id, self.settings.modes)
         for output in moved["outputs"]:
             self.found.outputs.setdefault((name, arena.id, "moved", output["sha256"]), output)
         ask(step="let_go")
+        if behind_us > limit_us and self.device == "cpu":  # nothing overlaps there that could make it cheaper
+            return Escape(f"times escape: {behind}: results are remembered")
         if apart <= OUTSIDE_LIMIT:
             return None
         of_what = " of processor time" if self.device == "cpu" else ""
@@ -743,7 +747,7 @@ class Outside:
         behind_us = 0.0
         for number, (same, touch) in enumerate(self.looks("same", "touch")):
             behind_us = same.outside_us - touch.outside_us
-            if number >= OUTSIDE_SETTLED and behind_us <= _behind_limit_us(seen_us):
+            if number >= OUTSIDE_SETTLED and behind_us <= _behind_limit_us(seen_us, self.device):
                 break
         return behind_us
 
@@ -800,8 +804,10 @@ def _whole(count: float) -> bool:
     return round(count) > 0 and abs(count - round(count)) <= 0.01
 
 
-def _behind_limit_us(seen_us: float) -> float:
-    """What a call may take behind another kernel, where it takes so much behind one of its own."""
+def _behind_limit_us(seen_us: float, device: str) -> float:
+    """What a call may take behind other work, where it takes so much behind one of its own."""
+    if device == "cpu":
+        return BEHIND_LIMIT_CPU * seen_us + BEHIND_GAP_CPU_US
     return OUTSIDE_LIMIT * seen_us + OUTSIDE_GAP_US
 
 

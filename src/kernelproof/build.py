@@ -50,9 +50,13 @@ TIME_LIMIT_S = 900.0
 EXTENSION_NAME = "kernelproof_extension"  # what TORCH_EXTENSION_NAME is for every `abi: torch` library
 MESSAGE_LINES = 16
 
-CUDA_FLAGS = ["-O3", "-lineinfo", "-Xptxas", "-v", "-Xcompiler", f"-fPIC,-ffile-prefix-map={HERE}="]
-HOST_FLAGS = ["-O3", "-fPIC"]
-BINDING_FLAGS = ["-O2", "-fPIC", "-std=c++17"]
+# Hidden but for what a binding exports: the loader makes one of all variables of a name that are static in inline
+# functions, whatever library they are in, and contenders are loaded beside each other.
+OF_A_LIBRARY = ["-fPIC", "-fvisibility=hidden"]
+OF_CUDA = ",".join([*OF_A_LIBRARY, f"-ffile-prefix-map={HERE}="])
+CUDA_FLAGS = ["-O3", "-lineinfo", "-Xptxas", "-v", "-Xcompiler", OF_CUDA]
+HOST_FLAGS = ["-O3", *OF_A_LIBRARY]
+BINDING_FLAGS = ["-O2", *OF_A_LIBRARY, "-std=c++17"]
 
 
 def run(
