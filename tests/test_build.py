@@ -154,6 +154,19 @@ def test_variant_is_built_and_linked_with_its_binding(project: Path) -> None:
     assert record.cubins == record.budget == record.archs == []
 
 
+def test_statics_of_inline_functions_are_each_librarys_own(project: Path) -> None:
+    """The loader makes one of those of a name, in whatever library, and contenders are loaded beside each other."""
+    (project / "csrc" / "answer.cc").write_text(
+        "inline int &count() {\n    static int calls = 0;\n    return calls;\n}\n"
+        'extern "C" __attribute__((visibility("default"))) int answer() { return STEP * ++count(); }\n'
+    )
+    one, other = (
+        ctypes.CDLL(str(library(project, built(project, variant(f"v{step}", macros={"STEP": step})))))
+        for step in (1, 10)
+    )
+    assert [one.answer(), one.answer(), other.answer()] == [1, 2, 10]
+
+
 def test_macros_reach_the_compiler_and_the_signature(project: Path) -> None:
     macros: list[dict[str, Any]] = [{}, {"STEP": 2}, {"STEP": "(1 + 2)"}, {"STEP": True}, {"STEP": False}]
     found = [built(project, variant(f"v{index}", macros=each)) for index, each in enumerate(macros)]
@@ -305,7 +318,9 @@ def test_changed_header_is_built_again_and_a_reverted_one_is_not(project: Path) 
 
 def test_changed_binding_is_built_again(project: Path) -> None:
     first = built(project, variant("plain"))
-    (project / "csrc" / "binding.cc").write_text('extern "C" int bound() { return 8; }')
+    (project / "csrc" / "binding.cc").write_text(
+        'extern "C" __attribute__((visibility("default"))) int bound() { return 8; }'
+    )
     second = built(project, variant("plain"))
     assert ctypes.CDLL(str(library(project, second))).bound() == 8
     assert second.signature != first.signature
@@ -321,7 +336,8 @@ def dispatched(project: Path, step: int) -> BuildRecord:
     """Build a dispatcher over one rung, which has a macro of its own."""
     (project / "csrc/rung.cc").write_text('extern "C" int rung() { return STEP; }\n')
     (project / "csrc/chooser.cc").write_text(
-        'extern "C" int rung();\nextern "C" int answer() { return 100 + rung(); }\n'
+        'extern "C" int rung();\n'
+        'extern "C" __attribute__((visibility("default"))) int answer() { return 100 + rung(); }\n'
     )
     rung = variant("rung", sources=["csrc/rung.cc"], macros={"STEP": step})
     chooser = variant("chooser", sources=["csrc/chooser.cc"], rungs=["rung"])
