@@ -629,7 +629,7 @@ def test_a_call_that_is_faster_behind_itself_is_told_from_one_that_waits_for_ano
 
     def flagged(own_us: float) -> int:
         looks = (Crowded(costs, "cuda", seed).behind_touch_us(own_us) for seed in range(100))
-        return sum(behind_us > bench._behind_limit_us(own_us) for behind_us in looks)
+        return sum(behind_us > bench._behind_limit_us(own_us, "cuda") for behind_us in looks)
 
     assert flagged(5.0) == 0
     assert flagged(0.1) >= 95
