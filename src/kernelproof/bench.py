@@ -743,7 +743,7 @@ class Outside:
         return (new_us / same_us if new_us > 0 and same_us > 0 else 1.0), new_us, same_us
 
     def behind_touch_us(self, seen_us: float) -> float:
-        """What a call takes behind a kernel of ours that may have changed its inputs, in µs."""
+        """What a call takes behind work of ours that may have changed its inputs, in µs."""
         behind_us = 0.0
         for number, (same, touch) in enumerate(self.looks("same", "touch")):
             behind_us = same.outside_us - touch.outside_us

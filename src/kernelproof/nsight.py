@@ -426,7 +426,11 @@ def _bytes(action: Any) -> float | None:
 
 
 def _scaled_bytes(action: Any, name: str) -> float | None:
-    metric = _metric(action, name)
+    return in_bytes(_metric(action, name), name)
+
+
+def in_bytes(metric: Metric | None, name: str) -> float | None:
+    """A metric that counts bytes; None where it has no number. Raises ProfileError for another unit."""
     if metric is None or not isinstance(metric.value, int | float):
         return None
     scale = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}.get(metric.unit)

@@ -380,8 +380,8 @@ def filter_program(machine: str, landlock_abi: int, pid: int, cuda: bool = False
     if machine == "x86_64":
         program += [(JUMP_FROM, 0, 1, X32_BIT), _answer(errno.ENOSYS)]
     absent = ["clone3"] + (["openat2"] if landlock_abi < 3 else [])  # their flags are out of sight; the C library copes
-    refused = REFUSED
-    if cuda:
+    refused = REFUSED + PLACING
+    if cuda:  # the driver may have threads of its own to place
         refused = [name for name in REFUSED if name != "socket"]
         # Neither kind sends anything before it is connected. The driver looks for a service (MPS) and goes on where
         # there is none.
@@ -393,8 +393,6 @@ def filter_program(machine: str, landlock_abi: int, pid: int, cuda: bool = False
     for names, answer in [(refused, refuse), (IGNORED, _answer(0)), (absent, _answer(errno.ENOSYS))]:
         for number in numbers(names):
             program += [(JUMP_EQUAL, 0, 1, number), answer]
-    if not cuda:  # the driver may have threads of its own to place
-        program += [step for number in numbers(PLACING) for step in ((JUMP_EQUAL, 0, 1, number), refuse)]
     program += _if_argument(numbers(["clone"]), 0, CLONE_NEW_ANY, 0, refuse)
     program += _if_argument(numbers(["prlimit64"]), 0, 0xFFFFFFFF, 0, refuse)
     if landlock_abi < 3:  # it does not see a file being cut short: neither by name nor by opening it to read

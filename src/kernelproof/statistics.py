@@ -132,17 +132,17 @@ def bootstrap_interval(values: Floats, settings: Settings) -> tuple[float, float
         rng=np.random.default_rng(settings.seed),
     ).confidence_interval
     inside = (1 + settings.confidence) / 2
-    stretch = math.sqrt(count / (count - 1)) * _student_t(inside, count - 1) / float(stats.norm.ppf(inside))
+    stretch = math.sqrt(count / (count - 1)) * student_t_quantile(inside, count - 1) / float(stats.norm.ppf(inside))
     middle = float(values.mean())
     return middle + (float(plain.low) - middle) * stretch, middle + (float(plain.high) - middle) * stretch
 
 
 @cache
-def _student_t(probability: float, degrees: float) -> float:
-    """The t below which Student's distribution has `probability`."""
-    from scipy import stats
+def student_t_quantile(probability: float, degrees: float) -> float:
+    """The t below which Student's distribution has `probability`; from scipy.special, which loads in half the time."""
+    from scipy.special import stdtrit
 
-    return float(stats.t.ppf(probability, degrees))
+    return float(stdtrit(degrees, probability))
 
 
 def verdict(low: float, high: float, band: float) -> str:
@@ -214,7 +214,7 @@ def minimal_detectable_difference(estimate: Estimate, band: float, settings: Set
     if estimate.error is None:
         return None
     inside = (1 + settings.confidence) / 2
-    reach = _student_t(inside, estimate.degrees) + _student_t(settings.power, estimate.degrees)
+    reach = student_t_quantile(inside, estimate.degrees) + student_t_quantile(settings.power, estimate.degrees)
     return _exp(math.log1p(band) + reach * estimate.error) - 1
 
 
@@ -301,17 +301,10 @@ def change_estimate(
     least = min(degrees for _, degrees in parts[:2])
     degrees = variance**2 / sum(part**2 / degrees for part, degrees in parts) if variance > 0 else least
     error = math.sqrt(variance)
-    reach = _student_t((1 + settings.confidence) / 2, degrees) * error
+    reach = student_t_quantile((1 + settings.confidence) / 2, degrees) * error
     return Estimate(math.exp(middle), _exp(middle - reach), _exp(middle + reach), replicates, error, degrees)
 
 
 def _exp(value: float) -> float:
     """exp, with a figure for what no float holds: from two processes that disagree an interval is that wide."""
     return math.exp(max(-MOST_LOG, min(MOST_LOG, value)))
-
-
-def student_t_quantile(probability: float, degrees: int) -> float:
-    """The t below which Student's distribution has `probability`; from scipy.special, which loads in half the time."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(degrees, probability))

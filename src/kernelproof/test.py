@@ -54,20 +54,11 @@ def run(config: Config, operator: str, names: list[str], output_dir: Path, case:
     places = [(variant, output_dir / f"{variant.name}.json") for variant in variants]
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(_board(config, variants))
+            if any(variant.device == "cuda" for variant in variants) and gpu.available()[0]:
+                held.enter_context(lease.gpu_lease(config.bench.gpu_wait_s, "test", shared=True))
         except LeaseError as busy:
             return [_left_out(variant, path, state, busy) for variant, path in places]
         return [_test(config, variant, path, state, case) for variant, path in places]
-
-
-@contextlib.contextmanager
-def _board(config: Config, variants: list[VariantConfig]) -> Iterator[None]:
-    """A GPU that is shared with other tests, and on which nobody measures meanwhile."""
-    if not any(variant.device == "cuda" for variant in variants) or not gpu.available()[0]:
-        yield
-        return
-    with lease.gpu_lease(config.bench.gpu_wait_s, "test", shared=True):
-        yield
 
 
 def _left_out(variant: VariantConfig, path: Path, state: Provenance, busy: LeaseError) -> TestRecord:

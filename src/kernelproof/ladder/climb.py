@@ -583,18 +583,21 @@ class Climb:
         viewed = self.viewed_cases
         if case not in viewed:
             return []
-        fenced = [Job(other, "fenced", side) for other in self.fenced_cases for side in SIDES] * (case == viewed[0])
-        return [*self.session.judge.views(self.settings.module, case), *fenced]
+        views = self.session.judge.views(self.settings.module, case)
+        if case == viewed[0]:
+            views += [Job(other, "fenced", side) for other in self.fenced_cases for side in SIDES]
+        return views
 
     def _viewed(self, view: Job) -> list[str]:
         """A candidate handles memory that is laid out in another way, or refuses it in words before it computes."""
         name, case = _view_name(view), view.case
-        claim = "with strides of its own for every tensor the result is right, or refused"
-        if view.part == "shifted":
-            where = f"with {view.name} alone" if view.name else "in memory that begins"
-            claim = f"{where} one element off its boundary the result is right, or refused"
         if view.part == "fenced":
             claim = f"nothing is read or written {SIDES[view.name]} a tensor, where no memory is"
+        elif view.part == "shifted":
+            where = f"with {view.name} alone" if view.name else "in memory that begins"
+            claim = f"{where} one element off its boundary the result is right, or refused"
+        else:
+            claim = "with strides of its own for every tensor the result is right, or refused"
         try:
             self._taken(name, case)
             status, message = "passed", _failures(self._judged(view).failures)

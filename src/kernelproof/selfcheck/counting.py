@@ -15,7 +15,6 @@ from kernelproof import nsight, processes
 from kernelproof.errors import BenchError
 
 DRAM_READ = "dram__bytes_read.sum"
-MEMORY_UNITS = {"": 1.0, "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 
 
 def main() -> None:
@@ -41,10 +40,9 @@ def counted(rotation: str, folder: Path) -> list[dict[str, Any]]:
         raise BenchError(f"{len(kernels)} launches were profiled and {len(made)} were made")
     found = []
     for entry, kernel in zip(made, kernels, strict=True):
-        metric = kernel.metrics[DRAM_READ]
-        if not isinstance(metric.value, int | float):
+        dram_bytes = nsight.in_bytes(kernel.metrics[DRAM_READ], DRAM_READ)
+        if dram_bytes is None:
             raise BenchError(f"this GPU has no counter {DRAM_READ}")
-        dram_bytes = metric.value * MEMORY_UNITS[metric.unit]
         found.append({**entry, "dram_bytes": dram_bytes, "duration_us": kernel.duration_us})
     return found
 
