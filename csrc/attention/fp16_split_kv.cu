@@ -5,12 +5,15 @@
 // The products may number a contraction's terms as they like, as long as both factors agree. So a lane takes 16
 // consecutive bytes of a row of Q and of K as its share of two products, and 16 consecutive bytes of four rows of V as
 // its share of eight output tiles: column c of tile n is then column 8 c + n of the output.
+//
+// Up to 128 keys, blocks of fewer rows are faster: few_keys.cuh.
 #include "../common/approx.cuh"
 #include "../common/cuda_launch.h"
 #include "../common/element.cuh"
 #include "../common/global_load.cuh"
 #include "../common/mma.cuh"
 #include "../common/reduce.cuh"
+#include "few_keys.cuh"
 #include "short_call.cuh"
 #include "weights.cuh"
 
@@ -18,19 +21,16 @@ namespace fp16_split_kv {
 
 constexpr int kTile = 16;   // query rows of a product
 constexpr int kVector = 8;  // 16-bit elements of a 16-byte access
-
-// In how many parts the warps' outputs pass through shared memory.
-template <int kWarps>
-constexpr int kRoundsOf = kWarps > 4 ? 2 : 1;
+constexpr int kWarps = 8;
+constexpr int kRounds = 2;  // in which the warps' outputs pass through shared memory
 
 // One block a multiprocessor, so that a thread may have 255 registers: a short sequence has no second block, and what
 // is under way is what counts.
-template <typename T, int kDim, int kWarps, int kTiles, int kKeys>
+template <typename T, int kDim, int kTiles, int kKeys>
 __global__ void __launch_bounds__(kWarps *kWarpSize, 1) attention(const __grid_constant__ ShortCall call) {
     static_assert(kDim % 64 == 0, "8 lanes x 8 columns of V make an output tile of 64 columns");
     static_assert(kKeys % 16 == 0, "a product contracts 16 keys");
     constexpr int kRows = kTiles * kTile;
-    constexpr int kRounds = kRoundsOf<kWarps>;
     constexpr int kVectors = kRows * kDim / 4 / kWarpSize;  // float4 of a lane's output
     static_assert(kVectors % (2 * kRounds) == 0, "a thread stores 8 columns, two float4, at once");
     constexpr float kBias = kWeightBias<T>;
@@ -299,20 +299,19 @@ __global__ void __launch_bounds__(kWarps *kWarpSize, 1) attention(const __grid_c
     }
 }
 
-template <typename T, int kDim, int kWarps, int kTiles, int kKeys>
+template <typename T, int kDim, int kTiles, int kKeys>
 const char *launch_for(const AttentionArgs &args, void *stream) {
     constexpr int kRows = kTiles * kTile;
-    constexpr int kSharedBytes = kWarps * kRows * (kDim * 4 / kRoundsOf<kWarps> + 8);
-    return launch_kernel("fp16_split_kv", attention<T, kDim, kWarps, kTiles, kKeys>,
+    constexpr int kSharedBytes = kWarps * kRows * (kDim * 4 / kRounds + 8);
+    return launch_kernel("fp16_split_kv", attention<T, kDim, kTiles, kKeys>,
                          short_grid(args, kRows, kWarps * kWarpSize, kSharedBytes), args.placement, stream,
                          short_call(args));
 }
 
 template <typename T>
 const char *launch_for(const AttentionArgs &args, void *stream) {
-    if (args.head_dim == 128) return launch_for<T, 128, 8, 1, 16>(args, stream);
-    // Four warps hold 128 keys at once; there and below, more blocks of fewer rows are faster.
-    return args.key_rows <= 128 ? launch_for<T, 64, 4, 1, 32>(args, stream) : launch_for<T, 64, 8, 2, 32>(args, stream);
+    if (few_keys::suits(args)) return few_keys::launch<T>(args, stream);
+    return args.head_dim == 128 ? launch_for<T, 128, 1, 16>(args, stream) : launch_for<T, 64, 2, 32>(args, stream);
 }
 
 KERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream) {
