@@ -98,7 +98,7 @@ def run(
 
         _in_parallel(jobs, build, targets)
         _insist_on_builds(honest)
-        possible = [m for target in targets for m in _mutants(config, target, _files(honest[target.key], True))]
+        possible = [m for target in targets for m in _mutants(config, target, _own_files(config, honest[target.key]))]
         _insist_on_known(reasons, possible, targets)
         own = {name for target in targets for name in target.sources}
         possible = [m for m in possible if selection.headers or m.file in own]
@@ -212,6 +212,13 @@ def _files(built: BuildRecord, headers: bool) -> list[str]:
     own = [file.path for file in built.sources]
     found = [file.path for file in built.headers if not file.path.startswith("<") and file.path.endswith(ENDINGS)]
     return list(dict.fromkeys([*own, *(found if headers else [])]))
+
+
+def _own_files(config: Config, built: BuildRecord) -> list[str]:
+    """The files that a fault can be planted in; a dispatcher's rungs are compiled as they are by themselves."""
+    owner = config.operator(built.operator)
+    rungs = {name for rung in owner.variant(built.variant).rungs for name in owner.variant(rung).sources}
+    return [name for name in _files(built, True) if name not in rungs]
 
 
 def _arguments(path: Path, *, required: bool) -> dict[str, str]:
