@@ -16,7 +16,18 @@ from kernelproof import cli, config, mutants, records
 from kernelproof.config import Config
 from kernelproof.errors import ExitCode, MutantsError
 from kernelproof.mutants import Selection
-from kernelproof.records import CaseResult, Failure, Mutant, MutantsRecord, Rung, Sanitizer, SanitizerRun, TestRecord
+from kernelproof.records import (
+    BuildRecord,
+    CaseResult,
+    Failure,
+    FileHash,
+    Mutant,
+    MutantsRecord,
+    Rung,
+    Sanitizer,
+    SanitizerRun,
+    TestRecord,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURE = ROOT / "tests" / "fixtures" / "mutants" / "blocked.cc"
@@ -258,3 +269,17 @@ def test_what_does_not_compile_or_is_the_same_code_is_not_counted() -> None:
     outcomes = ["killed", "killed", "killed", "survived", "stillborn", "equivalent", "not_run", "listed"]
     assert mutants.kill_rate([made(outcome) for outcome in outcomes]) == 0.75
     assert mutants.kill_rate([made("stillborn")]) is None
+
+
+def test_no_fault_is_planted_in_the_rungs_of_a_dispatcher() -> None:
+    """They are compiled as they are by themselves: the compiler would not read the mutated file."""
+    ladder = config.load(ROOT / "config.yaml", root=ROOT)
+    attention = ladder.operator("attention").variant("attention")
+    rungs = [name for rung in attention.rungs for name in ladder.operator("attention").variant(rung).sources]
+    built = BuildRecord(
+        operator="attention",
+        variant="attention",
+        sources=[FileHash(name, "") for name in [*attention.sources, *rungs]],
+        headers=[FileHash("csrc/attention/choices.h", "")],
+    )
+    assert mutants._own_files(ladder, built) == [*attention.sources, "csrc/attention/choices.h"]
