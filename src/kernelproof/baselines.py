@@ -1,8 +1,8 @@
-"""What kernels are compared with: torch's own, as callables of `abi: python` with `passing: return`.
+"""What kernels are compared with: libraries, as callables of `abi: python` with `passing: return`.
 
-Each SDPA backend is forced, so that a figure belongs to a backend and not to torch's choice; a backend that cannot take
-a case raises NotImplementedError, which is recorded as refused. The causal mask is aligned at the bottom right, as
-everywhere here; torch's own flag aligns at the top left, which is the same for seq = seq_k.
+Each SDPA backend is forced, so that a figure belongs to a backend and not to torch's choice; a library that cannot take
+a case, or is not installed, raises NotImplementedError, which is recorded as refused. The causal mask is aligned at the
+bottom right, as everywhere here; torch's own flag aligns at the top left, which is the same for seq = seq_k.
 """
 
 from __future__ import annotations
@@ -69,6 +69,21 @@ def _forced(backend: SDPBackend) -> Iterator[None]:
         if "No available kernel" in str(error):
             raise NotImplementedError(f"torch's {backend.name} backend does not take this case") from error
         raise
+
+
+def flash_attention_4(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
+    """FlashAttention-4 (flash-attn-4), which compiles a kernel in memory when it first needs it."""
+    try:
+        from flash_attn.cute import flash_attn_func
+    except ImportError as error:
+        raise NotImplementedError(f"FlashAttention-4 is not installed: {error}") from error
+    if torch.cuda.get_device_capability(q.device) < (8, 0):
+        raise NotImplementedError("FlashAttention-4 needs a GPU of compute capability 8.0 or above")
+    dim = q.shape[-1]
+    if dim % 8 or dim > 128 or scale <= 0:  # it looks for the largest score before it scales
+        raise NotImplementedError(f"it takes head_dim 8, 16, … 128 and a positive scale, not {dim} and {scale}")
+    out, _ = flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), softmax_scale=scale, causal=causal)
+    return out.transpose(1, 2)
 
 
 def qkt_torch(

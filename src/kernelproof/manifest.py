@@ -283,6 +283,7 @@ def tools(gathered: Gathered) -> dict[str, Any]:
 _DECISIVE_PACKAGES = frozenset(
     (
         *("torch", "triton", "numpy", "pandas", "apache-tvm-ffi", "nvidia-ml-py", "ncu-report", "snakemake", "pytest"),
+        *("flash-attn-4", "nvidia-cutlass-dsl", "quack-kernels"),
         *("ninja", "nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-nvvm", "nvidia-cudnn-cu13", "nvidia-cublas"),
     )
 )

@@ -29,7 +29,7 @@ KINDS: dict[str, type[Record]] = {
 }
 CEILINGS = "bench/ceilings/"  # of the machine, not of an operator: nothing is judged or compared by them
 # Packages whose version can change a kernel's result or time; the others are told as a number.
-DECISIVE = ("torch", "triton", "apache-tvm-ffi", "flash-attn", "xformers", "nvidia-cu", "nvidia-nv", "numpy")
+DECISIVE = ("torch", "triton", "apache-tvm-ffi", "flash-attn", "quack", "xformers", "nvidia-cu", "nvidia-nv", "numpy")
 
 LIBRARY_CALLS = "kernelproof/baselines.py"  # a source whose functions only call libraries
 

@@ -26,7 +26,10 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 PACKAGE = Path(__file__).resolve().parent
 # Packages whose release changes what is built or measured.
-MEASURED_PACKAGES = ("torch", "triton", "apache-tvm-ffi", "numpy", "nvidia-cuda-nvcc", "nvidia-cudnn-cu13")
+MEASURED_PACKAGES = (
+    *("torch", "triton", "apache-tvm-ffi", "numpy", "nvidia-cuda-nvcc", "nvidia-cudnn-cu13"),
+    *("flash-attn-4", "nvidia-cutlass-dsl", "quack-kernels"),
+)
 
 _IMPORT = re.compile(r"^\s*from kernelproof(?:\.([\w.]+))? import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 _STARTED = re.compile(r'"kernelproof\.([\w.]+)"')  # "-m", "kernelproof.worker"
