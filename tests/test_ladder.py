@@ -208,8 +208,18 @@ def test_what_did_not_build_is_not_run(tmp_path: Path) -> None:
     records.write(config.record("build", "rmsnorm", "good"), broken)
     record = climbed(config, "good")
     assert (record.verdict, record.reason) == ("failed_to_build", "build: it did not build: error: expected ';'")
+
+
+def test_what_nobody_built_is_not_run_and_names_the_command(tmp_path: Path) -> None:
+    config = project(tmp_path, "good")
     config.record("build", "rmsnorm", "good").unlink()
-    assert "kernelproof build --operator rmsnorm --variant good" in (climbed(config, "good").reason or "")
+    record = climbed(config, "good")
+    assert (record.verdict, record.status, record.reason) == ("not_run", "not_run", "nothing was built yet")
+    assert set(status(record).values()) == {"skipped"}
+    assert record.remedy == "kernelproof build --operator rmsnorm --variant good"
+    elsewhere = dataclasses.replace(config, source="my kernels/config.yaml")
+    remedy = climbed(elsewhere, "good").remedy
+    assert remedy == "kernelproof build --config 'my kernels/config.yaml' --operator rmsnorm --variant good"
 
 
 def test_without_a_gpu_a_cuda_variant_is_not_run_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,8 +390,11 @@ def test_the_record_is_plain_json(tmp_path: Path) -> None:
 
 def test_what_was_tested_as_another_build_is_not_benchmarked(tmp_path: Path) -> None:
     config = project(tmp_path, "good")
-    climbed(config, "good")
     variant = config.operators["rmsnorm"].variants["good"]
+    assert bench._entrant(config, variant).contender.outcome == (
+        "not benchmarked: it was not tested (do that with: kernelproof test --operator rmsnorm --variant good)"
+    )
+    climbed(config, "good")
     assert bench._entrant(config, variant).contender.correct
     path = config.record("build", "rmsnorm", "good")
     built = records.read(path, BuildRecord)

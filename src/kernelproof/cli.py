@@ -242,6 +242,8 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
     verdict = getattr(record, "verdict", record.status).replace("_", " ")
     if record.status != "ok":
         yield f"{subject}: {verdict}: {(record.reason or 'no reason given').strip()}"
+        if record.remedy:
+            yield f"  next: {record.remedy}"
     elif stage == "bench":
         yield from _bench_lines(record)
     elif stage == "test":

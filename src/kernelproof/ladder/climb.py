@@ -257,7 +257,7 @@ class Climb:
         self.built: BuildRecord | None = None
         self.ended: str | None = None  # crashed, hung: decided by how the process ended and not by a result
         self.barred: str | None = None  # why nothing more is run
-        self.not_run = False  # barred through no fault of the variant
+        self.remedy: str | None = None  # what to do about that
         self.crashes = 0
         self.isolation: Isolation | None = None  # of its workers, the least of what they achieved
         self.selected: dict[str, list[str]] | None = None  # ids of the cases that are asked for, by rung; None: all
@@ -451,8 +451,7 @@ class Climb:
         except RecordError as error:
             if self.variant.abi == "python" and not path.exists():
                 return None  # nothing to build
-            hint = f"kernelproof build --operator {self.variant.operator} --variant {self.variant.name}"
-            return f"{error.message} (make it with: {hint})"
+            return f"{error.message} (build it again: {self._command('build')})"
         if self.built.status != records.OK:
             first = (self.built.compiler_message or self.built.reason or "no reason given").strip()
             return f"it did not build: {first}"
@@ -1015,20 +1014,25 @@ class Climb:
         return None
 
     def _bar_of_build(self) -> str | None:
-        """What could not be built for want of a tool is not a variant that failed to build."""
+        """What nobody built, or could not build for want of a tool, is not a variant that failed to build."""
+        path = self.session.config.record("build", self.variant.operator, self.variant.name)
+        if self.variant.abi != "python" and not path.exists():
+            self.barred = "nothing was built yet"
+            self.remedy = self._command("build")
         with contextlib.suppress(RecordError):
-            built = records.read(
-                self.session.config.record("build", self.variant.operator, self.variant.name), BuildRecord
-            )
+            built = records.read(path, BuildRecord)
             if built.status == records.NOT_RUN:
-                self.barred = f"it was not built: {built.reason}"
+                self.barred, self.remedy = f"it was not built: {built.reason}", built.remedy
         return self.barred
+
+    def _command(self, stage: str) -> str:
+        return self.session.config.command(stage, self.variant)
 
     def _bar_of_device(self) -> str | None:
         if self.variant.device == "cuda":
             present, why = self.session.gpu
             if not present:
-                self.not_run = True
+                self.remedy = "run on a machine with an NVIDIA GPU, its driver, and a torch built for CUDA"
                 return f"no usable GPU here ({why})"
         return None
 
@@ -1102,9 +1106,7 @@ class Climb:
                 records.NOT_RUN,
                 self.barred or self._bar("determinism") or "the ladder was not climbed to its end",
             )
-            record.remedy = (
-                "run on a machine with an NVIDIA GPU, its driver, and a torch built for CUDA" if self.not_run else None
-            )
+            record.remedy = self.remedy
         elif verdict != "correct":
             failed = next(rung for rung in rungs if rung.status == "failed")
             record.status, record.reason = records.FAILED, f"{failed.name}: {failed.message}"
@@ -1118,14 +1120,14 @@ class Climb:
         if not failed or failed[0].name == "build":
             return None
         known = {case.id for case in (*self.cases, *self.property_cases)}
+        command = self._command("test")
         if failed[0].name == "sanitizer":
-            return f"kernelproof test --operator {self.variant.operator} --variant {self.variant.name}"
+            return command
         wrong = [r.id for r in self.results if r.status == "failed" and (r.id in known or "=" in r.shape)]
         wrong += [p.case for p in self.properties_found if p.status == "failed"]
         wrong += [case for (_, case), handed in self._handed.items() if _at_fault(handed)]
         # An exact call is made for any case of its data type and options.
         wrong += [c.id for r in self.results if r.status == "failed" for c in self.cases if _alike(c, r)]
-        command = f"kernelproof test --operator {self.variant.operator} --variant {self.variant.name}"
         return f"{command} --case {wrong[0]}" if wrong else command
 
     def _look_at_library_again(self) -> None:
