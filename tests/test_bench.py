@@ -18,6 +18,7 @@ from defects import LAZY
 
 from kernelproof import (
     bench,
+    cli,
     config,
     images,
     judge,
@@ -657,3 +658,21 @@ def test_each_input_has_a_row_that_moves() -> None:
     assert (int(moved.tensor("x").sum()), int(moved.tensor("w").sum()), int(x.sum())) == (5, 5, 0)
     codes = operators.Call({"q": torch.zeros(2, 3, dtype=torch.uint8), "y": torch.zeros(3)}, ("y",), ("row",))
     assert set(bench._rows_to_move(codes)) == {"q"}
+
+
+def test_a_fault_in_the_operators_module_names_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project(tmp_path, {"ours": contender("once")}, {})
+    text = (tmp_path / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(text.replace("kernelproof.operators.rmsnorm", "broken.py"))
+    (tmp_path / "broken.py").write_text(
+        "from kernelproof.operators import rmsnorm\n"
+        "class Broken(type(rmsnorm.OPERATOR)):\n"
+        "    def make_call(self, case, generator):\n"
+        "        return {}['x']\n"
+        "OPERATOR = Broken()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["bench", "--operator", "rmsnorm", "--device", "cpu"]) == 2
+    assert "kernelproof: broken.py:4: `Broken.make_call` raised KeyError: 'x'\n" in capsys.readouterr().err

@@ -267,7 +267,7 @@ def test_a_record_is_written_when_pytest_dies(tmp_path: Path, monkeypatch: pytes
 
 
 BROKEN_MODULES = {
-    "does not import": ("syntax error here(", "SyntaxError", "config.yaml:5: operators.rmsnorm.module: broken.py: "),
+    "does not import": ("X = 1\nsyntax error", "SyntaxError", "config.yaml:5: operators.rmsnorm.module: broken.py:2: "),
     "is no operator": ("OPERATOR = 1\n", "lacks name", "config.yaml:5: operators.rmsnorm.module: broken.py: "),
     "cannot make the inputs": (
         "from kernelproof.operators import rmsnorm\n"
@@ -275,8 +275,17 @@ BROKEN_MODULES = {
         "    def make_call(self, case, generator):\n"
         "        raise RuntimeError('there is no memory for that')\n"
         "OPERATOR = Broken()\n",
-        "broken.py failed: RuntimeError: there is no memory for that",
-        "rmsnorm/good: ",
+        "`Broken.make_call` raised RuntimeError: there is no memory for that",
+        "rmsnorm/good: broken.py:4: ",
+    ),
+    "gives no reference": (
+        "from kernelproof.operators import rmsnorm\n"
+        "class Broken(type(rmsnorm.OPERATOR)):\n"
+        "    def reference(self, call, precision, device='cpu'):\n"
+        "        return call.output\n"
+        "OPERATOR = Broken()\n",
+        "`reference` gave Tensor where Reference belongs",
+        "rmsnorm/good: broken.py: ",
     ),
 }
 

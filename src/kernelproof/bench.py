@@ -38,6 +38,7 @@ from kernelproof.errors import (
     WorkerError,
     WorkerReplyError,
     WorkerTimeout,
+    blamed,
 )
 from kernelproof.processes import processor_time_s, scratch_folder
 from kernelproof.records import (
@@ -115,7 +116,7 @@ def run(config: Config, operator: str, device: str, output: Path) -> BenchRecord
         record.status, (record.reason, record.remedy) = records.NOT_RUN, reason
     else:
         try:
-            with _board(config, record):
+            with _board(config, record), blamed(config.operator(operator).module, config.root):
                 _measure_and_summarise(config, record, entrants, samples_path, started)
         except LeaseError as busy:
             record.status, record.reason, record.remedy = records.NOT_RUN, busy.message, busy.hint

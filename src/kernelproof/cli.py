@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof import __version__, formats
-from kernelproof.errors import ExitCode, KernelproofError
+from kernelproof.errors import ExitCode, KernelproofError, blamed
 
 EVENTS = "KERNELPROOF_EVENTS"  # a file to which a stage tells when it starts and how it ended
 RUN_PID = "KERNELPROOF_RUN_PID"  # the workflow's process: a stage does not outlive it
@@ -359,7 +359,8 @@ def _bench(arguments: argparse.Namespace) -> int:
         if not arguments.variant or not arguments.shape:
             raise KernelproofError("--once needs --variant and --shape", subject="bench")
         options = dict(_option(entry) for entry in arguments.option)
-        done = bench.once(config, arguments.operator, arguments.variant, arguments.shape, options)
+        with blamed(config.operator(arguments.operator).module, config.root):
+            done = bench.once(config, arguments.operator, arguments.variant, arguments.shape, options)
         print(json.dumps(dataclasses.asdict(done)) if arguments.json else done)  # one line, whoever else prints too
         return ExitCode.WELL
     if not arguments.device:
@@ -379,7 +380,9 @@ def _check_declared(config: Any, operator: str) -> None:
     from kernelproof.config import check_declared
 
     settings = config.operator(operator)
-    check_declared(config, settings, operators.declared(operators.load(settings.module, config.root), settings))
+    with blamed(settings.module, config.root):
+        declared = operators.declared(operators.load(settings.module, config.root), settings)
+    check_declared(config, settings, declared)
 
 
 def _ceilings(arguments: argparse.Namespace, config: Any) -> int:

@@ -478,7 +478,7 @@ def _suspect(found: _Findings, operator: Operator | None) -> str | None:
     unit = max(found.reference.unit_roundoff, 2.0**-20)
     slack = 2 * found.reference.bound.cpu()[index].nan_to_num(posinf=0.0)
     apart = (got - expected).abs().max()
-    for suspect in operator.suspects(found.call, rows):
+    for suspect in operator.suspects(found.call, rows) or ():
         would = suspect.output()
         off = (got - would).abs()
         # Where the error is hardly more than the bound, the slack is no evidence: it must explain most of it.

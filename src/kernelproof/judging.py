@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelproof import records
 from kernelproof.config import Declared, OperatorConfig, Precision, Tolerance
-from kernelproof.errors import JudgeError, KernelproofError, TestError, describe_exit
+from kernelproof.errors import JudgeError, KernelproofError, TestError, blamed, describe_exit
 from kernelproof.processes import IDLE_THREADS_SLEEP, collect_rarely, end, kill_group, python_path, spawn
 from kernelproof.records import Case, CaseResult, Failure, Histogram
 from kernelproof.sandbox import hide_memory
@@ -252,7 +252,8 @@ class Chamber:
                 name: records.from_json(kinds[name], value) if name in kinds else value
                 for name, value in payload.items()
             }
-            return {"result": getattr(self, f"do_{command}")(**given)}
+            with blamed(self.module, self.root):
+                return {"result": getattr(self, f"do_{command}")(**given)}
         except Exception as error:
             import traceback
 
@@ -261,7 +262,7 @@ class Chamber:
 
     def _fault(self, error: Exception) -> dict[str, Any]:
         if isinstance(error, KernelproofError):
-            return {"message": error.message, "subject": error.subject, "hint": error.hint}
+            return {"message": error.message, "subject": error.subject or self.module, "hint": error.hint}
         what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         hint = "mend the operator's module, or the shapes that it is given"
         return {"message": f"nothing was judged, for {self.module} failed: {what}", "hint": hint}
@@ -410,12 +411,16 @@ class Chamber:
         Inputs that differ once are made again before the operator is blamed: on a loaded machine its own attention gave
         others in 2 of 13 runs, and never when it was asked for them alone.
         """
-        from kernelproof import judge
+        from kernelproof import judge, operators
+
+        def made() -> Call:
+            found = self.operator.make_call(case, judge.generator(case))
+            return operators.expect(operators.Call, [found], "make_call")[0]
 
         if not self.inputs:
-            self.inputs[case.id] = _digest(self.operator.make_call(case, judge.generator(case)))
+            self.inputs[case.id] = _digest(made())
         for _ in range(REDRAWN):
-            call = self.operator.make_call(case, judge.generator(case))
+            call = made()
             digest = _digest(call)
             if digest == self.inputs.setdefault(case.id, digest):
                 return call
@@ -426,10 +431,11 @@ class Chamber:
         )
 
     def _sanity(self, case: Case) -> Mapping[str, SanityCall]:
-        from kernelproof import judge
+        from kernelproof import judge, operators
 
         if case.id not in self.exact:
             found = self.operator.sanity_calls(case, judge.generator(case))
+            found = operators.expect(operators.SanityCall, found, "sanity_calls")
             self.exact[case.id] = {exact.name: exact for exact in found}
         return self.exact[case.id]
 
@@ -462,11 +468,13 @@ class Chamber:
         return self.references[key][0]
 
     def _computed(self, job: Job, terms: Terms) -> Reference:
-        from kernelproof import judge
+        from kernelproof import judge, operators
 
         if job.part == "relation":
             return self._reference_after(self._relations(job.case)[job.name], self._base(job), terms)
-        return self.operator.reference(self._call(job), judge.resolved(terms.precision, job.case.dtype), terms.device)
+        precision = judge.resolved(terms.precision, job.case.dtype)
+        found = self.operator.reference(self._call(job), precision, terms.device)
+        return operators.expect(operators.Reference, [found], "reference")[0]
 
     def _reference_after(self, relation: Relation, base: Job, terms: Terms) -> Reference:
         from kernelproof import judge, operators
