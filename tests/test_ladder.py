@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from defects import REPOSITORY, project
 
-from kernelproof import bench, gpu, lease, records, test
+from kernelproof import bench, cli, gpu, lease, records, test
 from kernelproof.config import Config
 from kernelproof.errors import ConfigError, TestError, WorkerStarved
 from kernelproof.ladder.climb import Climb
@@ -302,6 +302,33 @@ def test_a_fault_in_the_operators_module_is_an_error_and_no_verdict(tmp_path: Pa
         climbed(config, "good")
     assert str(caught.value).startswith(subject)
     assert records.read(config.record("test", "rmsnorm", "good"), TestRecord).status == "failed"
+
+
+def test_what_an_operator_does_not_supply_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = project(tmp_path, "good")
+    (tmp_path / "bare.py").write_text(
+        "from kernelproof.operators import rmsnorm\n"
+        "class Bare(type(rmsnorm.OPERATOR)):\n"
+        "    def sanity_calls(self, case, generator):\n"
+        "        return []\n"
+        "    def relations(self, case, call, generator):\n"
+        "        return []\n"
+        "OPERATOR = Bare()\n"
+    )
+    said = climbed(config, "good")
+    assert not any(rung.message for rung in said.rungs)
+    text = (tmp_path / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(text.replace("kernelproof.operators.rmsnorm", "bare.py"))
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["test", "--operator", "rmsnorm", "--variant", "good"]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("rmsnorm/good: correct")
+    assert [line.split(",")[0] for line in rest] == [
+        "  sanity: no exact call was made",
+        "  properties: no relation between calls was tried",
+    ]
 
 
 @pytest.mark.parametrize("name", ["raises", "exit_zero"])

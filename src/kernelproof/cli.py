@@ -249,6 +249,9 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
     elif stage == "test":
         ran = sum(case.status != "skipped" for case in record.cases)
         yield f"{subject}: {verdict} ({ran} cases, {spent})"
+        yield from (
+            f"  {rung.name}: {rung.message}" for rung in record.rungs if rung.status == "passed" and rung.message
+        )
     elif stage == "build":
         yield f"{subject}: built ({spent})" if record.library else f"{subject}: nothing to build"
     else:

@@ -90,6 +90,12 @@ OTHERWISE = (
     "its kernels were started from the cubin alone; if it passes with test.sealed=never, its host code does more than "
     "launch them on the caller's stream"
 )
+WITHOUT = {
+    "sanity": "no exact call was made, for the operator has none that it takes: errors within the bounds are not "
+    "looked for that way",
+    "properties": "no relation between calls was tried, for the operator states none: errors within the bounds, and "
+    "those that the reference shares, are not looked for that way",
+}
 SPACE_BYTES = 1 << 20  # with less than this free, besides its results, a worker's failure proves nothing
 
 
@@ -255,6 +261,7 @@ class Climb:
         self.properties_found: list[PropertyResult] = []
         self.histogram: Histogram | None = None
         self.built: BuildRecord | None = None
+        self.supplied = {"sanity": 0, "properties": 0}  # by rung: exact calls, relations
         self.ended: str | None = None  # crashed, hung: decided by how the process ended and not by a result
         self.barred: str | None = None  # why nothing more is run
         self.remedy: str | None = None  # what to do about that
@@ -501,6 +508,7 @@ class Climb:
                 self.results.append(CaseResult.of(exact, "skipped", f"refused: {refusal.message}"))
         self.results += wrong
         made = len(ran) + len(refused)
+        self.supplied["sanity"] += made
         return f"{len(wrong)} of {made} exact calls are wrong; {_first_failure(wrong[0])}" if wrong else None
 
     def _sanity_jobs(self) -> Iterator[tuple[Job, Case]]:
@@ -557,6 +565,7 @@ class Climb:
     def _properties(self, case: Case) -> str | None:
         self._taken("properties", case)
         wrong = []
+        self.supplied["properties"] += len(self._relations(case))
         for job, name, claim in self._property_jobs(case):
             failures = self._judged(job).failures
             if job.part == "relation":
@@ -1072,6 +1081,9 @@ class Climb:
         left_out |= set() if self.sanitizer_tools else {"sanitizer"}
         climbed = [name for name in RUNGS if name not in left_out]
         rungs = [self.rungs.get(name) or Rung(name, "skipped", 0.0, "it was not reached") for name in climbed]
+        for rung in rungs:
+            if rung.status == "passed" and self.supplied.get(rung.name) == 0:
+                rung.message = WITHOUT[rung.name]
         verdict = self._verdict(rungs)
         sealing = self.sealer.record() if self.sealer else None
         sealed = sealing is not None and sealing.sealed > 0 and sealing.library == 0
