@@ -312,34 +312,11 @@ def test_a_long_reference_takes_little_memory() -> None:
     assert 0 < int(done.stdout) < 256 << 20
 
 
-def test_references_are_kept_by_content_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    operator, case = attention.Attention(), case_of("attention")
-    monkeypatch.setattr(attention, "MEMOISED_ELEMENTS", 3 * math.prod(call_of(case).output.shape))
-    calls = [call_of(case_of("attention", seed=seed)) for seed in range(4)]
-    kept = [operator.reference(call, INPUT) for call in calls[:3]]
-    assert [operator.reference(call, INPUT) is r for call, r in zip(calls, kept, strict=False)] == [True] * 3
-    operator.reference(calls[3], INPUT)  # takes the place of the one that was used the longest ago
-    assert [operator.reference(calls[i], INPUT) is kept[i] for i in (1, 2)] == [True] * 2
-    again = operator.reference(calls[0], INPUT)
-    assert again is not kept[0]
-    assert torch.equal(again.output, kept[0].output)
-    for name in ("q", "k", "v", "scale"):
-        value = calls[0].arguments[name]
-        other = operators.changed(calls[0], **{name: value * 2})
-        assert not torch.equal(operator.reference(other, INPUT).output, again.output)
-    monkeypatch.setattr(attention, "MEMOISED_ELEMENTS", 10)
-    large = operator.reference(calls[1], Precision("float16", "float32"))
-    assert operator.reference(calls[1], Precision("float16", "float32")) is not large
-
-
-def test_layouts_share_values_and_a_reference() -> None:
+def test_layouts_share_values() -> None:
     plain, strided = (call_of(case_of("attention", options={"layout": layout})) for layout in ("bhsd", "bshd"))
     assert strided.tensor("q").stride() == (37 * 4 * 32, 32, 4 * 32, 1)
     assert strided.output.stride() == strided.tensor("q").stride()
     assert torch.equal(plain.tensor("v"), strided.tensor("v"))
-    first = attention.OPERATOR.reference(plain, INPUT)
-    assert attention.OPERATOR.reference(strided, INPUT) is first
-    assert attention.OPERATOR.reference(plain, Precision("input", "float32")) is not first
 
 
 def test_the_staircase_raises_the_maximum_in_every_block() -> None:

@@ -453,41 +453,42 @@ class Chamber:
         return dataclasses.replace(job, part="base") if own else Job(job.case)
 
     def _reference(self, job: Job, terms: Terms) -> Reference:
-        """The reference of a job's very values; kept, since it is asked for twice and contenders share it."""
+        """The reference of a job's very values."""
         if job.part == "sanity":
             return self._sanity(job.case)[job.name].reference
-        if job.part in SAME_VALUES:
-            job = Job(job.case)
-        key = repr((job, _digest(self._call(job)), terms.precision, terms.device))
+        if job.part == "relation":
+            return self._reference_after(self._relations(job.case)[job.name], self._base(job), terms)
+        return self._computed(self._call(job), job.case, terms)
+
+    def _computed(self, call: Call, case: Case, terms: Terms) -> Reference:
+        """Kept by the values: it is asked for twice, and contenders, layouts and relations share it."""
+        from kernelproof import judge, operators
+
+        precision = judge.resolved(terms.precision, case.dtype)
+        key = repr((_digest(call), precision, terms.device))
         if key not in self.references:
-            made = self._computed(job, terms)
+            found = self.operator.reference(call, precision, terms.device)
+            made = operators.expect(operators.Reference, [found], "reference")[0]
             size = made.output.nbytes + made.bound.nbytes
             while self.references and size + sum(kept for _, kept in self.references.values()) > REFERENCES_KEPT_BYTES:
                 self.references.popitem(last=False)
             self.references[key] = (made, size)
+        self.references.move_to_end(key)
         return self.references[key][0]
 
-    def _computed(self, job: Job, terms: Terms) -> Reference:
-        from kernelproof import judge, operators
-
-        if job.part == "relation":
-            return self._reference_after(self._relations(job.case)[job.name], self._base(job), terms)
-        precision = judge.resolved(terms.precision, job.case.dtype)
-        found = self.operator.reference(self._call(job), precision, terms.device)
-        return operators.expect(operators.Reference, [found], "reference")[0]
-
     def _reference_after(self, relation: Relation, base: Job, terms: Terms) -> Reference:
-        from kernelproof import judge, operators
+        from kernelproof import operators
 
-        precision = judge.resolved(terms.precision, base.case.dtype)
-        return operators.reference_after(self.operator, relation, self._reference(base, terms), precision, terms.device)
+        computed = functools.partial(self._computed, case=base.case, terms=terms)
+        return operators.reference_after(relation, self._reference(base, terms), computed)
 
 
 def _digest(call: Call) -> str:
-    """Of a call's arguments but its outputs: the values, whatever their layout."""
+    """Of a call's arguments: the values of all but its outputs, whatever their layout."""
     import torch
 
-    digest = hashlib.blake2b(repr(call.scalars).encode(), digest_size=16)
+    kinds = [(name, tensor.dtype, tensor.shape) for name, tensor in call.tensors.items()]
+    digest = hashlib.blake2b(repr((call.scalars, kinds)).encode(), digest_size=16)
     for tensor in call.inputs.values():
         digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

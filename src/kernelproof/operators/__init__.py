@@ -373,9 +373,7 @@ def relations_of(operator: Operator, case: Case, call: Call, generator: torch.Ge
     return relations
 
 
-def reference_after(
-    operator: Operator, relation: Relation, base: Reference, precision: Precision, device: str | torch.device = "cpu"
-) -> Reference:
+def reference_after(relation: Relation, base: Reference, reference: Callable[[Call], Reference]) -> Reference:
     """The reference that `kernelproof.judge.related` needs of a relation's call, computed only where it must be.
 
     Where the relation merely moves elements it is the base's, moved; where it is exact, bounds do not matter, and they
@@ -387,7 +385,7 @@ def reference_after(
         )
     if relation.exact:
         return Reference(relation.expected(base.output), torch.full_like(base.bound, math.inf), base.unit_roundoff)
-    return operator.reference(relation.call, precision, device)
+    return reference(relation.call)
 
 
 def _kind(value: object) -> str:
