@@ -276,6 +276,7 @@ class Climb:
         self._scalars_refused: dict[str, str] = {}  # by case: why no relation with other scalars was tried
         self._kinds: dict[str, str] = {}  # by a job's key: its shapes, strides, data types and scalars
         self._takes: dict[str, bool] = {}  # by kind, once a call of it was made
+        self._laid_out: dict[str, list[Job]] = {}  # by case, once they were asked for
         self._late: dict[str, Failure] = {}  # by a job's key
         self._worker: Worker | None = None
         self._holds_cubins = False  # the worker, and not the library
@@ -591,10 +592,11 @@ class Climb:
         viewed = self.viewed_cases
         if case not in viewed:
             return []
-        views = self.session.judge.views(self.settings.module, case)
-        if case == viewed[0]:
-            views += [Job(other, "fenced", side) for other in self.fenced_cases for side in SIDES]
-        return views
+        if case.id not in self._laid_out:
+            views = self._laid_out[case.id] = self.session.judge.views(self.settings.module, case)
+            if case == viewed[0]:
+                views += [Job(other, "fenced", side) for other in self.fenced_cases for side in SIDES]
+        return self._laid_out[case.id]
 
     def _viewed(self, view: Job) -> list[str]:
         """A candidate handles memory that is laid out in another way, or refuses it in words before it computes."""
