@@ -254,6 +254,9 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
         )
     elif stage == "build":
         yield f"{subject}: built ({spent})" if record.library else f"{subject}: nothing to build"
+        yield from (
+            f"  {name}: no source and no header of the project mentions the macro" for name in record.unread_macros
+        )
     else:
         yield f"{subject}: profiled ({len(record.kernels)} kernel{'' if len(record.kernels) == 1 else 's'}, {spent})"
 
