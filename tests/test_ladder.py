@@ -275,7 +275,7 @@ BROKEN_MODULES = {
         "    def make_call(self, case, generator):\n"
         "        raise RuntimeError('there is no memory for that')\n"
         "OPERATOR = Broken()\n",
-        "`Broken.make_call` raised RuntimeError: there is no memory for that",
+        r"`Broken.make_call` raised RuntimeError: there is no memory for that \(case tiny-float32-normal-s0\)",
         "rmsnorm/good: broken.py:4: ",
     ),
     "gives no reference": (

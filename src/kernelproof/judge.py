@@ -253,7 +253,10 @@ class _Findings:
                 f"the output has shape {tuple(returned.output.shape)}, the reference {tuple(expected.shape)}"
             )
         if not bool(torch.isfinite(expected).all()):
-            raise TestError("the reference is not finite; the inputs of this case make no sense")
+            raise TestError(
+                "the reference is not finite: the inputs of this case make no sense, or `reference` does not",
+                hint="look for 0/0, inf - inf and an overflow in it",
+            )
         if not bool((reference.bound >= 0).all()):
             raise TestError(
                 "the reference's bound is NaN or negative somewhere, which no error could be held to",

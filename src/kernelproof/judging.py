@@ -247,6 +247,7 @@ class Chamber:
     def answer(self, command: str, payload: dict[str, Any]) -> dict[str, Any]:
         """Carry out one request; whatever goes wrong is told, and ends nothing."""
         kinds = {"case": Case, "job": Job, "settings": OperatorConfig, "terms": Terms}
+        given: dict[str, Any] = {}
         try:
             given = {
                 name: records.from_json(kinds[name], value) if name in kinds else value
@@ -258,14 +259,18 @@ class Chamber:
             import traceback
 
             traceback.print_exc()
-            return {"error": self._fault(error)}
+            fault = self._fault(error)
+            about = given["job"].key if "job" in given else given["case"].id if "case" in given else ""
+            if about and about not in str(fault["subject"]):
+                fault["message"] += f" (case {about})"
+            return {"error": fault}
 
     def _fault(self, error: Exception) -> dict[str, Any]:
         if isinstance(error, KernelproofError):
             return {"message": error.message, "subject": error.subject or self.module, "hint": error.hint}
         what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         hint = "mend the operator's module, or the shapes that it is given"
-        return {"message": f"nothing was judged, for {self.module} failed: {what}", "hint": hint}
+        return {"message": f"nothing was judged, for it failed: {what}", "subject": self.module, "hint": hint}
 
     @functools.cached_property
     def operator(self) -> Operator:
