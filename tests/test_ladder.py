@@ -20,7 +20,7 @@ from kernelproof import bench, cli, gpu, lease, records, test
 from kernelproof.config import Config
 from kernelproof.errors import ConfigError, TestError, WorkerStarved
 from kernelproof.ladder.climb import Climb
-from kernelproof.records import BuildRecord, TestRecord
+from kernelproof.records import BuildRecord, FileHash, TestRecord
 from kernelproof.supervisor import Worker
 
 
@@ -208,6 +208,27 @@ def test_what_did_not_build_is_not_run(tmp_path: Path) -> None:
     records.write(config.record("build", "rmsnorm", "good"), broken)
     record = climbed(config, "good")
     assert (record.verdict, record.reason) == ("failed_to_build", "build: it did not build: error: expected ';'")
+
+
+def test_a_source_that_was_changed_since_the_build_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = project(tmp_path, "good")
+    path = config.record("build", "rmsnorm", "good")
+    built = records.read(path, BuildRecord)
+    (tmp_path / "good.cc").write_text("old")
+    built.sources = [FileHash("good.cc", records.sha256_file(tmp_path / "good.cc"))]
+    records.write(path, built)
+    monkeypatch.chdir(tmp_path)
+    command = ["test", "--operator", "rmsnorm", "--variant", "good", "--level", "quick"]
+    cli.main(command)
+    assert "was changed" not in capsys.readouterr().out
+    (tmp_path / "good.cc").write_text("new")
+    cli.main(command)
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "rmsnorm/good: good.cc was changed since the build that was tested; "
+        "kernelproof build --operator rmsnorm --variant good"
+    )
 
 
 def test_what_nobody_built_is_not_run_and_names_the_command(tmp_path: Path) -> None:

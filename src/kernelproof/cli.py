@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof import __version__, formats
-from kernelproof.errors import ExitCode, KernelproofError, blamed
+from kernelproof.errors import ExitCode, KernelproofError, RecordError, blamed
 
 EVENTS = "KERNELPROOF_EVENTS"  # a file to which a stage tells when it starts and how it ended
 RUN_PID = "KERNELPROOF_RUN_PID"  # the workflow's process: a stage does not outlive it
@@ -233,7 +233,8 @@ def _stage(arguments: argparse.Namespace, stage: str, subject: str, run: Callabl
 def _print_lines(lines: Iterable[str]) -> None:
     """What a person who typed the command wants to know; the workflow tells it itself."""
     if RUN_PID not in os.environ:
-        print("\n".join(lines))
+        for line in lines:
+            print(line)
 
 
 def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
@@ -337,7 +338,25 @@ def _test(arguments: argparse.Namespace) -> int:
     def one(name: str) -> Any:
         return test.run(config, arguments.operator, [name], folder, arguments.case)[0]
 
-    return _each_variant(arguments, "test", one)
+    code = _each_variant(arguments, "test", one)
+    if not arguments.json:
+        _print_lines(
+            line for name in arguments.variant for line in _changed_since_built(config, arguments.operator, name)
+        )
+    return code
+
+
+def _changed_since_built(config: Any, operator: str, name: str) -> Iterator[str]:
+    """Sources are edited while a run goes on, so that this is no fault; by hand a build may have been forgotten."""
+    from kernelproof import records
+
+    with contextlib.suppress(RecordError):
+        built = records.read(config.record("build", operator, name), records.BuildRecord)
+        for file in (*built.sources, *built.headers):
+            path = config.root / file.path
+            if path.is_file() and records.sha256_file(path) != file.sha256:
+                again = config.command("build", config.operator(operator).variant(name))
+                yield f"{operator}/{name}: {file.path} was changed since the build that was tested; {again}"
 
 
 def _each_variant(arguments: argparse.Namespace, stage: str, run: Callable[[str], Any]) -> int:
