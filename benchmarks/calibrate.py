@@ -299,6 +299,11 @@ def _related(combined: Combined, function: Callable[..., Any], seed: int, chosen
         return 0, []
     generator, precision = judge.generator(case), judge.resolved(variant.precision, case.dtype)
     call = module.make_call(case, generator)
+
+    def computed(call: operators.Call) -> operators.Reference:
+        return module.reference(call, precision, variant.device)
+
+    own = computed(call)
     held, broken = 0, []
     for stated in operators.relations_of(module, case, call, generator):
         relation = stated
@@ -308,8 +313,8 @@ def _related(combined: Combined, function: Callable[..., Any], seed: int, chosen
             before, after = (_called(variant, function, one) for one in (relation.base or call, relation.call))
         except NotImplementedError:
             continue
-        base = module.reference(relation.base or call, precision, variant.device)
-        reference = operators.reference_after(module, relation, base, precision, variant.device)
+        base = computed(relation.base) if relation.base else own
+        reference = operators.reference_after(relation, base, computed)
         failure = judge.related(relation, base, before, reference, after, chosen.test.tolerance)
         held += 1
         broken += [f"{case.id}: {relation.name}: {failure.message}"] if failure else []

@@ -18,6 +18,7 @@ from defects import LAZY
 
 from kernelproof import (
     bench,
+    cli,
     config,
     images,
     judge,
@@ -330,7 +331,7 @@ def test_only_correct_contenders_are_timed(tmp_path: Path) -> None:
     loaded.record("test", "rmsnorm", "new").unlink()
     record = measured(loaded)
     assert outcomes(record)["bad"] == "not benchmarked: wrong"
-    assert outcomes(record)["new"] == "not benchmarked: the record does not exist"
+    assert outcomes(record)["new"].startswith("not benchmarked: it was not tested (do that with: ")
     assert {row.contender for row in record.times} == {"good"}
     assert [row.reason for row in record.oracle] == ["no correct baseline was timed"]
     assert not record.oracle[0].passed
@@ -444,7 +445,8 @@ def test_nothing_to_measure_is_a_record(tmp_path: Path) -> None:
     loaded = project(tmp_path, {"ours": contender("once")}, {})
     loaded.record("test", "rmsnorm", "ours").unlink()
     record = measured(loaded)
-    assert (record.status, record.reason) == (records.NOT_RUN, "no contender is correct")
+    assert record.status == records.NOT_RUN
+    assert "no contender is correct (ours: not benchmarked: it was not tested" in str(record.reason)
 
 
 def test_without_a_gpu_the_record_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -656,3 +658,21 @@ def test_each_input_has_a_row_that_moves() -> None:
     assert (int(moved.tensor("x").sum()), int(moved.tensor("w").sum()), int(x.sum())) == (5, 5, 0)
     codes = operators.Call({"q": torch.zeros(2, 3, dtype=torch.uint8), "y": torch.zeros(3)}, ("y",), ("row",))
     assert set(bench._rows_to_move(codes)) == {"q"}
+
+
+def test_a_fault_in_the_operators_module_names_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project(tmp_path, {"ours": contender("once")}, {})
+    text = (tmp_path / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(text.replace("kernelproof.operators.rmsnorm", "broken.py"))
+    (tmp_path / "broken.py").write_text(
+        "from kernelproof.operators import rmsnorm\n"
+        "class Broken(type(rmsnorm.OPERATOR)):\n"
+        "    def make_call(self, case, generator):\n"
+        "        return {}['x']\n"
+        "OPERATOR = Broken()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["bench", "--operator", "rmsnorm", "--device", "cpu"]) == 2
+    assert "kernelproof: broken.py:4: `Broken.make_call` raised KeyError: 'x'\n" in capsys.readouterr().err

@@ -172,6 +172,8 @@ def test_macros_reach_the_compiler_and_the_signature(project: Path) -> None:
     found = [built(project, variant(f"v{index}", macros=each)) for index, each in enumerate(macros)]
     assert [answer(project, record) for record in found] == [41, 42, 43, 41, 40]
     assert len({record.signature for record in found}) == len(macros)
+    assert not any(record.unread_macros for record in found)
+    assert built(project, variant("typo", macros={"STEP": 2, "STEPS": 2})).unread_macros == ["STEPS"]
 
 
 def test_macro_flags() -> None:

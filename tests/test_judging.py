@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from defects import REPOSITORY, project
 
-from kernelproof import test
+from kernelproof import judging, test
 from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import JudgeError, TestError
 from kernelproof.judging import Job, Judge, Terms
@@ -71,6 +72,25 @@ def test_a_right_result_passes_and_a_wrong_one_does_not(judge: Judge, tmp_path: 
         assert found.status == status, found.failures
         assert sum(histogram.counts) == (0 if part == "sanity" else 17 * 101)
     judge.forget(MODULE)
+
+
+def test_references_are_kept_by_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layouts of a case share one, and so do the variants that are held to it."""
+    chamber = judging.Chamber(REPOSITORY, "kernelproof.operators.attention")
+    dims = {"heads": 2, "seq": 9, "head_dim": 8}
+    bhsd, bshd = (Case("attention", "small", dims, {"layout": layout}, "float32") for layout in ("bhsd", "bshd"))
+    other = dataclasses.replace(bhsd, seed=1)
+    first = chamber._reference(Job(bhsd), TERMS)
+    assert chamber._reference(Job(bshd, "repeat"), TERMS) is first
+    chamber.do_forget()
+    assert chamber._reference(Job(bhsd), TERMS) is first
+    finer = dataclasses.replace(TERMS, precision=Precision("float32", p="float64"))
+    assert chamber._reference(Job(bhsd), finer) is not first
+    assert chamber._reference(Job(other), TERMS) is not first
+    monkeypatch.setattr(judging, "REFERENCES_KEPT_BYTES", 2 * first.output.nbytes)
+    chamber._reference(Job(other, "tail", "7"), TERMS)
+    assert len(chamber.references) == 1
+    assert chamber._reference(Job(bhsd), TERMS) is not first
 
 
 def test_a_tail_has_other_last_values_only(judge: Judge, tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from defects import REPOSITORY, project
 
-from kernelproof import bench, gpu, lease, records, test
+from kernelproof import bench, cli, gpu, lease, records, test
 from kernelproof.config import Config
 from kernelproof.errors import ConfigError, TestError, WorkerStarved
 from kernelproof.ladder.climb import Climb
-from kernelproof.records import BuildRecord, TestRecord
+from kernelproof.records import BuildRecord, FileHash, TestRecord
 from kernelproof.supervisor import Worker
 
 
@@ -208,8 +208,39 @@ def test_what_did_not_build_is_not_run(tmp_path: Path) -> None:
     records.write(config.record("build", "rmsnorm", "good"), broken)
     record = climbed(config, "good")
     assert (record.verdict, record.reason) == ("failed_to_build", "build: it did not build: error: expected ';'")
+
+
+def test_a_source_that_was_changed_since_the_build_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = project(tmp_path, "good")
+    path = config.record("build", "rmsnorm", "good")
+    built = records.read(path, BuildRecord)
+    (tmp_path / "good.cc").write_text("old")
+    built.sources = [FileHash("good.cc", records.sha256_file(tmp_path / "good.cc"))]
+    records.write(path, built)
+    monkeypatch.chdir(tmp_path)
+    command = ["test", "--operator", "rmsnorm", "--variant", "good", "--level", "quick"]
+    cli.main(command)
+    assert "was changed" not in capsys.readouterr().out
+    (tmp_path / "good.cc").write_text("new")
+    cli.main(command)
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "rmsnorm/good: good.cc was changed since the build that was tested; "
+        "kernelproof build --operator rmsnorm --variant good"
+    )
+
+
+def test_what_nobody_built_is_not_run_and_names_the_command(tmp_path: Path) -> None:
+    config = project(tmp_path, "good")
     config.record("build", "rmsnorm", "good").unlink()
-    assert "kernelproof build --operator rmsnorm --variant good" in (climbed(config, "good").reason or "")
+    record = climbed(config, "good")
+    assert (record.verdict, record.status, record.reason) == ("not_run", "not_run", "nothing was built yet")
+    assert set(status(record).values()) == {"skipped"}
+    assert record.remedy == "kernelproof build --operator rmsnorm --variant good"
+    elsewhere = dataclasses.replace(config, source="my kernels/config.yaml")
+    remedy = climbed(elsewhere, "good").remedy
+    assert remedy == "kernelproof build --config 'my kernels/config.yaml' --operator rmsnorm --variant good"
 
 
 def test_without_a_gpu_a_cuda_variant_is_not_run_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +288,7 @@ def test_a_record_is_written_when_pytest_dies(tmp_path: Path, monkeypatch: pytes
 
 
 BROKEN_MODULES = {
-    "does not import": ("syntax error here(", "SyntaxError", "config.yaml:5: operators.rmsnorm.module: broken.py: "),
+    "does not import": ("X = 1\nsyntax error", "SyntaxError", "config.yaml:5: operators.rmsnorm.module: broken.py:2: "),
     "is no operator": ("OPERATOR = 1\n", "lacks name", "config.yaml:5: operators.rmsnorm.module: broken.py: "),
     "cannot make the inputs": (
         "from kernelproof.operators import rmsnorm\n"
@@ -265,8 +296,17 @@ BROKEN_MODULES = {
         "    def make_call(self, case, generator):\n"
         "        raise RuntimeError('there is no memory for that')\n"
         "OPERATOR = Broken()\n",
-        "broken.py failed: RuntimeError: there is no memory for that",
-        "rmsnorm/good: ",
+        r"`Broken.make_call` raised RuntimeError: there is no memory for that \(case tiny-float32-normal-s0\)",
+        "rmsnorm/good: broken.py:4: ",
+    ),
+    "gives no reference": (
+        "from kernelproof.operators import rmsnorm\n"
+        "class Broken(type(rmsnorm.OPERATOR)):\n"
+        "    def reference(self, call, precision, device='cpu'):\n"
+        "        return call.output\n"
+        "OPERATOR = Broken()\n",
+        "`reference` gave Tensor where Reference belongs",
+        "rmsnorm/good: broken.py: ",
     ),
 }
 
@@ -283,6 +323,33 @@ def test_a_fault_in_the_operators_module_is_an_error_and_no_verdict(tmp_path: Pa
         climbed(config, "good")
     assert str(caught.value).startswith(subject)
     assert records.read(config.record("test", "rmsnorm", "good"), TestRecord).status == "failed"
+
+
+def test_what_an_operator_does_not_supply_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = project(tmp_path, "good")
+    (tmp_path / "bare.py").write_text(
+        "from kernelproof.operators import rmsnorm\n"
+        "class Bare(type(rmsnorm.OPERATOR)):\n"
+        "    def sanity_calls(self, case, generator):\n"
+        "        return []\n"
+        "    def relations(self, case, call, generator):\n"
+        "        return []\n"
+        "OPERATOR = Bare()\n"
+    )
+    said = climbed(config, "good")
+    assert not any(rung.message for rung in said.rungs)
+    text = (tmp_path / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(text.replace("kernelproof.operators.rmsnorm", "bare.py"))
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["test", "--operator", "rmsnorm", "--variant", "good"]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("rmsnorm/good: correct")
+    assert [line.split(",")[0] for line in rest] == [
+        "  sanity: no exact call was made",
+        "  properties: no relation between calls was tried",
+    ]
 
 
 @pytest.mark.parametrize("name", ["raises", "exit_zero"])
@@ -380,8 +447,11 @@ def test_the_record_is_plain_json(tmp_path: Path) -> None:
 
 def test_what_was_tested_as_another_build_is_not_benchmarked(tmp_path: Path) -> None:
     config = project(tmp_path, "good")
-    climbed(config, "good")
     variant = config.operators["rmsnorm"].variants["good"]
+    assert bench._entrant(config, variant).contender.outcome == (
+        "not benchmarked: it was not tested (do that with: kernelproof test --operator rmsnorm --variant good)"
+    )
+    climbed(config, "good")
     assert bench._entrant(config, variant).contender.correct
     path = config.record("build", "rmsnorm", "good")
     built = records.read(path, BuildRecord)

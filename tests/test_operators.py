@@ -16,7 +16,7 @@ import tvm_ffi
 
 from kernelproof import baselines, judge, operators, simfp8, toolchain
 from kernelproof.config import Precision, Tolerance
-from kernelproof.errors import ConfigError
+from kernelproof.errors import ConfigError, JudgeError, KernelproofError
 from kernelproof.images import Returned
 from kernelproof.operators import attention, qkt, quantised_attention, rmsnorm
 from kernelproof.records import Case
@@ -78,18 +78,60 @@ def test_load_takes_a_path(tmp_path: Path) -> None:
     assert operators.load("mine.py", tmp_path) is rmsnorm.OPERATOR
 
 
+CHANGED = "from kernelproof.operators import rmsnorm\nclass O(rmsnorm.RmsNorm):\n"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("import nothing_of_that_name\n", "cannot be imported"),
+        ("X = 1\nimport nothing_of_that_name\n", "broken.py:2: it cannot be imported: ModuleNotFoundError: No module"),
+        ("X = 1\nY = (\n", "broken.py:2: it cannot be imported: SyntaxError: '\\(' was never closed"),
         ("X = 1\n", "defines no OPERATOR"),
+        ("class O:\n    pass\nOPERATOR = O\n", r"OPERATOR is a class; write OPERATOR = O\(\)"),
+        (f"{CHANGED}    axes = 'row'\nOPERATOR = O()\n", "OPERATOR.axes is 'row', not a tuple of names"),
+        (
+            f"{CHANGED}    dtypes = ('fp32',)\nOPERATOR = O()\n",
+            "OPERATOR.dtypes has 'fp32', which is no data type; allowed",
+        ),
         ("class O:\n    name = 'x'\nOPERATOR = O()\n", "lacks dims, options, families"),
     ],
 )
 def test_load_says_what_is_wrong_with_a_module(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "broken.py").write_text(text)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises((ConfigError, JudgeError), match=message):
         operators.load("broken.py", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"outputs": ("out",)},
+            r"outputs of a Call: \('out',\) is not the name of one tensor, in a tuple; allowed: x, y",
+        ),
+        ({"outputs": "y"}, "'y' is not the name of one tensor"),
+        ({"axes": ("row",)}, "does not name the 2 dimensions of y"),
+        ({"arguments": {"n": [1]}}, "n: the argument is a list; allowed: tensor, int, float, bool"),
+    ],
+)
+def test_a_call_that_makes_no_sense_says_so(changes: dict[str, Any], message: str) -> None:
+    tensors = {"x": torch.ones(2, 3), "y": torch.ones(2, 3)}
+    given = {"arguments": tensors, "outputs": ("y",), "axes": ("row", "column")}
+    with pytest.raises(KernelproofError, match=message):
+        operators.Call(**{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("output", "bound", "message"),
+    [
+        (torch.ones(3), torch.ones(3), "output of a Reference: it is float32, and has to be computed in float64"),
+        (torch.ones(3).double(), torch.ones(1), r"bound of a Reference: it has shape \[1\], and the output \[3\]"),
+        (torch.ones(3).double(), 1e-5, "bound of a Reference: it is no tensor"),
+    ],
+)
+def test_a_reference_that_makes_no_sense_says_so(output: torch.Tensor, bound: Any, message: str) -> None:
+    with pytest.raises(KernelproofError, match=message):
+        operators.Reference(output, bound, 2.0**-24)
 
 
 def test_load_of_a_missing_file(tmp_path: Path) -> None:
@@ -270,34 +312,11 @@ def test_a_long_reference_takes_little_memory() -> None:
     assert 0 < int(done.stdout) < 256 << 20
 
 
-def test_references_are_kept_by_content_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    operator, case = attention.Attention(), case_of("attention")
-    monkeypatch.setattr(attention, "MEMOISED_ELEMENTS", 3 * math.prod(call_of(case).output.shape))
-    calls = [call_of(case_of("attention", seed=seed)) for seed in range(4)]
-    kept = [operator.reference(call, INPUT) for call in calls[:3]]
-    assert [operator.reference(call, INPUT) is r for call, r in zip(calls, kept, strict=False)] == [True] * 3
-    operator.reference(calls[3], INPUT)  # takes the place of the one that was used the longest ago
-    assert [operator.reference(calls[i], INPUT) is kept[i] for i in (1, 2)] == [True] * 2
-    again = operator.reference(calls[0], INPUT)
-    assert again is not kept[0]
-    assert torch.equal(again.output, kept[0].output)
-    for name in ("q", "k", "v", "scale"):
-        value = calls[0].arguments[name]
-        other = operators.changed(calls[0], **{name: value * 2})
-        assert not torch.equal(operator.reference(other, INPUT).output, again.output)
-    monkeypatch.setattr(attention, "MEMOISED_ELEMENTS", 10)
-    large = operator.reference(calls[1], Precision("float16", "float32"))
-    assert operator.reference(calls[1], Precision("float16", "float32")) is not large
-
-
-def test_layouts_share_values_and_a_reference() -> None:
+def test_layouts_share_values() -> None:
     plain, strided = (call_of(case_of("attention", options={"layout": layout})) for layout in ("bhsd", "bshd"))
     assert strided.tensor("q").stride() == (37 * 4 * 32, 32, 4 * 32, 1)
     assert strided.output.stride() == strided.tensor("q").stride()
     assert torch.equal(plain.tensor("v"), strided.tensor("v"))
-    first = attention.OPERATOR.reference(plain, INPUT)
-    assert attention.OPERATOR.reference(strided, INPUT) is first
-    assert attention.OPERATOR.reference(plain, Precision("input", "float32")) is not first
 
 
 def test_the_staircase_raises_the_maximum_in_every_block() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -249,10 +250,10 @@ def test_a_reference_that_only_moves_need_not_be_computed(operator: operators.Op
         case = case_of(operator, family=family, dtype=dtype, options=options)
         precision = precision_of(operator, dtype, HALF if operator is quantised_attention.OPERATOR else INPUT)
         call, relations = call_and_relations(operator, case)
-        base = operator.reference(call, precision)
+        reference = functools.partial(operator.reference, precision=precision)
+        base = reference(call)
         for relation in relations:
-            made = operators.reference_after(operator, relation, base, precision)
-            computed = operator.reference(relation.call, precision)
+            made, computed = operators.reference_after(relation, base, reference), reference(relation.call)
             if relation.moves:
                 atol = 1e-12 * float(base.bound.max())
                 assert torch.allclose(made.output, computed.output, rtol=1e-11, atol=atol), relation.name

@@ -341,6 +341,16 @@ def test_isolation_is_told_where_it_is_stated(tmp_path: Path) -> None:
     assert "refused: sockets; capabilities" in page.text
 
 
+def test_what_a_rung_was_passed_without_is_told(tmp_path: Path) -> None:
+    manifest, records = report_records.gpu_run()
+    tests = [record for record in records.values() if isinstance(record, report_records.TestRecord)]
+    assert "was passed by" not in checked(render(tmp_path, (manifest, records))[0]).text
+    rung = next(rung for rung in tests[0].rungs if rung.name == "sanity")
+    rung.message = "no exact call was made"
+    page = checked(render(tmp_path, (manifest, records))[0])
+    assert f"sanity was passed by {tests[0].variant}, but no exact call was made." in page.text
+
+
 def test_a_wrong_contender_is_drawn_and_not_ranked(tmp_path: Path) -> None:
     manifest, records = report_records.gpu_run()
     for record in records.values():

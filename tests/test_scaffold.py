@@ -9,11 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from defects import REPOSITORY
 
-from kernelproof import config, scaffold
+from kernelproof import config, judge, operators, scaffold
+from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import KernelproofError
+from kernelproof.images import Returned
+from kernelproof.records import Case
 
 TUTORIAL = REPOSITORY / "docs" / "how-to" / "add-a-kernel.md"
 
@@ -77,7 +82,7 @@ def test_the_tutorial_to_the_letter(tmp_path: Path) -> None:
         "PYTHONPATH": str(REPOSITORY / "src"),
     }
     blocks = re.findall(r"^```sh\n(.*?)^```$", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 8
     output = []
     for block in blocks:
         done = subprocess.run(
@@ -91,3 +96,27 @@ def test_the_tutorial_to_the_letter(tmp_path: Path) -> None:
     assert broken["reason"].startswith("sanity: ")
     assert re.search("unwritten: .*row 6, column 32", broken["reason"]), broken["reason"]
     assert json.loads((folder / "results/test/squash/cpu.json").read_text())["verdict"] == "correct"
+    assert re.search(r"^squash/cpu: timed; .* times the fastest correct baseline$", output[6], re.MULTILINE), output[6]
+
+
+@pytest.mark.parametrize("cols", [128, 8192])
+def test_the_bound_of_the_tutorial_accuses_nobody_and_finds_little_faults(cols: int) -> None:
+    (text,) = re.findall(r"^```python\n(def reference.*?)^```$", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
+    names = dict(vars(operators))
+    exec(text, names)
+    precision, tolerance = Precision("float32"), Tolerance(1.0, 1.5, 1 / 16, 1 / 64)
+
+    def failures(x: torch.Tensor, y: torch.Tensor) -> list[str]:
+        call = operators.Call({"x": x, "y": y}, ("y",), ("row", "column"))
+        case = Case("softmax", "s", {"rows": len(x), "cols": cols}, {}, "float32")
+        reference = names["reference"](None, call, precision)
+        return [f.criterion for f in judge.judge(case, call, reference, Returned(y), tolerance).failures]
+
+    for scale in (1, 8):
+        x = scale * torch.randn(64, cols, generator=torch.Generator().manual_seed(cols))
+        weights = (x - x.amax(-1, keepdim=True)).exp()
+        chain = torch.from_numpy(np.cumsum(weights.numpy(), -1, dtype=np.float32)[:, -1:])
+        assert failures(x, x.softmax(-1)) == []
+        assert failures(x, weights / chain) == []
+        assert "bias" in failures(x, x.softmax(-1) * (1 + 1e-5))
+        assert "bound" in failures(x, x.bfloat16().float().softmax(-1))

@@ -38,6 +38,7 @@ from kernelproof.errors import (
     WorkerError,
     WorkerReplyError,
     WorkerTimeout,
+    blamed,
 )
 from kernelproof.processes import processor_time_s, scratch_folder
 from kernelproof.records import (
@@ -115,7 +116,7 @@ def run(config: Config, operator: str, device: str, output: Path) -> BenchRecord
         record.status, (record.reason, record.remedy) = records.NOT_RUN, reason
     else:
         try:
-            with _board(config, record):
+            with _board(config, record), blamed(config.operator(operator).module, config.root):
                 _measure_and_summarise(config, record, entrants, samples_path, started)
         except LeaseError as busy:
             record.status, record.reason, record.remedy = records.NOT_RUN, busy.message, busy.hint
@@ -166,8 +167,10 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
     library: Path | None = None
     own: set[str] | None = None
     sealed: dict[str, list[Step]] = {}
+    again = config.command("test", variant)
+    path = config.record("test", variant.operator, variant.name)
     try:
-        test = records.read(config.record("test", variant.operator, variant.name), TestRecord)
+        test = records.read(path, TestRecord)
         contender.verdict, contender.correct = test.verdict, test.verdict == "correct"
         if not contender.correct:
             contender.outcome = f"not benchmarked: {test.verdict.replace('_', ' ')}"
@@ -176,13 +179,13 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
             built = records.read(config.record("build", variant.operator, variant.name), BuildRecord)
             own = traces.own_kernels(built)
             if test.build_signature not in (None, built.signature):
-                again = f"kernelproof test --operator {variant.operator} --variant {variant.name}"
                 contender.correct = False
                 contender.outcome = f"not benchmarked: what was tested is another build (test this one: {again})"
         if contender.correct and test.sealing and test.sealing.launches:
             sealed = launches.read(config.root / test.sealing.launches.path, test.sealing.launches.sha256)
     except RecordError as error:
-        contender.correct, contender.outcome = False, f"not benchmarked: {error.message}"
+        why = error.message if path.exists() else f"it was not tested (do that with: {again})"
+        contender.correct, contender.outcome = False, f"not benchmarked: {why}"
     candidate = {
         "name": variant.name,
         "abi": variant.abi,
@@ -218,7 +221,8 @@ def _cannot_run(device: str, entrants: Sequence[Entrant]) -> tuple[str, str | No
     if not entrants:
         return f"no variant or baseline runs on {device}", None
     if not any(entrant.contender.correct for entrant in entrants):
-        return "no contender is correct", "see the test records: a wrong kernel is not timed"
+        why = "; ".join(f"{entrant.name}: {entrant.contender.outcome}" for entrant in entrants)
+        return f"no contender is correct ({why})", "see the test records: a wrong kernel is not timed"
     return None
 
 

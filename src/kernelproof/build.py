@@ -186,6 +186,9 @@ def _fill(record: BuildRecord, entry: Entry, plan: Plan, variant: VariantConfig)
     folder = _relative(entry.folder, plan.root)
     record.signature = entry.signature
     record.headers = _summarised(entry.headers)
+    own_files = [*(source.path for source in plan.sources), *(h for h in entry.headers if not h.startswith("<"))]
+    words = {word for name in own_files for word in re.findall(rb"\w+", (plan.root / name).read_bytes())}
+    record.unread_macros = [name for name in variant.macros if name.encode() not in words]
     record.commands = list(entry.facts["commands"])
     record.host_code_sha256 = entry.facts["host_code_sha256"]
     library = FileHash(**entry.facts["library"])

@@ -30,7 +30,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
-from kernelproof import members
+from kernelproof import members, privacy
 from kernelproof.config import Config
 from kernelproof.errors import BundleError
 from kernelproof.records import ManifestRecord, Member, Record, atomic_write, read, write
@@ -118,10 +118,10 @@ def bundle_name(facts: ManifestRecord) -> str:
 
 def _collect(config: Config, facts: ManifestRecord, folder: Path, name: str) -> list[Packed]:
     """Every member with its bytes, held against the hash in the facts."""
-    packed = []
+    packed, names = [], privacy.noted(config.results)
     for member in facts.members:
         try:
-            data = members.content(config.root, member.source or member.path, member.path)
+            data = members.content(config.root, member.source or member.path, member.path, names)
         except FileNotFoundError:
             raise BundleError(
                 "it is gone since the manifest was made", subject=member.source, hint="run again"

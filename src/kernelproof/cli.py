@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof import __version__, formats
-from kernelproof.errors import ExitCode, KernelproofError
+from kernelproof.errors import ExitCode, KernelproofError, RecordError, blamed
 
 EVENTS = "KERNELPROOF_EVENTS"  # a file to which a stage tells when it starts and how it ended
 RUN_PID = "KERNELPROOF_RUN_PID"  # the workflow's process: a stage does not outlive it
@@ -233,7 +233,8 @@ def _stage(arguments: argparse.Namespace, stage: str, subject: str, run: Callabl
 def _print_lines(lines: Iterable[str]) -> None:
     """What a person who typed the command wants to know; the workflow tells it itself."""
     if RUN_PID not in os.environ:
-        print("\n".join(lines))
+        for line in lines:
+            print(line)
 
 
 def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
@@ -242,13 +243,21 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
     verdict = getattr(record, "verdict", record.status).replace("_", " ")
     if record.status != "ok":
         yield f"{subject}: {verdict}: {(record.reason or 'no reason given').strip()}"
+        if record.remedy:
+            yield f"  next: {record.remedy}"
     elif stage == "bench":
         yield from _bench_lines(record)
     elif stage == "test":
         ran = sum(case.status != "skipped" for case in record.cases)
         yield f"{subject}: {verdict} ({ran} cases, {spent})"
+        yield from (
+            f"  {rung.name}: {rung.message}" for rung in record.rungs if rung.status == "passed" and rung.message
+        )
     elif stage == "build":
         yield f"{subject}: built ({spent})" if record.library else f"{subject}: nothing to build"
+        yield from (
+            f"  {name}: no source and no header of the project mentions the macro" for name in record.unread_macros
+        )
     else:
         yield f"{subject}: profiled ({len(record.kernels)} kernel{'' if len(record.kernels) == 1 else 's'}, {spent})"
 
@@ -329,7 +338,25 @@ def _test(arguments: argparse.Namespace) -> int:
     def one(name: str) -> Any:
         return test.run(config, arguments.operator, [name], folder, arguments.case)[0]
 
-    return _each_variant(arguments, "test", one)
+    code = _each_variant(arguments, "test", one)
+    if not arguments.json:
+        _print_lines(
+            line for name in arguments.variant for line in _changed_since_built(config, arguments.operator, name)
+        )
+    return code
+
+
+def _changed_since_built(config: Any, operator: str, name: str) -> Iterator[str]:
+    """Sources are edited while a run goes on, so that this is no fault; by hand a build may have been forgotten."""
+    from kernelproof import records
+
+    with contextlib.suppress(RecordError):
+        built = records.read(config.record("build", operator, name), records.BuildRecord)
+        for file in (*built.sources, *built.headers):
+            path = config.root / file.path
+            if path.is_file() and records.sha256_file(path) != file.sha256:
+                again = config.command("build", config.operator(operator).variant(name))
+                yield f"{operator}/{name}: {file.path} was changed since the build that was tested; {again}"
 
 
 def _each_variant(arguments: argparse.Namespace, stage: str, run: Callable[[str], Any]) -> int:
@@ -357,7 +384,8 @@ def _bench(arguments: argparse.Namespace) -> int:
         if not arguments.variant or not arguments.shape:
             raise KernelproofError("--once needs --variant and --shape", subject="bench")
         options = dict(_option(entry) for entry in arguments.option)
-        done = bench.once(config, arguments.operator, arguments.variant, arguments.shape, options)
+        with blamed(config.operator(arguments.operator).module, config.root):
+            done = bench.once(config, arguments.operator, arguments.variant, arguments.shape, options)
         print(json.dumps(dataclasses.asdict(done)) if arguments.json else done)  # one line, whoever else prints too
         return ExitCode.WELL
     if not arguments.device:
@@ -377,7 +405,9 @@ def _check_declared(config: Any, operator: str) -> None:
     from kernelproof.config import check_declared
 
     settings = config.operator(operator)
-    check_declared(config, settings, operators.declared(operators.load(settings.module, config.root), settings))
+    with blamed(settings.module, config.root):
+        declared = operators.declared(operators.load(settings.module, config.root), settings)
+    check_declared(config, settings, declared)
 
 
 def _ceilings(arguments: argparse.Namespace, config: Any) -> int:

@@ -12,6 +12,7 @@ import difflib
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -262,6 +263,11 @@ class Config:
     def record(self, stage: str, *names: str) -> Path:
         """The record of a stage: `results/build/attention/fp16_wmma.json`."""
         return self.results.joinpath(stage, *names[:-1], f"{names[-1]}.json")
+
+    def command(self, stage: str, variant: VariantConfig) -> str:
+        """What to type for a stage of one variant."""
+        given = "" if self.source == "config.yaml" else f" --config {shlex.quote(self.source)}"
+        return f"kernelproof {stage}{given} --operator {variant.operator} --variant {variant.name}"
 
     def operator(self, name: str) -> OperatorConfig:
         """An operator by name. Raises ConfigError for an unknown one."""

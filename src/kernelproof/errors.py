@@ -6,7 +6,12 @@ nothing else, so no traceback reaches a user unless the fault is in kernelproof 
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import os
 import signal
+import traceback
+from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
 
@@ -74,6 +79,43 @@ class TestError(KernelproofError):
 
 class JudgeError(KernelproofError):
     """Not the candidate failed but what judges it: the operator's module, a shape that it refuses, the judge itself."""
+
+
+@contextlib.contextmanager
+def blamed(module: str, root: Path) -> Iterator[None]:
+    """Raise what an operator's module raises, or makes others raise, as a JudgeError that names its line.
+
+    `module`: a dotted name, or a `.py` path relative to `root`. Whatever does not come from there is raised as it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        if fault := _in_module(error, module, root):
+            raise fault from error
+        raise
+
+
+def _in_module(error: Exception, module: str, root: Path) -> JudgeError | None:
+    path = str((root / module).resolve())
+    if not module.endswith(".py"):
+        with contextlib.suppress(ImportError):
+            spec = importlib.util.find_spec(module)
+            path = str(spec and spec.origin)
+    lines = [(f.f_code, line) for f, line in traceback.walk_tb(error.__traceback__) if f.f_code.co_filename == path]
+    if isinstance(error, SyntaxError) and error.filename == path:
+        where, line, what = "<module>", error.lineno, error.msg
+    elif lines:
+        where, line, what = lines[-1][0].co_qualname, lines[-1][1], str(error)
+    else:
+        return None
+    inside = Path(path).is_relative_to(root.resolve())
+    place = f"{os.path.relpath(path, root.resolve()) if inside else module}:{line}"
+    if isinstance(error, KernelproofError):
+        subject = f"{place}: {error.subject}" if error.subject else place
+        return JudgeError(error.message, subject=subject, log=error.log, hint=error.hint)
+    what = f"{type(error).__name__}: {what}".strip().splitlines()[0]
+    message = f"it cannot be imported: {what}" if where == "<module>" else f"`{where}` raised {what}"
+    return JudgeError(message, subject=place, hint="mend the operator's module, or the shapes that it is given")
 
 
 class MutantsError(KernelproofError):

@@ -253,7 +253,10 @@ class _Findings:
                 f"the output has shape {tuple(returned.output.shape)}, the reference {tuple(expected.shape)}"
             )
         if not bool(torch.isfinite(expected).all()):
-            raise TestError("the reference is not finite; the inputs of this case make no sense")
+            raise TestError(
+                "the reference is not finite: the inputs of this case make no sense, or `reference` does not",
+                hint="look for 0/0, inf - inf and an overflow in it",
+            )
         if not bool((reference.bound >= 0).all()):
             raise TestError(
                 "the reference's bound is NaN or negative somewhere, which no error could be held to",
@@ -478,7 +481,7 @@ def _suspect(found: _Findings, operator: Operator | None) -> str | None:
     unit = max(found.reference.unit_roundoff, 2.0**-20)
     slack = 2 * found.reference.bound.cpu()[index].nan_to_num(posinf=0.0)
     apart = (got - expected).abs().max()
-    for suspect in operator.suspects(found.call, rows):
+    for suspect in operator.suspects(found.call, rows) or ():
         would = suspect.output()
         off = (got - would).abs()
         # Where the error is hardly more than the bound, the slack is no evidence: it must explain most of it.

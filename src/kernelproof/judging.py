@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelproof import records
 from kernelproof.config import Declared, OperatorConfig, Precision, Tolerance
-from kernelproof.errors import JudgeError, KernelproofError, TestError, describe_exit
+from kernelproof.errors import JudgeError, KernelproofError, TestError, blamed, describe_exit
 from kernelproof.processes import IDLE_THREADS_SLEEP, collect_rarely, end, kill_group, python_path, spawn
 from kernelproof.records import Case, CaseResult, Failure, Histogram
 from kernelproof.sandbox import hide_memory
@@ -247,24 +247,30 @@ class Chamber:
     def answer(self, command: str, payload: dict[str, Any]) -> dict[str, Any]:
         """Carry out one request; whatever goes wrong is told, and ends nothing."""
         kinds = {"case": Case, "job": Job, "settings": OperatorConfig, "terms": Terms}
+        given: dict[str, Any] = {}
         try:
             given = {
                 name: records.from_json(kinds[name], value) if name in kinds else value
                 for name, value in payload.items()
             }
-            return {"result": getattr(self, f"do_{command}")(**given)}
+            with blamed(self.module, self.root):
+                return {"result": getattr(self, f"do_{command}")(**given)}
         except Exception as error:
             import traceback
 
             traceback.print_exc()
-            return {"error": self._fault(error)}
+            fault = self._fault(error)
+            about = given["job"].key if "job" in given else given["case"].id if "case" in given else ""
+            if about and about not in str(fault["subject"]):
+                fault["message"] += f" (case {about})"
+            return {"error": fault}
 
     def _fault(self, error: Exception) -> dict[str, Any]:
         if isinstance(error, KernelproofError):
-            return {"message": error.message, "subject": error.subject, "hint": error.hint}
+            return {"message": error.message, "subject": error.subject or self.module, "hint": error.hint}
         what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         hint = "mend the operator's module, or the shapes that it is given"
-        return {"message": f"nothing was judged, for {self.module} failed: {what}", "hint": hint}
+        return {"message": f"nothing was judged, for it failed: {what}", "subject": self.module, "hint": hint}
 
     @functools.cached_property
     def operator(self) -> Operator:
@@ -410,12 +416,16 @@ class Chamber:
         Inputs that differ once are made again before the operator is blamed: on a loaded machine its own attention gave
         others in 2 of 13 runs, and never when it was asked for them alone.
         """
-        from kernelproof import judge
+        from kernelproof import judge, operators
+
+        def made() -> Call:
+            found = self.operator.make_call(case, judge.generator(case))
+            return operators.expect(operators.Call, [found], "make_call")[0]
 
         if not self.inputs:
-            self.inputs[case.id] = _digest(self.operator.make_call(case, judge.generator(case)))
+            self.inputs[case.id] = _digest(made())
         for _ in range(REDRAWN):
-            call = self.operator.make_call(case, judge.generator(case))
+            call = made()
             digest = _digest(call)
             if digest == self.inputs.setdefault(case.id, digest):
                 return call
@@ -426,10 +436,11 @@ class Chamber:
         )
 
     def _sanity(self, case: Case) -> Mapping[str, SanityCall]:
-        from kernelproof import judge
+        from kernelproof import judge, operators
 
         if case.id not in self.exact:
             found = self.operator.sanity_calls(case, judge.generator(case))
+            found = operators.expect(operators.SanityCall, found, "sanity_calls")
             self.exact[case.id] = {exact.name: exact for exact in found}
         return self.exact[case.id]
 
@@ -447,39 +458,42 @@ class Chamber:
         return dataclasses.replace(job, part="base") if own else Job(job.case)
 
     def _reference(self, job: Job, terms: Terms) -> Reference:
-        """The reference of a job's very values; kept, since it is asked for twice and contenders share it."""
+        """The reference of a job's very values."""
         if job.part == "sanity":
             return self._sanity(job.case)[job.name].reference
-        if job.part in SAME_VALUES:
-            job = Job(job.case)
-        key = repr((job, _digest(self._call(job)), terms.precision, terms.device))
+        if job.part == "relation":
+            return self._reference_after(self._relations(job.case)[job.name], self._base(job), terms)
+        return self._computed(self._call(job), job.case, terms)
+
+    def _computed(self, call: Call, case: Case, terms: Terms) -> Reference:
+        """Kept by the values: it is asked for twice, and contenders, layouts and relations share it."""
+        from kernelproof import judge, operators
+
+        precision = judge.resolved(terms.precision, case.dtype)
+        key = repr((_digest(call), precision, terms.device))
         if key not in self.references:
-            made = self._computed(job, terms)
+            found = self.operator.reference(call, precision, terms.device)
+            made = operators.expect(operators.Reference, [found], "reference")[0]
             size = made.output.nbytes + made.bound.nbytes
             while self.references and size + sum(kept for _, kept in self.references.values()) > REFERENCES_KEPT_BYTES:
                 self.references.popitem(last=False)
             self.references[key] = (made, size)
+        self.references.move_to_end(key)
         return self.references[key][0]
 
-    def _computed(self, job: Job, terms: Terms) -> Reference:
-        from kernelproof import judge
-
-        if job.part == "relation":
-            return self._reference_after(self._relations(job.case)[job.name], self._base(job), terms)
-        return self.operator.reference(self._call(job), judge.resolved(terms.precision, job.case.dtype), terms.device)
-
     def _reference_after(self, relation: Relation, base: Job, terms: Terms) -> Reference:
-        from kernelproof import judge, operators
+        from kernelproof import operators
 
-        precision = judge.resolved(terms.precision, base.case.dtype)
-        return operators.reference_after(self.operator, relation, self._reference(base, terms), precision, terms.device)
+        computed = functools.partial(self._computed, case=base.case, terms=terms)
+        return operators.reference_after(relation, self._reference(base, terms), computed)
 
 
 def _digest(call: Call) -> str:
-    """Of a call's arguments but its outputs: the values, whatever their layout."""
+    """Of a call's arguments: the values of all but its outputs, whatever their layout."""
     import torch
 
-    digest = hashlib.blake2b(repr(call.scalars).encode(), digest_size=16)
+    kinds = [(name, tensor.dtype, tensor.shape) for name, tensor in call.tensors.items()]
+    digest = hashlib.blake2b(repr((call.scalars, kinds)).encode(), digest_size=16)
     for tensor in call.inputs.values():
         digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -57,19 +57,22 @@ def gather(config: Config, records: dict[str, Record]) -> list[Member]:
     Raises BundleError for a credential in a file that cannot be changed.
     """
     wanted = dict(_wanted(config, records))
+    names = privacy.noted(config.results)
     members = []
     for name, (source, member_class) in sorted(wanted.items()):
         if (config.root / source).is_file():
-            data = content(config.root, source, name)
+            data = content(config.root, source, name, names)
             members.append(Member(name, hashlib.sha256(data).hexdigest(), len(data), member_class, source))
     return members
 
 
-def content(root: Path, source: str, name: str) -> bytes:
-    """A member's bytes as they are packed. Raises BundleError for a credential where nothing may be replaced."""
+def content(root: Path, source: str, name: str, names: privacy.Names) -> bytes:
+    """A member's bytes as they are packed, without `names` (privacy.noted).
+
+    Raises BundleError for a credential where nothing may be replaced.
+    """
     data = (root / source).read_bytes()
     if Path(name).suffix in _TEXT and not name.startswith("source/"):
-        names = privacy.noted(root / "results")
         if name.endswith(".json"):
             data = _json_cleaned(data, names)
         return _text_cleaned(data, names, markup=name.endswith(".xml"))

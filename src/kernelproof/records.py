@@ -173,6 +173,7 @@ class BuildRecord(Record):
     sources: list[FileHash] = field(default_factory=list)
     headers: list[FileHash] = field(default_factory=list)
     macros: dict[str, Any] = field(default_factory=dict)
+    unread_macros: list[str] = field(default_factory=list)  # that no source and no header of the project mentions
     flags: list[str] = field(default_factory=list)
     archs: list[str] = field(default_factory=list)
     compiler: Compiler | None = None

@@ -333,7 +333,8 @@ class Worker:
             error = reply["error"]
             if error["type"] == "NotImplementedError":
                 raise WorkerRefused(error["message"], log=self.log)
-            raise WorkerReplyError(f"{error['type']}: {error['message']}", log=self.log)
+            ours = error["type"] == WorkerReplyError.__name__
+            raise WorkerReplyError(error["message"] if ours else f"{error['type']}: {error['message']}", log=self.log)
         return reply["result"]
 
     def _send(self, data: bytes, deadline: float) -> None:

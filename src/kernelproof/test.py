@@ -183,7 +183,7 @@ def _check_declared(session: Session, climb: Climb) -> None:
         declared = session.judge.declared(climb.settings)
     except JudgeError as error:
         place = place_of(session.config, "operators", climb.settings.name, "module")
-        subject = f"{place}: operators.{climb.settings.name}.module: {climb.settings.module}"
+        subject = f"{place}: operators.{climb.settings.name}.module: {error.subject or climb.settings.module}"
         raise ConfigError(error.message, subject=subject, log=error.log, hint=error.hint) from None
     check_declared(session.config, climb.settings, declared)
 

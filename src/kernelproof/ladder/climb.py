@@ -90,6 +90,12 @@ OTHERWISE = (
     "its kernels were started from the cubin alone; if it passes with test.sealed=never, its host code does more than "
     "launch them on the caller's stream"
 )
+WITHOUT = {
+    "sanity": "no exact call was made, for the operator has none that it takes: errors within the bounds are not "
+    "looked for that way",
+    "properties": "no relation between calls was tried, for the operator states none: errors within the bounds, and "
+    "those that the reference shares, are not looked for that way",
+}
 SPACE_BYTES = 1 << 20  # with less than this free, besides its results, a worker's failure proves nothing
 
 
@@ -255,9 +261,10 @@ class Climb:
         self.properties_found: list[PropertyResult] = []
         self.histogram: Histogram | None = None
         self.built: BuildRecord | None = None
+        self.supplied = {"sanity": 0, "properties": 0}  # by rung: exact calls, relations
         self.ended: str | None = None  # crashed, hung: decided by how the process ended and not by a result
         self.barred: str | None = None  # why nothing more is run
-        self.not_run = False  # barred through no fault of the variant
+        self.remedy: str | None = None  # what to do about that
         self.crashes = 0
         self.isolation: Isolation | None = None  # of its workers, the least of what they achieved
         self.selected: dict[str, list[str]] | None = None  # ids of the cases that are asked for, by rung; None: all
@@ -269,6 +276,7 @@ class Climb:
         self._scalars_refused: dict[str, str] = {}  # by case: why no relation with other scalars was tried
         self._kinds: dict[str, str] = {}  # by a job's key: its shapes, strides, data types and scalars
         self._takes: dict[str, bool] = {}  # by kind, once a call of it was made
+        self._laid_out: dict[str, list[Job]] = {}  # by case, once they were asked for
         self._late: dict[str, Failure] = {}  # by a job's key
         self._worker: Worker | None = None
         self._holds_cubins = False  # the worker, and not the library
@@ -451,8 +459,7 @@ class Climb:
         except RecordError as error:
             if self.variant.abi == "python" and not path.exists():
                 return None  # nothing to build
-            hint = f"kernelproof build --operator {self.variant.operator} --variant {self.variant.name}"
-            return f"{error.message} (make it with: {hint})"
+            return f"{error.message} (build it again: {self._command('build')})"
         if self.built.status != records.OK:
             first = (self.built.compiler_message or self.built.reason or "no reason given").strip()
             return f"it did not build: {first}"
@@ -502,6 +509,7 @@ class Climb:
                 self.results.append(CaseResult.of(exact, "skipped", f"refused: {refusal.message}"))
         self.results += wrong
         made = len(ran) + len(refused)
+        self.supplied["sanity"] += made
         return f"{len(wrong)} of {made} exact calls are wrong; {_first_failure(wrong[0])}" if wrong else None
 
     def _sanity_jobs(self) -> Iterator[tuple[Job, Case]]:
@@ -558,6 +566,7 @@ class Climb:
     def _properties(self, case: Case) -> str | None:
         self._taken("properties", case)
         wrong = []
+        self.supplied["properties"] += len(self._relations(case))
         for job, name, claim in self._property_jobs(case):
             failures = self._judged(job).failures
             if job.part == "relation":
@@ -583,10 +592,11 @@ class Climb:
         viewed = self.viewed_cases
         if case not in viewed:
             return []
-        views = self.session.judge.views(self.settings.module, case)
-        if case == viewed[0]:
-            views += [Job(other, "fenced", side) for other in self.fenced_cases for side in SIDES]
-        return views
+        if case.id not in self._laid_out:
+            views = self._laid_out[case.id] = self.session.judge.views(self.settings.module, case)
+            if case == viewed[0]:
+                views += [Job(other, "fenced", side) for other in self.fenced_cases for side in SIDES]
+        return self._laid_out[case.id]
 
     def _viewed(self, view: Job) -> list[str]:
         """A candidate handles memory that is laid out in another way, or refuses it in words before it computes."""
@@ -1015,20 +1025,25 @@ class Climb:
         return None
 
     def _bar_of_build(self) -> str | None:
-        """What could not be built for want of a tool is not a variant that failed to build."""
+        """What nobody built, or could not build for want of a tool, is not a variant that failed to build."""
+        path = self.session.config.record("build", self.variant.operator, self.variant.name)
+        if self.variant.abi != "python" and not path.exists():
+            self.barred = "nothing was built yet"
+            self.remedy = self._command("build")
         with contextlib.suppress(RecordError):
-            built = records.read(
-                self.session.config.record("build", self.variant.operator, self.variant.name), BuildRecord
-            )
+            built = records.read(path, BuildRecord)
             if built.status == records.NOT_RUN:
-                self.barred = f"it was not built: {built.reason}"
+                self.barred, self.remedy = f"it was not built: {built.reason}", built.remedy
         return self.barred
+
+    def _command(self, stage: str) -> str:
+        return self.session.config.command(stage, self.variant)
 
     def _bar_of_device(self) -> str | None:
         if self.variant.device == "cuda":
             present, why = self.session.gpu
             if not present:
-                self.not_run = True
+                self.remedy = "run on a machine with an NVIDIA GPU, its driver, and a torch built for CUDA"
                 return f"no usable GPU here ({why})"
         return None
 
@@ -1068,6 +1083,9 @@ class Climb:
         left_out |= set() if self.sanitizer_tools else {"sanitizer"}
         climbed = [name for name in RUNGS if name not in left_out]
         rungs = [self.rungs.get(name) or Rung(name, "skipped", 0.0, "it was not reached") for name in climbed]
+        for rung in rungs:
+            if rung.status == "passed" and self.supplied.get(rung.name) == 0:
+                rung.message = WITHOUT[rung.name]
         verdict = self._verdict(rungs)
         sealing = self.sealer.record() if self.sealer else None
         sealed = sealing is not None and sealing.sealed > 0 and sealing.library == 0
@@ -1102,9 +1120,7 @@ class Climb:
                 records.NOT_RUN,
                 self.barred or self._bar("determinism") or "the ladder was not climbed to its end",
             )
-            record.remedy = (
-                "run on a machine with an NVIDIA GPU, its driver, and a torch built for CUDA" if self.not_run else None
-            )
+            record.remedy = self.remedy
         elif verdict != "correct":
             failed = next(rung for rung in rungs if rung.status == "failed")
             record.status, record.reason = records.FAILED, f"{failed.name}: {failed.message}"
@@ -1118,14 +1134,14 @@ class Climb:
         if not failed or failed[0].name == "build":
             return None
         known = {case.id for case in (*self.cases, *self.property_cases)}
+        command = self._command("test")
         if failed[0].name == "sanitizer":
-            return f"kernelproof test --operator {self.variant.operator} --variant {self.variant.name}"
+            return command
         wrong = [r.id for r in self.results if r.status == "failed" and (r.id in known or "=" in r.shape)]
         wrong += [p.case for p in self.properties_found if p.status == "failed"]
         wrong += [case for (_, case), handed in self._handed.items() if _at_fault(handed)]
         # An exact call is made for any case of its data type and options.
         wrong += [c.id for r in self.results if r.status == "failed" for c in self.cases if _alike(c, r)]
-        command = f"kernelproof test --operator {self.variant.operator} --variant {self.variant.name}"
         return f"{command} --case {wrong[0]}" if wrong else command
 
     def _look_at_library_again(self) -> None:

@@ -24,18 +24,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 
 from kernelproof.config import Declared
-from kernelproof.errors import ConfigError, KernelproofError
+from kernelproof.errors import ConfigError, KernelproofError, blamed
 from kernelproof.records import Case
 
 if TYPE_CHECKING:
     from kernelproof.config import OperatorConfig, Precision
 
 Argument: TypeAlias = torch.Tensor | int | float | bool
+T = TypeVar("T")
 
 DTYPES: dict[str, torch.dtype] = {
     "float64": torch.float64,
@@ -80,6 +81,23 @@ class Call:
     arguments: dict[str, Argument]
     outputs: tuple[str, ...]
     axes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name, value in self.arguments.items():
+            if not isinstance(value, Argument):
+                raise KernelproofError(
+                    f"the argument is a {type(value).__name__}; allowed: tensor, int, float, bool", subject=name
+                )
+        if not isinstance(self.outputs, tuple) or len(self.outputs) != 1 or self.outputs[0] not in self.tensors:
+            raise KernelproofError(
+                f"{self.outputs!r} is not the name of one tensor, in a tuple; allowed: {', '.join(self.tensors)}",
+                subject="outputs of a Call",
+            )
+        if not isinstance(self.axes, tuple) or len(self.axes) != self.output.dim():
+            raise KernelproofError(
+                f"{self.axes!r} does not name the {self.output.dim()} dimensions of {self.outputs[0]}, in a tuple",
+                subject="axes of a Call",
+            )
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -128,6 +146,26 @@ class Reference:
     rms_floor: float = 0.0
     bias_floor: float = 0.0
     exact: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("output", self.output), ("bound", self.bound)):
+            if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+                raise KernelproofError(
+                    f"it is {_kind(value)}; allowed: a tensor of floating-point numbers",
+                    subject=f"{name} of a Reference",
+                )
+        if self.output.dtype != torch.float64:
+            raise KernelproofError(
+                f"it is {dtype_name(self.output.dtype)}, and has to be computed in float64",
+                subject="output of a Reference",
+                hint="start from `call.tensor(...).to(device).double()`",
+            )
+        if self.bound.shape != self.output.shape:
+            raise KernelproofError(
+                f"it has shape {list(self.bound.shape)}, and the output {list(self.output.shape)}: it is one for each "
+                "element",
+                subject="bound of a Reference",
+            )
 
 
 @dataclass
@@ -241,19 +279,41 @@ class Operator(Protocol):
 def load(module: str, root: Path) -> Operator:
     """The operator of a dotted module name, or of a `.py` path relative to `root`.
 
-    Raises ConfigError when there is no such module or it has no usable `OPERATOR`.
+    Raises ConfigError when there is no such module or it has no usable `OPERATOR`, JudgeError for a fault in it.
     """
-    found = getattr(_import(module, root), "OPERATOR", None)
+    try:
+        with blamed(module, root):
+            loaded = _import(module, root)
+    except (ImportError, FileNotFoundError) as error:
+        raise ConfigError(f"the operator module cannot be imported: {error}", subject=module) from error
+    found = getattr(loaded, "OPERATOR", None)
     if found is None:
         raise ConfigError(
             "the operator module defines no OPERATOR", subject=module, hint="see docs/how-to/add-a-kernel.md"
         )
+    if isinstance(found, type):
+        raise ConfigError(f"OPERATOR is a class; write OPERATOR = {found.__name__}()", subject=module)
     if not isinstance(found, Operator):
         wanted = ("name", "dims", "options", "families", "dtypes", "axes")
         methods = ("make_call", "reference", "sanity_calls", "cost", "suspects")
         missing = [name for name in (*wanted, *methods) if not hasattr(found, name)]
         raise ConfigError(f"OPERATOR lacks {', '.join(missing)}", subject=module)
+    for name in ("families", "dtypes", "axes"):
+        if isinstance(getattr(found, name), str) or not getattr(found, name):
+            raise ConfigError(f"OPERATOR.{name} is {getattr(found, name)!r}, not a tuple of names", subject=module)
+    if unknown := [name for name in found.dtypes if name not in DTYPES]:
+        raise ConfigError(
+            f"OPERATOR.dtypes has {unknown[0]!r}, which is no data type; allowed: {', '.join(DTYPES)}", subject=module
+        )
     return found
+
+
+def expect(kind: type[T], found: Any, method: str) -> list[T]:
+    """What an operator's method gave, as a list. Raises KernelproofError for what is not all of a kind."""
+    wrong = [each for each in found if not isinstance(each, kind)] if isinstance(found, list | tuple) else [found]
+    if wrong:
+        raise KernelproofError(f"`{method}` gave {type(wrong[0]).__name__} where {kind.__name__} belongs")
+    return list(found)
 
 
 def declared(operator: Operator, settings: OperatorConfig) -> Declared:
@@ -273,20 +333,17 @@ def declared(operator: Operator, settings: OperatorConfig) -> Declared:
 
 
 def _import(module: str, root: Path) -> ModuleType:
-    try:
-        if not module.endswith(".py"):
-            return importlib.import_module(module)
-        path = (root / module).resolve()
-        name = f"kernelproof_operator_{path.stem}"
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"{path} is no Python module")
-        loaded = importlib.util.module_from_spec(spec)
-        sys.modules[name] = loaded  # dataclasses look their module up by name
-        spec.loader.exec_module(loaded)
-        return loaded
-    except (ImportError, FileNotFoundError) as error:
-        raise ConfigError(f"the operator module cannot be imported: {error}", subject=module) from error
+    if not module.endswith(".py"):
+        return importlib.import_module(module)
+    path = (root / module).resolve()
+    name = f"kernelproof_operator_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python module")
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[name] = loaded  # dataclasses look their module up by name
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
 def relations_of(operator: Operator, case: Case, call: Call, generator: torch.Generator) -> list[Relation]:
@@ -299,7 +356,7 @@ def relations_of(operator: Operator, case: Case, call: Call, generator: torch.Ge
     stated = getattr(operator, "relations", None)
     if stated is None:
         return []
-    relations: list[Relation] = stated(case, call, generator)
+    relations = expect(Relation, stated(case, call, generator), "relations")
     names = [relation.name for relation in relations]
     for relation in relations:
         if names.count(relation.name) > 1:
@@ -316,9 +373,7 @@ def relations_of(operator: Operator, case: Case, call: Call, generator: torch.Ge
     return relations
 
 
-def reference_after(
-    operator: Operator, relation: Relation, base: Reference, precision: Precision, device: str | torch.device = "cpu"
-) -> Reference:
+def reference_after(relation: Relation, base: Reference, reference: Callable[[Call], Reference]) -> Reference:
     """The reference that `kernelproof.judge.related` needs of a relation's call, computed only where it must be.
 
     Where the relation merely moves elements it is the base's, moved; where it is exact, bounds do not matter, and they
@@ -330,7 +385,7 @@ def reference_after(
         )
     if relation.exact:
         return Reference(relation.expected(base.output), torch.full_like(base.bound, math.inf), base.unit_roundoff)
-    return operator.reference(relation.call, precision, device)
+    return reference(relation.call)
 
 
 def _kind(value: object) -> str:

@@ -8,9 +8,7 @@ query that sees no key gives 0.
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -40,8 +38,6 @@ if TYPE_CHECKING:
 
 # Elements of the score matrix held at once: 2²¹ doubles are 16 MiB on a CPU; a GPU takes 512 MiB.
 CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**26}
-# Elements of the references kept, since layouts and variants share them: at 16 bytes each 256 MiB.
-MEMOISED_ELEMENTS = 2**24
 
 Inputs = dict[str, torch.Tensor]
 Family = Callable[["Draw"], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
@@ -63,9 +59,6 @@ class Attention:
     dtypes = ("float32", "float16", "bfloat16")
     strided = True
     axes = ("batch", "head", "query row", "feature")
-
-    def __init__(self) -> None:
-        self._references: OrderedDict[str, Reference] = OrderedDict()
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -101,21 +94,7 @@ class Attention:
         row's largest weight) for each key, times |V|. Bounds are computed in float32. Criterion (b) is stated for P of
         the output's type; where P is coarser (float8 weights, a float16 output), what rounding each weight by itself
         gives, √Σ(P∘V)², is its floor.
-
-        References are kept by content, as many as MEMOISED_ELEMENTS hold, the latest used: two layouts of one case cost
-        one, and so do the relations of a case that several variants are held to.
         """
-        key = _fingerprint(call, precision, device)
-        if key in self._references:
-            self._references.move_to_end(key)
-            return self._references[key]
-        made = self._reference(call, precision, device)
-        self._references[key] = made
-        while self._references and sum(r.output.numel() for r in self._references.values()) > MEMOISED_ELEMENTS:
-            self._references.popitem(last=False)
-        return made
-
-    def _reference(self, call: Call, precision: Precision, device: str | torch.device) -> Reference:
         q, k, v = (call.tensor(name).to(device) for name in "qkv")
         unit = units(precision, q.dtype)
         output = torch.empty(q.shape, dtype=torch.float64, device=device)
@@ -185,14 +164,6 @@ class Attention:
 
 
 # --- reference --------------------------------------------------------------------------------------------------------
-
-
-def _fingerprint(call: Call, precision: Precision, device: str | torch.device) -> str:
-    digest = hashlib.blake2b(repr((precision, str(device), call.arguments["scale"], call.arguments["causal"])).encode())
-    for name, tensor in call.inputs.items():
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 Place = tuple[slice, slice, slice]

@@ -95,6 +95,15 @@ class Unsealed:
 
 
 @dataclass(frozen=True)
+class PassedWithout:
+    """A rung that variants passed although something of it was not done, and what."""
+
+    rung: str
+    what: str
+    variants: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Confinement:
     """How far workers were confined, in words, and whose."""
 
@@ -155,6 +164,7 @@ class TestGroup:
     trusts: tuple[tuple[str, str], ...]
     declared: tuple[Declared, ...]
     unsealed: tuple[Unsealed, ...]
+    passed_without: tuple[PassedWithout, ...]
     confinements: tuple[Confinement, ...]
     with_cases: tuple[TestView, ...]
     parts: tuple[MatrixPart, ...]
@@ -200,6 +210,7 @@ def _test_group(operator: str, found: Sequence[TestRecord], limits: Limits) -> T
         tuple((level, words) for level, words in TRUST.items() if any(c.record.trust == level for c in ran)),
         _declared(column.record for column in ran),
         tuple(unsealed for record in found for unsealed in _unsealed(record)),
+        _passed_without(found),
         _confinements(found),
         tuple(c for c in columns if c.record.cases),
         tuple(p for p in parts if p.rows),
@@ -225,6 +236,16 @@ def _unsealed(record: TestRecord) -> list[Unsealed]:
         )
         for left in record.sealing.left
     ]
+
+
+def _passed_without(found: Iterable[TestRecord]) -> tuple[PassedWithout, ...]:
+    """By rung; what the sanitizer's tools left out stands with them."""
+    variants: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for record in found:
+        for rung in record.rungs:
+            if rung.status == "passed" and rung.message and rung.name != "sanitizer":
+                variants[rung.name, rung.message].append(record.variant)
+    return tuple(PassedWithout(rung, what, tuple(names)) for (rung, what), names in variants.items())
 
 
 def _declared(ran: Iterable[TestRecord]) -> tuple[Declared, ...]:
