@@ -635,6 +635,19 @@ def test_a_call_that_is_faster_behind_itself_is_told_from_one_that_waits_for_ano
     assert flagged(0.1) >= 95
 
 
+@pytest.mark.parametrize(("device", "draw_us"), [("cpu", 20.0), ("cpu", 400.0), ("cuda", 20.0)])
+def test_rows_that_are_remembered_are_told_from_a_crowded_machine(device: str, draw_us: float) -> None:
+    """Of who remembers rows, calls on old ones cost a tenth; it is looked at again in a process of its own."""
+
+    def accused(new_us: float, same_us: float) -> int:
+        costs = {"all_touch": draw_us, "all_new": draw_us + new_us, "all_same": draw_us + same_us}
+        looks = ([Crowded(costs, device, 2 * n + again).rows_apart() for again in (0, 1)] for n in range(100))
+        return sum(all(new > bench._behind_limit_us(same, device) for new, same in pair) for pair in looks)
+
+    assert accused(200.0, 200.0) == 0
+    assert accused(200.0, 20.0) >= (95 if draw_us < 200 else 40)
+
+
 def test_what_takes_no_time_at_all_is_no_proof() -> None:
     class Nothing(Crowded):
         def look(self, kind: str, times: int) -> bench.Look:

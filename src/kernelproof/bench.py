@@ -55,6 +55,8 @@ from kernelproof.records import (
 from kernelproof.samples import DISCARDED_STATES
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from kernelproof import statistics
     from kernelproof.launches import Step
     from kernelproof.operators import Call, Operator, Reference
@@ -284,10 +286,16 @@ def _arena(operator: Operator, case: Case, names: list[str], fresh_seed: int, sc
             "arguments": arguments,
             "fresh": {name: other_values[name] for name in fresh.inputs},
             "moved": rows,
+            "drawn": [name for name, tensor in timed.inputs.items() if _may_be_drawn(tensor)],
             "outputs": list(timed.outputs),
         },
         names=names,
     )
+
+
+def _may_be_drawn(tensor: Tensor) -> bool:
+    """Whether elements may change places: of numbers and codes, but not of indices."""
+    return bool(tensor.numel() > 1 and (tensor.is_floating_point() or tensor.element_size() == 1))
 
 
 def _rows_to_move(call: Call) -> dict[str, list[int]]:
@@ -504,20 +512,9 @@ class Measurement:
 
         Raises WorkerError like every request; the journal names who is held.
         """
-        limit_s = REQUEST_BASE_S + REQUEST_FACTOR * self.settings.max_seconds
-        cases = [{**arena.payload, "contenders": [name]}]
-        contenders, plan = [self.entrants[name].candidate], self.plan("time", seed)
-        room_bytes = self.kept_bytes() + ROOM_FACTOR * arena.calls[TIMED].output.nbytes
-        ask = functools.partial(worker.request, "witness", timeout_s=limit_s, room_bytes=room_bytes)
-        held = ask(step="hold", contenders=contenders, cases=cases, plan=plan)
-        touched = ["same", "new", "touch"] if "moved" in arena.calls else []
-        replies.check_held(held, name, ["timed", *touched])
-        if name not in held["calls"]:  # too slow, or it failed
-            if held["outcomes"]:
-                self.note(name, arena.id, NOT_SEEN, held["outcomes"][-1]["message"])
-                worker.close()  # a failed capture leaves torch's allocator and stream not as they were
+        outside = self.held(worker, arena, name, seed, self.settings.modes[0])
+        if outside is None:
             return None
-        outside = Outside(worker, name, held["calls"][name], self.device, room_bytes)
         apart, seen_us, own_us = outside.clocks_apart()
         words = f"seen from outside a call takes {seen_us:.4g} µs, by the clock of its own process {own_us:.4g} µs"
         self.found.seen_us[name, arena.id] = seen_us
@@ -525,27 +522,60 @@ class Measurement:
             return Escape(f"times escape: {words}", false_clock=True)
         if apart > OUTSIDE_AGREES:
             self.note(name, arena.id, OUTSIDE_DISAGREES, words)
-        if not touched:
+        if "moved" not in arena.calls:
             return None
         apart, new_us, same_us = outside.values_apart()
         behind_us, limit_us = outside.behind_touch_us(seen_us), _behind_limit_us(seen_us, self.device)
         behind = f"behind other work a call takes {behind_us:.4g} µs, behind one of its own {seen_us:.4g} µs"
         if behind_us > limit_us and self.device == "cuda":
             self.note(name, arena.id, ONLY_BEHIND_ITSELF, behind)
-        moved = ask(step="move", contender=name)
-        replies.check_moved(moved, name, arena.id, self.settings.modes)
-        for output in moved["outputs"]:
-            self.found.outputs.setdefault((name, arena.id, "moved", output["sha256"]), output)
-        ask(step="let_go")
+        drawn = self.seen_when_drawn(outside, arena)
         if behind_us > limit_us and self.device == "cpu":  # nothing overlaps there that could make it cheaper
             return Escape(f"times escape: {behind}: results are remembered")
-        if apart <= OUTSIDE_LIMIT:
-            return None
         of_what = " of processor time" if self.device == "cpu" else ""
-        return Escape(
-            f"times escape: a call on values that it has not seen takes {new_us:.4g} µs{of_what}, on those of the call "
-            f"before {same_us:.4g} µs: results are remembered"
-        )
+        if apart > OUTSIDE_LIMIT:
+            return Escape(
+                f"times escape: a call on values that it has not seen takes {new_us:.4g} µs{of_what}, on those of the "
+                f"call before {same_us:.4g} µs: results are remembered"
+            )
+        for mode in self.settings.modes[1:]:
+            if not drawn and (another := self.held(worker, arena, name, seed, mode)):
+                drawn = self.seen_when_drawn(another, arena)
+        if drawn:
+            new_us, same_us = drawn
+            return Escape(
+                f"times escape: a call on values of which every row is new takes {new_us:.4g} µs{of_what}, on those of "
+                f"the call before {same_us:.4g} µs: results are remembered"
+            )
+        return None
+
+    def held(self, worker: Worker, arena: Arena, name: str, seed: int, mode: str) -> Outside | None:
+        """A contender that the worker holds ready on a case, in one mode; None for one that is too slow, or failed."""
+        limit_s = REQUEST_BASE_S + REQUEST_FACTOR * self.settings.max_seconds
+        cases = [{**arena.payload, "contenders": [name]}]
+        contenders, plan = [self.entrants[name].candidate], self.plan("time", seed) | {"modes": [mode]}
+        room_bytes = self.kept_bytes() + ROOM_FACTOR * arena.calls[TIMED].output.nbytes
+        ask = functools.partial(worker.request, "witness", timeout_s=limit_s, room_bytes=room_bytes)
+        held = ask(step="hold", contenders=contenders, cases=cases, plan=plan)
+        touched = ["same", "new", "touch"] if arena.payload["moved"] else []
+        drawn = ["all_same", "all_new", "all_touch"] if arena.payload["drawn"] else []
+        replies.check_held(held, name, ["timed", *touched, *drawn])
+        if name not in held["calls"]:
+            if held["outcomes"]:
+                self.note(name, arena.id, NOT_SEEN, held["outcomes"][-1]["message"])
+                worker.close()  # a failed capture leaves torch's allocator and stream not as they were
+            return None
+        return Outside(worker, name, held["calls"][name], self.device, room_bytes)
+
+    def seen_when_drawn(self, outside: Outside, arena: Arena) -> tuple[float, float] | None:
+        """What calls take when every row is new and when none is, where that is too far apart; keeps their results."""
+        new_us, same_us = outside.rows_apart() if arena.payload["drawn"] else (0.0, 0.0)
+        moved = outside.ask("move")
+        replies.check_moved(moved, outside.name, arena.id, self.settings.modes)
+        for output in moved["outputs"]:
+            self.found.outputs.setdefault((outside.name, arena.id, output["version"], output["sha256"]), output)
+        outside.ask("let_go")
+        return (new_us, same_us) if new_us > _behind_limit_us(same_us, self.device) else None
 
     def arena(self, case: str) -> Arena:
         """The one of a case, by its id."""
@@ -750,6 +780,17 @@ class Outside:
             if number >= OUTSIDE_SETTLED and behind_us <= _behind_limit_us(seen_us, self.device):
                 break
         return behind_us
+
+    def rows_apart(self) -> tuple[float, float]:
+        """What calls take on values of which every row is new, and on the last ones again, beyond drawing; in µs."""
+        new_us, same_us = 0.0, 0.0
+        for number, slopes in enumerate(self.looks("all_new", "all_same", "all_touch")):
+            new, same, touch = (look.processor_us if self.device == "cpu" else look.outside_us for look in slopes)
+            new_us, same_us = new - touch, max(0.0, same - touch)
+            settled = number >= OUTSIDE_SETTLED or touch < same_us  # then that difference hides little
+            if settled and new_us <= OUTSIDE_LIMIT * same_us + OUTSIDE_GAP_US:
+                break
+        return new_us, same_us
 
     def looks(self, *kinds: str) -> Iterator[list[Look]]:
         """What a call of each kind takes, by all looks so far: again and again, at more replays, until nobody asks."""
