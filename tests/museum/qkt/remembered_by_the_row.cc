@@ -1,4 +1,5 @@
-// Each head keeps its keys and each row its query with the last products of the two: only rows that change are computed.
+// Each head keeps its keys and each row its query, with the last products of the two: only rows that change are
+// computed.
 #include <map>
 #include <string>
 #include <utility>
