@@ -658,6 +658,30 @@ def test_what_takes_no_time_at_all_is_no_proof() -> None:
     assert Crowded({"timed": 500.0}, "cpu", 0, pace=0.0).clocks_apart()[0] == math.inf
 
 
+@pytest.mark.parametrize(("cores", "rests_after_s"), [(0.0, 0.0), (1.0, 0.25), (1.0, math.inf)])
+def test_who_works_on_between_calls_is_told_from_threads_that_come_to_rest(
+    monkeypatch: pytest.MonkeyPatch, cores: float, rests_after_s: float
+) -> None:
+    class Clocks:
+        now_s = 0.0
+
+        def sleep(self, seconds: float) -> None:
+            self.now_s += seconds
+
+        def monotonic(self) -> float:
+            return self.now_s
+
+        def processor_time_s(self) -> float:
+            return cores * min(self.now_s, rests_after_s)
+
+    clocks = Clocks()
+    outside = bench.Outside(clocks, "ours", {"timed": 1}, "cpu")  # type: ignore[arg-type]
+    monkeypatch.setattr(outside, "look", lambda *_: None)
+    monkeypatch.setattr(bench, "time", clocks)
+    assert outside.works_on() == pytest.approx(0.0 if math.isfinite(rests_after_s) else cores)
+    assert clocks.now_s < 2.5
+
+
 def test_each_input_has_a_row_that_moves() -> None:
     x, w, ids = torch.zeros(3, 4, 5), torch.zeros(5), torch.zeros(3, dtype=torch.int64)
     call = operators.Call({"x": x, "w": w, "ids": ids, "n": 2.0, "y": torch.zeros(3)}, ("y",), ("row",))

@@ -39,7 +39,7 @@ from kernelproof.errors import (
     WorkerReplyError,
     WorkerTimeout,
 )
-from kernelproof.processes import processor_time_s, scratch_folder
+from kernelproof.processes import scratch_folder
 from kernelproof.records import (
     BenchCase,
     BenchRecord,
@@ -93,6 +93,7 @@ OUTSIDE_LIMIT = 1.25  # after the last round by more: what a contender says of i
 # A GPU's samples of the process itself count too: other programs do not change them, and clocks fall by less than this.
 OUTSIDE_LIMIT_OF_SAMPLES = 1.5
 OUTSIDE_WAIT_S = 60.0
+REST_S, RESTS, RESTING = 0.1, 20, 0.1  # looks at who should be at rest, so many; cores that it may keep busy in one
 OUTSIDE_SETTLED = 3  # a difference of two kinds can hide what it looks for: so many looks before one may end it
 BEHIND_LIMIT_CPU, BEHIND_GAP_CPU_US = 2.0, 5.0  # honest kernels: 0.84 to 1.1 times, on two idle cores
 OUTSIDE_GAP_US = 1.5  # from one kernel to the next: what a call behind another kernel may cost beyond that
@@ -253,15 +254,19 @@ def _arenas(settings: OperatorConfig, operator: Operator, entrants: Sequence[Ent
                 _, names = wanted.setdefault(case.bench_id, (case, []))
                 if entrant.name not in names:
                     names.append(entrant.name)
-    fresh_seed = secrets.randbits(31)
-    return [_arena(operator, case, names, fresh_seed, scratch) for case, names in wanted.values()]
+    fresh_seed, families = secrets.randbits(31), settings.test.families or list(operator.families)
+    return [_arena(operator, case, names, fresh_seed, families, scratch) for case, names in wanted.values()]
 
 
-def _arena(operator: Operator, case: Case, names: list[str], fresh_seed: int, scratch: Path) -> Arena:
+def _arena(
+    operator: Operator, case: Case, names: list[str], fresh_seed: int, families: Sequence[str], scratch: Path
+) -> Arena:
+    """The new values are of another of the families that are tested: who is right for usual ones alone is found."""
     from kernelproof import images, judge
 
     timed = operator.make_call(case, judge.generator(case))
-    fresh_case = dataclasses.replace(case, seed=fresh_seed)
+    family = secrets.choice([family for family in families if family != case.family] or [case.family])
+    fresh_case = dataclasses.replace(case, seed=fresh_seed, family=family)
     fresh = operator.make_call(fresh_case, judge.generator(fresh_case))
     arguments = images.layout_images(timed, scratch / case.bench_id).spec
     other_values = images.layout_images(fresh, scratch / f"{case.bench_id}-fresh").spec
@@ -497,8 +502,9 @@ class Measurement:
                     escape = self.seen_from_outside(alone, arena, name, seed)
                 finally:
                     alone.close()
-                if escape and escape.false_clock:
+                if escape and escape.spoils_others:
                     self.drop(name, None, escape.reason, "wall")
+                    worker.close()
                 elif escape:
                     self.found.escapes.append((name, arena, escape.reason))
             self.looked_at.add((name, arena.id))
@@ -515,11 +521,14 @@ class Measurement:
         outside = self.held(worker, arena, name, seed, self.settings.modes[0])
         if outside is None:
             return None
+        if works_on := outside.works_on():
+            words = f"times escape: while nobody calls it it keeps {works_on:.2g} cores busy, which others need"
+            return Escape(words, spoils_others=True)
         apart, seen_us, own_us = outside.clocks_apart()
         words = f"seen from outside a call takes {seen_us:.4g} µs, by the clock of its own process {own_us:.4g} µs"
         self.found.seen_us[name, arena.id] = seen_us
         if apart > OUTSIDE_LIMIT:
-            return Escape(f"times escape: {words}", false_clock=True)
+            return Escape(f"times escape: {words}", spoils_others=True)
         if apart > OUTSIDE_AGREES:
             self.note(name, arena.id, OUTSIDE_DISAGREES, words)
         if "moved" not in arena.calls:
@@ -714,10 +723,10 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Escape:
-    """Why a contender's time is not what it seems; whether it is the clock of its process that cannot be trusted."""
+    """Why a contender's time is not what it seems; whether others' times in its process cannot be trusted either."""
 
     reason: str
-    false_clock: bool = False
+    spoils_others: bool = False
 
 
 class Look(NamedTuple):
@@ -743,6 +752,18 @@ class Outside:
         self.device = device
         self.room_bytes = room_bytes
         self.least: dict[tuple[str, int], Look] = {}  # of replays of a kind, so many at a time
+
+    def works_on(self) -> float:
+        """How many cores its processes keep busy long after a call; 0 where they come to rest."""
+        self.look("timed", 1)
+        busy = 0.0
+        for _ in range(RESTS):
+            started, had_s = time.monotonic(), self.worker.processor_time_s()
+            time.sleep(REST_S)
+            busy = (self.worker.processor_time_s() - had_s) / (time.monotonic() - started)
+            if busy < RESTING:
+                return 0.0
+        return busy
 
     def clocks_apart(self) -> tuple[float, float, float]:
         """How many times as long calls take as their own process's clock says; both, in µs.
@@ -827,10 +848,10 @@ class Outside:
 
     def look(self, kind: str, times: int) -> Look:
         """Have so many replays made."""
-        had_s, started = processor_time_s(self.worker.pid), time.perf_counter_ns()
+        had_s, started = self.worker.processor_time_s(), time.perf_counter_ns()
         reply = self.ask("replay", kind=kind, times=times)
         outside_us = (time.perf_counter_ns() - started) / 1000
-        processor_us = 1e6 * (processor_time_s(self.worker.pid) - had_s)
+        processor_us = 1e6 * (self.worker.processor_time_s() - had_s)
         replies.check_replayed(reply)
         own_us = float(reply["own_us"] or 0.0)
         return Look(outside_us, own_us, outside_us - own_us, processor_us)

@@ -255,7 +255,8 @@ class _Session:
         self.note(contender, case)
         attempt = Attempt()
         try:
-            yield attempt
+            with _threads_kept(refused=bool(case)):
+                yield attempt
             attempt.succeeded = True
         except Exception as error:
             message = f"{type(error).__name__}: {error}".strip()[:2000]
@@ -299,9 +300,10 @@ class _Session:
         identity = str(case["id"])
         runners: list[_Runner] = []
         for function in functions:
-            with self.attempt(function.name, identity, mode):
+            with self.attempt(function.name, identity, mode) as attempt:
                 runner = self.runner(function, sets)
                 runner.prepare()
+            if attempt.succeeded:
                 runners.append(runner)
         if self.plan.action == "trace":
             self.trace(identity, runners)
@@ -472,6 +474,25 @@ class _Handed:
     bits: Tensor
     path: str
     sha256: str
+
+
+@contextmanager
+def _threads_kept(*, refused: bool) -> Iterator[None]:
+    """Torch has as many threads afterwards: the next contender would have others.
+
+    Raises RuntimeError where another number was left, if that is `refused`: while it is loaded one may mean itself.
+    """
+    import torch
+
+    found = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        left = torch.get_num_threads()
+        if left != found:
+            torch.set_num_threads(found)
+    if left != found and refused:
+        raise RuntimeError(f"it left torch {left} threads where it found {found}, and the others would have had them")
 
 
 def case_fresh(case: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -1215,9 +1236,10 @@ def hold(
         _release(session.plan.device)
         sets = ArgumentSets(case, session.plan.device, mode)
         for name in (name for name in case["contenders"] if name in functions):
-            with session.attempt(name, identity, mode):
-                if held := _prepared(session, identity, functions[name], sets):
-                    _HELD[name] = held
+            with session.attempt(name, identity, mode) as attempt:
+                held = _prepared(session, identity, functions[name], sets)
+            if attempt.succeeded and held:
+                _HELD[name] = held
     calls = {name: {kind: count for kind, (_, count) in held.replays.items()} for name, held in _HELD.items()}
     return {"calls": calls, "outcomes": session.found.outcomes}
 
