@@ -261,6 +261,10 @@ class Worker:
         running = sum(map(processor_time_s, self._host.members(self.pid)))
         return running + ended_children_s(self.pid) + self._host.ended_children_s()
 
+    def threads_at_work(self) -> int:
+        """Threads, of it and whatever it started, that have a core or wait for one."""
+        return footprint.threads_at_work(self._host.members(self.pid))
+
     def wait_until_confined(self) -> None:
         """Take the worker's own account of its sandbox: it holds no candidate yet. Raises WorkerError without one."""
         try:
