@@ -637,6 +637,21 @@ def test_a_call_that_is_faster_behind_itself_is_told_from_one_that_waits_for_ano
     assert flagged(0.1) >= 95
 
 
+@pytest.mark.parametrize(("device", "draw_us"), [("cpu", 20.0), ("cpu", 400.0), ("cuda", 20.0)])
+def test_rows_that_are_remembered_are_told_from_a_crowded_machine(device: str, draw_us: float) -> None:
+    """Of who remembers rows, calls on old ones cost a tenth; it is looked at again in a process of its own."""
+
+    def accused(new_us: float, same_us: float) -> int:
+        costs = {"all_touch": draw_us, "all_new": draw_us + new_us, "all_same": draw_us + same_us}
+        looks = ([Crowded(costs, device, 2 * n + again).rows_apart() for again in (0, 1)] for n in range(100))
+        return sum(all(new > bench._rows_limit_us(same, device) for new, same in pair) for pair in looks)
+
+    assert accused(200.0, 200.0) == 0
+    if device == "cpu":
+        assert accused(42.0, 11.0) == 0  # rows sorted, whose branches are predicted where values come again
+    assert accused(400.0, 40.0) >= (95 if draw_us < 200 else 30)
+
+
 def test_what_takes_no_time_at_all_is_no_proof() -> None:
     class Nothing(Crowded):
         def look(self, kind: str, times: int) -> bench.Look:
@@ -645,6 +660,33 @@ def test_what_takes_no_time_at_all_is_no_proof() -> None:
 
     assert Nothing({"new": 500.0, "same": 0.0}, "cpu", 0).values_apart()[0] == 1.0
     assert Crowded({"timed": 500.0}, "cpu", 0, pace=0.0).clocks_apart()[0] == math.inf
+
+
+@pytest.mark.parametrize(("cores", "rests_after_s"), [(0.0, 0.0), (1.0, 0.25), (1.0, math.inf)])
+def test_who_works_on_between_calls_is_told_from_threads_that_come_to_rest(
+    monkeypatch: pytest.MonkeyPatch, cores: float, rests_after_s: float
+) -> None:
+    class Clocks:
+        now_s = 0.0
+
+        def sleep(self, seconds: float) -> None:
+            self.now_s += seconds
+
+        def monotonic(self) -> float:
+            return self.now_s
+
+        def processor_time_s(self) -> float:
+            return cores / 20 * min(self.now_s, rests_after_s)  # others have the cores
+
+        def threads_at_work(self) -> int:
+            return int(cores and self.now_s < rests_after_s)
+
+    clocks = Clocks()
+    outside = bench.Outside(clocks, "ours", {"timed": 1}, "cpu")  # type: ignore[arg-type]
+    monkeypatch.setattr(outside, "look", lambda *_: None)
+    monkeypatch.setattr(bench, "time", clocks)
+    assert outside.works_on() == pytest.approx(0.0 if math.isfinite(rests_after_s) else cores)
+    assert clocks.now_s < 2.5
 
 
 def test_each_input_has_a_row_that_moves() -> None:

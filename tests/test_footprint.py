@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,16 @@ def test_members_are_those_of_the_group(tmp_path: Path) -> None:
         for process in (leader, other):
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def test_threads_that_have_or_want_a_core_are_counted() -> None:
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    idle = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        time.sleep(1)
+        assert footprint.threads_at_work([busy.pid, idle.pid]) == 1
+    finally:
+        for process in (busy, idle):
+            process.kill()
+            process.wait()
+    assert footprint.threads_at_work([busy.pid]) == 0

@@ -511,3 +511,14 @@ def test_an_output_of_zeros_is_judged_by_the_bound_alone() -> None:
     zero = torch.zeros(call.output.shape, dtype=torch.float64)
     result = judge.judge(case, call, Reference(zero, zero + 2**-24, 2**-11), Returned(zero.half()), TOLERANCE)
     assert (result.status, result.rms_ratio, result.bias) == ("passed", None, None)
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("finite", [False, True])
+def test_around_an_input_lies_nan_or_what_is_large(tmp_path: Path, kind: torch.dtype, finite: bool) -> None:
+    x = torch.zeros(4, 16).to(kind)[:, :9]
+    image = images.layout_images(Call({"x": x, "y": x}, ("y",), ("i",)), tmp_path, finite=finite).images["x"]
+    values = image.raw.view(kind).double()
+    around = values[values != 0]
+    assert len(around) == len(values) - 4 * 9
+    assert bool(((around.abs() >= 128) & torch.isfinite(around)).all() if finite else around.isnan().all())

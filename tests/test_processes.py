@@ -30,6 +30,13 @@ def eventually(condition: object, limit_s: float = 10.0) -> bool:
     return False
 
 
+def test_the_time_of_children_that_have_ended_is_known() -> None:
+    before_s = processes.ended_children_s(os.getpid())
+    processes.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.2: pass"])
+    assert 0.1 < processes.ended_children_s(os.getpid()) - before_s < 2
+    assert processes.ended_children_s(2**22 + 1) == 0
+
+
 def test_output_status_and_duration() -> None:
     done = processes.run([sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr)"])
     assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "err\n")

@@ -133,6 +133,18 @@ def test_a_worker_keeps_no_file_of_a_request_open(tmp_path: Path, monkeypatch: p
     assert len(set(open_files)) == 1, open_files
 
 
+def test_who_leaves_torch_other_threads_is_named_and_the_next_has_as_many_as_before() -> None:
+    before = torch.get_num_threads()
+    with timing._threads_kept(refused=True):
+        pass
+    with timing._threads_kept(refused=False):
+        torch.set_num_threads(before + 1)
+    assert torch.get_num_threads() == before
+    with pytest.raises(RuntimeError, match=f"left torch {before + 2} threads"), timing._threads_kept(refused=True):
+        torch.set_num_threads(before + 2)
+    assert torch.get_num_threads() == before
+
+
 def test_a_cold_rotation_exceeds_the_cache_or_says_that_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_cache_bytes", lambda device: 32 << 20)
     assert timing._rotation(1 << 20, "cpu", "hot")[0] == 1

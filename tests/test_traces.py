@@ -595,12 +595,9 @@ def test_values_that_no_call_has_seen_end_at_those_that_are_judged(tmp_path: Pat
         Call({"x": x, "w": w, "n": 3.0, "y": y}, outputs=("y",), axes=("row", "column"))
         for x, w in ((values, weight), (-values - 1, 2 * weight))
     )
-    case = {
-        "arguments": images.layout_images(call, tmp_path / "0").spec,
-        "fresh": images.layout_images(other, tmp_path / "1").spec,
-        "moved": {"x": [2], "w": []},
-        "outputs": ["y"],
-    }
+    spec, of_other = (images.layout_images(c, tmp_path / str(n)).spec for n, c in enumerate((call, other)))
+    fresh = {name: of_other[name] for name in "xw"}
+    case = {"arguments": spec, "fresh": fresh, "moved": {"x": [2], "w": []}, "drawn": ["x", "w"], "outputs": ["y"]}
     sets = timing.ArgumentSets(case, "cpu", "hot")
     touch = timing.Touch(sets)
     x, w = sets.inputs(0)[:2]
@@ -623,6 +620,29 @@ def test_values_that_no_call_has_seen_end_at_those_that_are_judged(tmp_path: Pat
     expected[2] = -values[2] - 1
     assert torch.equal(x, expected)
     assert torch.equal(w, 2 * weight)
+    rows_are_drawn(case, other)
+
+
+def rows_are_drawn(case: dict[str, Any], other: Call) -> None:
+    """Every row is new in every call on every set, of the values that were there, and the last is another call's."""
+    sets = timing.ArgumentSets(case, "cpu", "cold")
+    sets.arguments = sets.arguments[:3]
+    draw = timing.Draw(sets)
+    seen = set[bytes]()
+    for _ in range(300):
+        x = sets.inputs(draw.step(1))[0]
+        assert x.unique().shape[0] > 30
+        assert 0 <= float(x.min()) <= float(x.max()) < 64
+        seen |= {row.numpy().tobytes() for row in x}
+    assert len(seen) >= 0.99 * 300 * 4  # 2^16 for each of the four
+    draw.begin()
+    once = {sets.inputs(draw.step(0))[0].numpy().tobytes() for _ in range(9)}
+    assert len(once) == 1
+    draw.before(2)
+    draw.step(1)
+    x, w = sets.inputs(draw.step(1))[:2]
+    assert torch.equal(x, other.tensor("x"))
+    assert torch.equal(w, other.tensor("w"))
 
 
 # --- on a GPU ---------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from kernelproof.errors import (
     WorkerTimeout,
     blamed,
 )
-from kernelproof.processes import processor_time_s, scratch_folder
+from kernelproof.processes import scratch_folder
 from kernelproof.records import (
     BenchCase,
     BenchRecord,
@@ -56,6 +56,8 @@ from kernelproof.records import (
 from kernelproof.samples import DISCARDED_STATES
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from kernelproof import statistics
     from kernelproof.launches import Step
     from kernelproof.operators import Call, Operator, Reference
@@ -92,8 +94,12 @@ OUTSIDE_LIMIT = 1.25  # after the last round by more: what a contender says of i
 # A GPU's samples of the process itself count too: other programs do not change them, and clocks fall by less than this.
 OUTSIDE_LIMIT_OF_SAMPLES = 1.5
 OUTSIDE_WAIT_S = 60.0
+# How long who should be at rest is looked at, how often in that, and how many times; cores that it may keep busy.
+REST_S, REST_LOOKS, RESTS, RESTING = 0.1, 5, 20, 0.1
 OUTSIDE_SETTLED = 3  # a difference of two kinds can hide what it looks for: so many looks before one may end it
 BEHIND_LIMIT_CPU, BEHIND_GAP_CPU_US = 2.0, 5.0  # honest kernels: 0.84 to 1.1 times, on two idle cores
+# On a CPU branches that depend on values are predicted where values come again: 11 µs instead of 42 for rows sorted.
+PREDICTED_GAP_US, PREDICTED_LIMIT = 100.0, 10.0
 OUTSIDE_GAP_US = 1.5  # from one kernel to the next: what a call behind another kernel may cost beyond that
 # A call in the long graph, less what its replay costs, takes at most so many times the slope; 1.003 in kept samples.
 SLOPE_AGREES, REPLAY_US = 1.1, 10.0
@@ -255,15 +261,19 @@ def _arenas(settings: OperatorConfig, operator: Operator, entrants: Sequence[Ent
                 _, names = wanted.setdefault(case.bench_id, (case, []))
                 if entrant.name not in names:
                     names.append(entrant.name)
-    fresh_seed = secrets.randbits(31)
-    return [_arena(operator, case, names, fresh_seed, scratch) for case, names in wanted.values()]
+    fresh_seed, families = secrets.randbits(31), settings.test.families or list(operator.families)
+    return [_arena(operator, case, names, fresh_seed, families, scratch) for case, names in wanted.values()]
 
 
-def _arena(operator: Operator, case: Case, names: list[str], fresh_seed: int, scratch: Path) -> Arena:
+def _arena(
+    operator: Operator, case: Case, names: list[str], fresh_seed: int, families: Sequence[str], scratch: Path
+) -> Arena:
+    """The new values are of another of the families that are tested: who is right for usual ones alone is found."""
     from kernelproof import images, judge
 
     timed = operator.make_call(case, judge.generator(case))
-    fresh_case = dataclasses.replace(case, seed=fresh_seed)
+    family = secrets.choice([family for family in families if family != case.family] or [case.family])
+    fresh_case = dataclasses.replace(case, seed=fresh_seed, family=family)
     fresh = operator.make_call(fresh_case, judge.generator(fresh_case))
     arguments = images.layout_images(timed, scratch / case.bench_id).spec
     other_values = images.layout_images(fresh, scratch / f"{case.bench_id}-fresh").spec
@@ -288,10 +298,16 @@ def _arena(operator: Operator, case: Case, names: list[str], fresh_seed: int, sc
             "arguments": arguments,
             "fresh": {name: other_values[name] for name in fresh.inputs},
             "moved": rows,
+            "drawn": [name for name, tensor in timed.inputs.items() if _may_be_drawn(tensor)],
             "outputs": list(timed.outputs),
         },
         names=names,
     )
+
+
+def _may_be_drawn(tensor: Tensor) -> bool:
+    """Whether elements may change places: of numbers and codes, but not of indices."""
+    return bool(tensor.numel() > 1 and (tensor.is_floating_point() or tensor.element_size() == 1))
 
 
 def _rows_to_move(call: Call) -> dict[str, list[int]]:
@@ -493,8 +509,9 @@ class Measurement:
                     escape = self.seen_from_outside(alone, arena, name, seed)
                 finally:
                     alone.close()
-                if escape and escape.false_clock:
+                if escape and escape.spoils_others:
                     self.drop(name, None, escape.reason, "wall")
+                    worker.close()
                 elif escape:
                     self.found.escapes.append((name, arena, escape.reason))
             self.looked_at.add((name, arena.id))
@@ -508,48 +525,73 @@ class Measurement:
 
         Raises WorkerError like every request; the journal names who is held.
         """
-        limit_s = REQUEST_BASE_S + REQUEST_FACTOR * self.settings.max_seconds
-        cases = [{**arena.payload, "contenders": [name]}]
-        contenders, plan = [self.entrants[name].candidate], self.plan("time", seed)
-        room_bytes = self.kept_bytes() + ROOM_FACTOR * arena.calls[TIMED].output.nbytes
-        ask = functools.partial(worker.request, "witness", timeout_s=limit_s, room_bytes=room_bytes)
-        held = ask(step="hold", contenders=contenders, cases=cases, plan=plan)
-        touched = ["same", "new", "touch"] if "moved" in arena.calls else []
-        replies.check_held(held, name, ["timed", *touched])
-        if name not in held["calls"]:  # too slow, or it failed
-            if held["outcomes"]:
-                self.note(name, arena.id, NOT_SEEN, held["outcomes"][-1]["message"])
-                worker.close()  # a failed capture leaves torch's allocator and stream not as they were
+        outside = self.held(worker, arena, name, seed, self.settings.modes[0])
+        if outside is None:
             return None
-        outside = Outside(worker, name, held["calls"][name], self.device, room_bytes)
+        if works_on := outside.works_on():
+            words = f"while nobody calls it it keeps {works_on:.2g} threads at work, where others need the cores"
+            return Escape(f"times escape: {words}", spoils_others=True)
         apart, seen_us, own_us = outside.clocks_apart()
         words = f"seen from outside a call takes {seen_us:.4g} µs, by the clock of its own process {own_us:.4g} µs"
         self.found.seen_us[name, arena.id] = seen_us
         if apart > OUTSIDE_LIMIT:
-            return Escape(f"times escape: {words}", false_clock=True)
+            return Escape(f"times escape: {words}", spoils_others=True)
         if apart > OUTSIDE_AGREES:
             self.note(name, arena.id, OUTSIDE_DISAGREES, words)
-        if not touched:
+        if "moved" not in arena.calls:
             return None
         apart, new_us, same_us = outside.values_apart()
         behind_us, limit_us = outside.behind_touch_us(seen_us), _behind_limit_us(seen_us, self.device)
         behind = f"behind other work a call takes {behind_us:.4g} µs, behind one of its own {seen_us:.4g} µs"
         if behind_us > limit_us and self.device == "cuda":
             self.note(name, arena.id, ONLY_BEHIND_ITSELF, behind)
-        moved = ask(step="move", contender=name)
-        replies.check_moved(moved, name, arena.id, self.settings.modes)
-        for output in moved["outputs"]:
-            self.found.outputs.setdefault((name, arena.id, "moved", output["sha256"]), output)
-        ask(step="let_go")
+        drawn = self.seen_when_drawn(outside, arena)
         if behind_us > limit_us and self.device == "cpu":  # nothing overlaps there that could make it cheaper
             return Escape(f"times escape: {behind}: results are remembered")
-        if apart <= OUTSIDE_LIMIT:
-            return None
         of_what = " of processor time" if self.device == "cpu" else ""
-        return Escape(
-            f"times escape: a call on values that it has not seen takes {new_us:.4g} µs{of_what}, on those of the call "
-            f"before {same_us:.4g} µs: results are remembered"
-        )
+        if apart > OUTSIDE_LIMIT:
+            return Escape(
+                f"times escape: a call on values that it has not seen takes {new_us:.4g} µs{of_what}, on those of the "
+                f"call before {same_us:.4g} µs: results are remembered"
+            )
+        for mode in self.settings.modes[1:]:
+            if not drawn and (another := self.held(worker, arena, name, seed, mode)):
+                drawn = self.seen_when_drawn(another, arena)
+        if drawn:
+            new_us, same_us = drawn
+            return Escape(
+                f"times escape: a call on values of which every row is new takes {new_us:.4g} µs{of_what}, on those of "
+                f"the call before {same_us:.4g} µs: results are remembered"
+            )
+        return None
+
+    def held(self, worker: Worker, arena: Arena, name: str, seed: int, mode: str) -> Outside | None:
+        """A contender that the worker holds ready on a case, in one mode; None for one that is too slow, or failed."""
+        limit_s = REQUEST_BASE_S + REQUEST_FACTOR * self.settings.max_seconds
+        cases = [{**arena.payload, "contenders": [name]}]
+        contenders, plan = [self.entrants[name].candidate], self.plan("time", seed) | {"modes": [mode]}
+        room_bytes = self.kept_bytes() + ROOM_FACTOR * arena.calls[TIMED].output.nbytes
+        ask = functools.partial(worker.request, "witness", timeout_s=limit_s, room_bytes=room_bytes)
+        held = ask(step="hold", contenders=contenders, cases=cases, plan=plan)
+        touched = ["same", "new", "touch"] if arena.payload["moved"] else []
+        drawn = ["all_same", "all_new", "all_touch"] if arena.payload["drawn"] else []
+        replies.check_held(held, name, ["timed", *touched, *drawn])
+        if name not in held["calls"]:
+            if held["outcomes"]:
+                self.note(name, arena.id, NOT_SEEN, held["outcomes"][-1]["message"])
+                worker.close()  # a failed capture leaves torch's allocator and stream not as they were
+            return None
+        return Outside(worker, name, held["calls"][name], self.device, room_bytes)
+
+    def seen_when_drawn(self, outside: Outside, arena: Arena) -> tuple[float, float] | None:
+        """What calls take when every row is new and when none is, where that is too far apart; keeps their results."""
+        new_us, same_us = outside.rows_apart() if arena.payload["drawn"] else (0.0, 0.0)
+        moved = outside.ask("move")
+        replies.check_moved(moved, outside.name, arena.id, self.settings.modes)
+        for output in moved["outputs"]:
+            self.found.outputs.setdefault((outside.name, arena.id, output["version"], output["sha256"]), output)
+        outside.ask("let_go")
+        return (new_us, same_us) if new_us > _rows_limit_us(same_us, self.device) else None
 
     def arena(self, case: str) -> Arena:
         """The one of a case, by its id."""
@@ -688,10 +730,10 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Escape:
-    """Why a contender's time is not what it seems; whether it is the clock of its process that cannot be trusted."""
+    """Why a contender's time is not what it seems; whether others' times in its process cannot be trusted either."""
 
     reason: str
-    false_clock: bool = False
+    spoils_others: bool = False
 
 
 class Look(NamedTuple):
@@ -717,6 +759,20 @@ class Outside:
         self.device = device
         self.room_bytes = room_bytes
         self.least: dict[tuple[str, int], Look] = {}  # of replays of a kind, so many at a time
+
+    def works_on(self) -> float:
+        """How many threads its processes keep at work long after a call, or waiting for a core; 0 where all rest."""
+        self.look("timed", 1)
+        at_work = 0.0
+        for _ in range(RESTS):
+            had_s, seen = self.worker.processor_time_s(), 0
+            for _ in range(REST_LOOKS):
+                time.sleep(REST_S / REST_LOOKS)
+                seen += self.worker.threads_at_work()
+            if not seen and self.worker.processor_time_s() - had_s < RESTING * REST_S:
+                return 0.0
+            at_work = seen / REST_LOOKS
+        return max(at_work, RESTING)
 
     def clocks_apart(self) -> tuple[float, float, float]:
         """How many times as long calls take as their own process's clock says; both, in µs.
@@ -755,6 +811,17 @@ class Outside:
                 break
         return behind_us
 
+    def rows_apart(self) -> tuple[float, float]:
+        """What calls take on values of which every row is new, and on the last ones again, beyond drawing; in µs."""
+        new_us, same_us = 0.0, 0.0
+        for number, slopes in enumerate(self.looks("all_new", "all_same", "all_touch")):
+            new, same, touch = (look.processor_us if self.device == "cpu" else look.outside_us for look in slopes)
+            new_us, same_us = new - touch, max(0.0, same - touch)
+            settled = number >= OUTSIDE_SETTLED or touch < same_us  # then that difference hides little
+            if settled and new_us <= OUTSIDE_LIMIT * same_us + OUTSIDE_GAP_US:
+                break
+        return new_us, same_us
+
     def looks(self, *kinds: str) -> Iterator[list[Look]]:
         """What a call of each kind takes, by all looks so far: again and again, at more replays, until nobody asks."""
         few = {kind: self.few(kind) for kind in kinds}
@@ -790,10 +857,10 @@ class Outside:
 
     def look(self, kind: str, times: int) -> Look:
         """Have so many replays made."""
-        had_s, started = processor_time_s(self.worker.pid), time.perf_counter_ns()
+        had_s, started = self.worker.processor_time_s(), time.perf_counter_ns()
         reply = self.ask("replay", kind=kind, times=times)
         outside_us = (time.perf_counter_ns() - started) / 1000
-        processor_us = 1e6 * (processor_time_s(self.worker.pid) - had_s)
+        processor_us = 1e6 * (self.worker.processor_time_s() - had_s)
         replies.check_replayed(reply)
         own_us = float(reply["own_us"] or 0.0)
         return Look(outside_us, own_us, outside_us - own_us, processor_us)
@@ -813,6 +880,14 @@ def _behind_limit_us(seen_us: float, device: str) -> float:
     if device == "cpu":
         return BEHIND_LIMIT_CPU * seen_us + BEHIND_GAP_CPU_US
     return OUTSIDE_LIMIT * seen_us + OUTSIDE_GAP_US
+
+
+def _rows_limit_us(same_us: float, device: str) -> float:
+    """What a call may take on values of which every row is new, where it takes so much on its last ones."""
+    if device == "cpu":
+        predicted_us = PREDICTED_LIMIT * same_us + BEHIND_GAP_CPU_US
+        return min(BEHIND_LIMIT_CPU * same_us + PREDICTED_GAP_US, predicted_us)
+    return _behind_limit_us(same_us, device)
 
 
 def _agree(a_us: float, b_us: float) -> bool:

@@ -79,3 +79,14 @@ def _own_bytes(path: str) -> int:
     with contextlib.suppress(OSError):
         return 512 * os.lstat(path).st_blocks
     return 0
+
+
+def threads_at_work(pids: list[int]) -> int:
+    """Threads of these processes that have a core or wait for one (man 5 proc)."""
+    found = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{pid}/task"):
+                with contextlib.suppress(OSError):
+                    found += Path(f"/proc/{pid}/task/{task}/stat").read_text().rpartition(")")[2].split()[0] == "R"
+    return found

@@ -42,6 +42,14 @@ _QUIET_NAN: dict[torch.dtype, tuple[torch.dtype, int]] = {
     torch.float32: (torch.int32, 0x7FC00000),
     torch.float64: (torch.int64, 0x7FF8000000000000),
 }
+# Of these types: bits of the exponent, and those of it in a number that is large among others: no NaN is swallowed.
+_LARGE: dict[torch.dtype, tuple[int, int]] = {
+    torch.float8_e4m3fn: (0x78, 0x70),
+    torch.float16: (0x7C00, 0x6400),
+    torch.bfloat16: (0x7F80, 0x4480),
+    torch.float32: (0x7F800000, 0x44800000),
+    torch.float64: (0x7FF << 52, 0x409 << 52),
+}
 
 
 @dataclass
@@ -139,18 +147,20 @@ def layout_images(
     *,
     shifted: Collection[str] = (),
     fenced: str | None = None,
+    finite: bool = False,
 ) -> Layout:
     """Write a call's tensors as images into a folder; without a generator the random bits are the system's.
 
     shifted: the tensors that begin one element behind the page on which they lie otherwise.
     fenced: all tensors end where a page does (`end`), or begin there (`start`), with no guard band on that side.
+    finite: around the elements of inputs lie large numbers, and not NaN, which some comparisons swallow.
     The generator must not be the one that the inputs were drawn from: poison is fresh even when a case is repeated.
     """
     directory.mkdir(parents=True, exist_ok=True)
     images = {}
     for name, tensor in call.tensors.items():
         bands = _bands(tensor, name in shifted, fenced)
-        images[name] = _image(name, tensor, name in call.outputs, directory / f"{name}.img", generator, bands)
+        images[name] = _image(name, tensor, name in call.outputs, directory / f"{name}.img", generator, bands, finite)
     for image in images.values():
         _write(image.path, image.raw)
     return Layout(call, images)
@@ -224,6 +234,7 @@ def _image(
     path: Path,
     generator: torch.Generator | None,
     bands: tuple[int, int],
+    finite: bool,
 ) -> Image:
     if tensor.numel() and tensor.stride(-1) != 1:
         raise TestError("the last dimension of a tensor argument must have stride 1", subject=name)
@@ -240,7 +251,12 @@ def _image(
         if tensor.dtype in _QUIET_NAN:
             integer, bits = _QUIET_NAN[tensor.dtype]
             # The payload's size is a multiple of the element's, so the same view fits both bands and the gaps.
-            raw.view(integer).bitwise_or_(bits)
+            around = raw.view(integer)
+            if finite:
+                exponent, large = _LARGE[tensor.dtype]
+                around.bitwise_or_(exponent).bitwise_xor_(exponent ^ large)
+            else:
+                around.bitwise_or_(bits)
         image.elements(raw).copy_(tensor)
     return image
 

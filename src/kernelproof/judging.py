@@ -318,7 +318,9 @@ class Chamber:
         call = self._call(job)
         shifted = ([job.name] if job.name else call.tensors) if job.part == "shifted" else ()
         fenced = job.name if job.part == "fenced" else None
-        layout = self.layouts[job.key] = images.layout_images(call, Path(folder), shifted=shifted, fenced=fenced)
+        layout = self.layouts[job.key] = images.layout_images(
+            call, Path(folder), shifted=shifted, fenced=fenced, finite=job.part == "strided"
+        )
         size = sum(len(image.raw) for image in layout.images.values())
         return {"arguments": layout.spec, "outputs": list(call.outputs), "axes": list(call.axes), "bytes": size}
 

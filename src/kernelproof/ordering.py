@@ -11,9 +11,10 @@ On a CPU a call is over when it returns.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -61,6 +62,20 @@ class Order(Protocol):
         ...
 
 
+@contextlib.contextmanager
+def rounding_kept() -> Iterator[None]:
+    """Raises RuntimeError where a call leaves its thread another rounding mode than it found (man 3 fenv)."""
+    library = ctypes.CDLL("libm.so.6")
+    found = library.fegetround()
+    try:
+        yield
+    finally:
+        left = library.fegetround()
+        library.fesetround(found)
+    if left != found:
+        raise RuntimeError(f"it left its thread the rounding mode {left:#x} where it found {found:#x}")
+
+
 def order_on(device: str) -> Order:
     """How calls are made on `cpu` or `cuda`."""
     return OnStream() if device == "cuda" else OnHost()
@@ -80,7 +95,8 @@ class OnHost:
         """See Order."""
         prepare()
         started = time.monotonic()
-        act()
+        with rounding_kept():
+            act()
         duration_s = time.monotonic() - started
         taken = Taken({name: _copy(images[name].raw) for name in outputs})
         if repeat == 0:

@@ -257,3 +257,13 @@ def processor_time_s(pid: int) -> float:
         return time.clock_gettime(~pid << 3 | 2)
     except OSError:
         return 0.0
+
+
+def ended_children_s(pid: int) -> float:
+    """Seconds that a process's children had a core which have ended and were waited for (man 5 proc); 0 of none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0.0
+    user, system = text.rpartition(")")[2].split()[13:15]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")

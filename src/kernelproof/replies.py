@@ -153,10 +153,14 @@ def file_of(output: Mapping[str, Any]) -> str:
 def check_held(reply: Any, name: str, kinds: Sequence[str]) -> None:
     """Check what a process says of the one contender that it was to hold (timing.hold). Raises WorkerReplyError.
 
-    kinds: of replays, that have to be there if the contender is; `touch` is `same` without the calls.
+    kinds: of replays, that have to be there if the contender is; of those that are compared calls are as many.
     """
     counts = fields(dict.fromkeys(kinds, whole(1)))
-    calls = by(one_of(name), lambda held: counts(held) and held.get("touch", held.get("same")) == held.get("same"))
+    alike = [["same", "touch"], ["all_same", "all_new", "all_touch"]]
+    calls = by(
+        one_of(name),
+        lambda held: counts(held) and all(len({held[k] for k in group if k in held}) <= 1 for group in alike),
+    )
     expect(reply, {"calls": calls, "outcomes": outcomes(one_of(name))})
 
 
@@ -168,4 +172,4 @@ def check_replayed(reply: Any) -> None:
 def check_moved(reply: Any, name: str, case: str, modes: Sequence[str]) -> None:
     """Check what a process hands over of calls whose values moved (timing.move). Raises WorkerReplyError."""
     place = {"contender": one_of(name), "case": one_of(case), "mode": one_of(*modes)}
-    expect(reply, {"outputs": each(output(place, "moved"))})
+    expect(reply, {"outputs": each(output(place, "moved", "fresh"))})

@@ -32,7 +32,16 @@ from kernelproof.errors import (
     WorkerTimeout,
     describe_exit,
 )
-from kernelproof.processes import IDLE_THREADS_SLEEP, end, kill_group, python_path, remove_tree, spawn
+from kernelproof.processes import (
+    IDLE_THREADS_SLEEP,
+    end,
+    ended_children_s,
+    kill_group,
+    processor_time_s,
+    python_path,
+    remove_tree,
+    spawn,
+)
 
 START_LIMIT_S = 120.0  # importing torch from a cold network disk takes a minute
 END_LIMIT_S = 10.0  # a killed process is gone at once, unless its GPU work must be torn down first
@@ -142,6 +151,10 @@ class WorkerHost:
         """A worker and what it started."""
         return footprint.members(self._process.pid, worker)
 
+    def ended_children_s(self) -> float:
+        """Seconds that processes which have ended had a core, those that a worker abandoned among them."""
+        return ended_children_s(self._process.pid)
+
     def wait_until_ready(self) -> None:
         """Wait for the interpreter's imports. Raises WorkerError when it does not start."""
         if not self._ready:
@@ -242,6 +255,15 @@ class Worker:
         self._host = host
         self._connection = connection
         self._buffer = bytearray()
+
+    def processor_time_s(self) -> float:
+        """Seconds that it and whatever it started have had a core."""
+        running = sum(map(processor_time_s, self._host.members(self.pid)))
+        return running + ended_children_s(self.pid) + self._host.ended_children_s()
+
+    def threads_at_work(self) -> int:
+        """Threads, of it and whatever it started, that have a core or wait for one."""
+        return footprint.threads_at_work(self._host.members(self.pid))
 
     def wait_until_confined(self) -> None:
         """Take the worker's own account of its sandbox: it holds no candidate yet. Raises WorkerError without one."""

@@ -69,6 +69,7 @@ FLOOR_VISITS = 6
 TRACED_CALLS = 8
 TOUCHED_CALLS_US = 1000.0  # a replay of calls whose values are new
 MOVED_CALLS = 3  # of them in a row, at least, before one whose result is handed over
+TOSSES = 64  # coins tossed for a tensor whose values are drawn anew, at least, where it has as many
 # From call to call the bits of what is touched grow by so much, by their bytes: enough for a result to show it.
 TOUCH_STRIDES = {1: 1, 2: 1, 4: 1 << 12, 8: 1 << 41}
 BLOCKS_LIMIT = 64
@@ -254,7 +255,8 @@ class _Session:
         self.note(contender, case)
         attempt = Attempt()
         try:
-            yield attempt
+            with _threads_kept(refused=bool(case)):
+                yield attempt
             attempt.succeeded = True
         except Exception as error:
             message = f"{type(error).__name__}: {error}".strip()[:2000]
@@ -298,9 +300,10 @@ class _Session:
         identity = str(case["id"])
         runners: list[_Runner] = []
         for function in functions:
-            with self.attempt(function.name, identity, mode):
+            with self.attempt(function.name, identity, mode) as attempt:
                 runner = self.runner(function, sets)
                 runner.prepare()
+            if attempt.succeeded:
                 runners.append(runner)
         if self.plan.action == "trace":
             self.trace(identity, runners)
@@ -473,6 +476,25 @@ class _Handed:
     sha256: str
 
 
+@contextmanager
+def _threads_kept(*, refused: bool) -> Iterator[None]:
+    """Torch has as many threads afterwards: the next contender would have others.
+
+    Raises RuntimeError where another number was left, if that is `refused`: while it is loaded one may mean itself.
+    """
+    import torch
+
+    found = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        left = torch.get_num_threads()
+        if left != found:
+            torch.set_num_threads(found)
+    if left != found and refused:
+        raise RuntimeError(f"it left torch {left} threads where it found {found}, and the others would have had them")
+
+
 def case_fresh(case: Mapping[str, Any]) -> Mapping[str, Any]:
     """The images of other values that a case brings; may be none."""
     fresh: Mapping[str, Any] = case.get("fresh") or {}
@@ -514,12 +536,12 @@ class ArgumentSets:
         found: Tensor = self.arguments[index][self.output_at]
         return found
 
-    def refresh(self, images: Mapping[str, Any]) -> bool:
-        """Put other values into the same memory, in every set. False when there are none."""
+    def refresh(self, images: Mapping[str, Any], only: Sequence[int] | None = None) -> bool:
+        """Put other values into the same memory, in every set or `only` some. False when there are none."""
         for name, image in images.items():
             values = loading.load_image(image, self.device, with_torch=True).view
-            for arguments in self.arguments:
-                arguments[self.names.index(name)].copy_(values)
+            for index in range(len(self)) if only is None else only:
+                self.arguments[index][self.names.index(name)].copy_(values)
         return bool(images)
 
 
@@ -588,8 +610,8 @@ class _Runner(Protocol):
     def first_call(self) -> Visit: ...
     def beside(self, launches: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Visit]]]: ...
     def repeat(self, times: int) -> float: ...
-    def touched(self, touch: Touch, by: int, *, alone: bool = False) -> tuple[Callable[[int], object], int]: ...
-    def moved(self, touch: Touch) -> list[Tensor]: ...
+    def touched(self, touch: Touch | Draw, by: int, *, alone: bool = False) -> tuple[Callable[[int], object], int]: ...
+    def moved(self, touch: Touch | Draw) -> list[Tensor]: ...
     def energy(self, case: str, mode: str) -> dict[str, Any]: ...
     def results(self) -> list[Tensor]: ...
     def poison(self) -> None: ...
@@ -665,29 +687,27 @@ class _ClockRunner:
         """The batch that is a sample, so many times; µs by the clock that samples are taken with."""
         return sum(self.timed(self.calls, self.batch) * self.batch for _ in range(times))
 
-    def touched(self, touch: Touch, by: int, *, alone: bool = False) -> tuple[Callable[[int], object], int]:
+    def touched(self, touch: Touch | Draw, by: int, *, alone: bool = False) -> tuple[Callable[[int], object], int]:
         """Calls on values that move by `by` before each: a function that makes its batch n times, and the batch.
 
         `alone`: what moves the values, without the calls.
         """
-        call = self.calls[0]
         count = max(1, math.ceil(TOUCHED_CALLS_US / (1e6 * self.visit_s / (self.batch + self.warm))))
 
         def run(times: int) -> None:
             touch.begin()
             for _ in range(times * count):
-                touch.step(by)
+                index = touch.step(by)
                 if not alone:
-                    call()
+                    self.calls[index]()
 
         return run, count
 
-    def moved(self, touch: Touch) -> list[Tensor]:
+    def moved(self, touch: Touch | Draw) -> list[Tensor]:
         """Calls in a row on values that move; what the last one gave, of the values that the case names."""
         touch.before(MOVED_CALLS)
         for _ in range(MOVED_CALLS):
-            touch.step(1)
-            self.last = [self.calls[0]()]
+            self.last = [self.calls[touch.step(1)]()]
         return self.last
 
     def energy(self, case: str, mode: str) -> dict[str, Any]:
@@ -758,7 +778,7 @@ class _GraphRunner:
         wanted = len(sets) if function.passing == "destination" else 0
         self.outputs = [_like(sets.output(index)) for index in range(wanted)]
         self.kept: list[Any] = [None] * len(sets)
-        self.moving: tuple[Any, int]  # the graph of calls on values that move, and how many they are
+        self.moving: tuple[Any, int]  # the graph of calls on a row that moves, and how many they are
         self.touched_result: Any = None
         self.budget_s = budget_s
         self.visit_s = 0.0
@@ -966,7 +986,7 @@ class _GraphRunner:
         self.torch.cuda.synchronize()
         return float(start.elapsed_time(end)) * 1000
 
-    def touched(self, touch: Touch, by: int, *, alone: bool = False) -> tuple[Callable[[int], object], int]:
+    def touched(self, touch: Touch | Draw, by: int, *, alone: bool = False) -> tuple[Callable[[int], object], int]:
         """A graph of calls on values that move by `by` before each: a function that replays it, and its calls.
 
         `alone`: what moves the values, without the calls.
@@ -974,9 +994,9 @@ class _GraphRunner:
         count = max(MOVED_CALLS, min(CALLS_LIMIT, math.ceil(TOUCHED_CALLS_US / self.each_us)))
 
         def step() -> None:
-            touch.step(by)
+            index = touch.step(by)
             if not alone:
-                self.touched_result = self.call()
+                self.touched_result = self.call(index)
 
         step()
         self.torch.cuda.synchronize()
@@ -988,14 +1008,22 @@ class _GraphRunner:
                 graph.replay()
             self.torch.cuda.synchronize()
 
-        if by:
+        if by and isinstance(touch, Touch):
             self.moving = graph, count
         return run, count
 
-    def moved(self, touch: Touch) -> list[Tensor]:
+    def moved(self, touch: Touch | Draw) -> list[Tensor]:
         """The graph of calls on values that move; what the last one gave, of the values that the case names."""
-        graph, count = self.moving
-        touch.before(count)
+        if isinstance(touch, Draw):
+
+            def step() -> None:
+                self.touched_result = self.call(touch.step(1))
+
+            touch.before(MOVED_CALLS)
+            graph = self.capture_calls(step, MOVED_CALLS)
+        else:
+            graph, count = self.moving
+            touch.before(count)
         graph.replay()
         self.torch.cuda.synchronize()
         return [self.touched_result]
@@ -1103,15 +1131,12 @@ class Touch:
     """
 
     def __init__(self, sets: ArgumentSets) -> None:
-        import torch
-
-        kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        self.sets = sets
         self.rows: list[tuple[Tensor, Tensor, Tensor, int]] = []  # values; bits of these; bits at the end; stride
         for name, place in sets.case["moved"].items():
             row = sets.arguments[0][sets.names.index(name)][tuple(place)]
             other = loading.load_image(case_fresh(sets.case)[name], sets.device, with_torch=True).view[tuple(place)]
-            kind = kinds[row.element_size()]
-            self.rows.append((row, row.view(kind), other.view(kind), TOUCH_STRIDES[row.element_size()]))
+            self.rows.append((row, _bits(row), _bits(other), TOUCH_STRIDES[row.element_size()]))
 
     def begin(self) -> None:
         """Put values in place that were not there before: about one half, or any code."""
@@ -1121,15 +1146,62 @@ class Touch:
             start = torch.empty(row.shape).uniform_(0.5, 1.0)
             row.copy_((start * (1 if row.is_floating_point() else 200)).to(row.dtype))
 
-    def step(self, by: int) -> None:
-        """The values of the next call."""
+    def step(self, by: int) -> int:
+        """The values of the next call, which is on the set with this index."""
         for _, bits, _, stride in self.rows:
             bits.add_(by * stride)
+        return 0
 
     def before(self, calls: int) -> None:
-        """Put values in place that so many steps by 1 make those of the case's `fresh`."""
+        """Put values in place that so many steps by 1 make the case's own, with these rows of its `fresh`."""
+        own = self.sets.case["arguments"]
+        self.sets.refresh({name: own[name] for name in case_fresh(self.sets.case)}, [0])
         for _, bits, last, stride in self.rows:
             bits.copy_(last).sub_(calls * stride % (1 << 8 * bits.element_size()))  # they wrap round, as in `step`
+
+
+class Draw:
+    """Every row of the inputs that the case's `drawn` names, new for each call, in each set in turn.
+
+    An element becomes its own or the one before it in the case's tensor, as a row of coins says that is tossed for each
+    call: the values are as large as before. To step by 0 tosses as well, and changes nothing.
+    """
+
+    def __init__(self, sets: ArgumentSets) -> None:
+        import torch
+
+        self.sets = sets
+        self.turn = itertools.cycle(range(len(sets)))
+        self.left = 0  # steps to the values of the case's `fresh`
+        self.tensors: list[tuple[int, Tensor, Tensor, Tensor, Tensor]] = []  # place; both; coins; those of no change
+        for place in map(sets.names.index, sets.case["drawn"]):
+            own, shape = _bits(_clone(sets.arguments[0][place])), list[int]()
+            while len(shape) < own.dim() and math.prod(shape) < TOSSES:
+                shape.insert(0, own.shape[-1 - len(shape)])
+            coins, kept = (torch.zeros(shape, dtype=torch.bool, device=sets.device) for _ in range(2))
+            self.tensors.append((place, own, own.roll(1), coins, kept))
+
+    def begin(self) -> None:
+        """Other values for steps by 0 too."""
+        for *_, kept in self.tensors:
+            kept.bernoulli_(0.5)
+
+    def step(self, by: int) -> int:
+        """The values of the next call, which is on the set with this index."""
+        import torch
+
+        index = next(self.turn)
+        for place, own, other, coins, kept in self.tensors:
+            coins.bernoulli_(0.5)
+            torch.where(coins if by else kept, own, other, out=_bits(self.sets.arguments[index][place]))
+        self.left -= 1
+        if self.left == 0:
+            self.sets.refresh(case_fresh(self.sets.case), [index])
+        return index
+
+    def before(self, calls: int) -> None:
+        """So many steps from now the values are those of the case's `fresh`."""
+        self.left = calls
 
 
 @dataclass
@@ -1140,7 +1212,7 @@ class _Held:
     case: str
     runner: _Runner
     replays: dict[str, tuple[Callable[[int], object], int]]
-    touch: Touch | None
+    touches: dict[str, Touch | Draw]  # by what their last values are: those of the case's `moved` or `fresh`
 
 
 _HELD: dict[str, _Held] = {}
@@ -1151,9 +1223,10 @@ def hold(
 ) -> dict[str, Any]:
     """Prepare contenders on one case, for `replay`; what was held before is let go.
 
-    Arguments as in `measure`; a case's `moved` names a row (indices) of some inputs. Gives back by name the calls of a
-    replay of each kind: `timed`, what `measure` times; where rows are named also `same` and `new`, calls on the values
-    of the call before, and on values that no call has seen, and `touch`, `same` without the calls. Also `outcomes`.
+    Arguments as in `measure`; a case's `moved` names a row (indices) of some inputs, `drawn` whole ones. Gives back by
+    name the calls of a replay of each kind: `timed`, what `measure` times; where rows are named also `same` and `new`,
+    calls on the values of the call before, and on values that no call has seen, and `touch`, `same` without the calls;
+    where inputs are named `all_same`, `all_new` and `all_touch`, of which every row is written. Also `outcomes`.
     """
     (case,) = cases
     identity = str(case["id"])
@@ -1163,9 +1236,10 @@ def hold(
         _release(session.plan.device)
         sets = ArgumentSets(case, session.plan.device, mode)
         for name in (name for name in case["contenders"] if name in functions):
-            with session.attempt(name, identity, mode):
-                if held := _prepared(session, identity, functions[name], sets):
-                    _HELD[name] = held
+            with session.attempt(name, identity, mode) as attempt:
+                held = _prepared(session, identity, functions[name], sets)
+            if attempt.succeeded and held:
+                _HELD[name] = held
     calls = {name: {kind: count for kind, (_, count) in held.replays.items()} for name, held in _HELD.items()}
     return {"calls": calls, "outcomes": session.found.outcomes}
 
@@ -1179,11 +1253,16 @@ def _prepared(session: _Session, case: str, function: _Function, sets: ArgumentS
     if runner.too_slow:
         return None
     replays: dict[str, tuple[Callable[[int], object], int]] = {"timed": (runner.repeat, runner.visit().calls)}
-    touch = Touch(sets) if sets.case.get("moved") else None
-    if touch is not None:
+    touches: dict[str, Touch | Draw] = {}
+    if sets.case.get("moved"):
+        touches["moved"] = touch = Touch(sets)
         replays |= {"same": runner.touched(touch, 0), "new": runner.touched(touch, 1)}
         replays["touch"] = runner.touched(touch, 0, alone=True)
-    return _Held(session, case, runner, replays, touch)
+    if sets.case.get("drawn"):
+        touches["fresh"] = draw = Draw(sets)
+        replays |= {"all_same": runner.touched(draw, 0), "all_new": runner.touched(draw, 1)}
+        replays["all_touch"] = runner.touched(draw, 0, alone=True)
+    return _Held(session, case, runner, replays, touches)
 
 
 def replay(contender: str, kind: str, times: int) -> dict[str, Any]:
@@ -1194,14 +1273,14 @@ def replay(contender: str, kind: str, times: int) -> dict[str, Any]:
 def move(contender: str) -> dict[str, Any]:
     """Hand over, as `outputs`, what the last of some calls in a row gives whose values move up to the case's."""
     held = _HELD[contender]
-    assert held.touch is not None
-    held.session.hand_over(held.case, held.session.plan.modes[0], "moved", contender, held.runner.moved(held.touch))
+    for version, touch in held.touches.items():
+        held.session.hand_over(held.case, held.session.plan.modes[0], version, contender, held.runner.moved(touch))
     return {"outputs": held.session.found.outputs}
 
 
-def let_go() -> dict[str, Any]:
+def let_go(contender: str) -> dict[str, Any]:
     """Free what `hold` prepared."""
-    _HELD.clear()
+    del _HELD[contender]
     return {}
 
 
@@ -1225,6 +1304,13 @@ def _distinct(results: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
 def _not_plain(kind: type) -> TypeError:
     """What a call returned is no plain tensor. A subclass may compute when it is read, which no clock sees."""
     return TypeError(f"it returned a {kind.__name__}, not a plain Tensor")
+
+
+def _bits(value: Tensor) -> Tensor:
+    """The same memory as whole numbers of the same size."""
+    import torch
+
+    return value.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[value.element_size()])
 
 
 def _bytes_of(value: Tensor) -> Tensor:

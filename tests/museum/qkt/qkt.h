@@ -31,9 +31,13 @@ class Scores {
     }
 
     virtual double score(int64_t b, int64_t h, int64_t i, int64_t j) {
+        return args.factor * product(b, h, i, j) * q_scale(b, h) * k_scale(b, h);
+    }
+
+    double product(int64_t b, int64_t h, int64_t i, int64_t j) {
         double sum = 0;
         for (int64_t d = 0; d < args.head_dim; ++d) sum += decoded(query(b, h, i)[d]) * decoded(key(b, h, j)[d]);
-        return args.factor * sum * q_scale(b, h) * k_scale(b, h);
+        return sum;
     }
 
     // What a code stands for at scale 1.
