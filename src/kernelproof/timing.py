@@ -1172,7 +1172,8 @@ class Draw:
 
         self.sets = sets
         self.turn = itertools.cycle(range(len(sets)))
-        self.left = 0  # steps to the values of the case's `fresh`
+        self.left = 0  # steps to the values of the case's `fresh`,
+        self.last: dict[int, Tensor] = {}  # which lie ready, since a capture takes nothing from the host
         self.tensors: list[tuple[int, Tensor, Tensor, Tensor, Tensor]] = []  # place; both; coins; those of no change
         for place in map(sets.names.index, sets.case["drawn"]):
             own, shape = _bits(_clone(sets.arguments[0][place])), list[int]()
@@ -1196,12 +1197,17 @@ class Draw:
             torch.where(coins if by else kept, own, other, out=_bits(self.sets.arguments[index][place]))
         self.left -= 1
         if self.left == 0:
-            self.sets.refresh(case_fresh(self.sets.case), [index])
+            for place, values in self.last.items():
+                self.sets.arguments[index][place].copy_(values)
         return index
 
     def before(self, calls: int) -> None:
         """So many steps from now the values are those of the case's `fresh`."""
-        self.left = calls
+        self.left, sets = calls, self.sets
+        self.last = {
+            sets.names.index(name): loading.load_image(image, sets.device, with_torch=True).view
+            for name, image in case_fresh(sets.case).items()
+        }
 
 
 @dataclass
