@@ -778,7 +778,9 @@ class _GraphRunner:
         wanted = len(sets) if function.passing == "destination" else 0
         self.outputs = [_like(sets.output(index)) for index in range(wanted)]
         self.kept: list[Any] = [None] * len(sets)
-        self.moving: tuple[Any, int]  # the graph of calls on a row that moves, and how many they are
+        self.moving: tuple[
+            Any, int, Any
+        ]  # the graph of calls on a row that moves, how many they are, what the last gives
         self.touched_result: Any = None
         self.budget_s = budget_s
         self.visit_s = 0.0
@@ -1009,7 +1011,7 @@ class _GraphRunner:
             self.torch.cuda.synchronize()
 
         if by and isinstance(touch, Touch):
-            self.moving = graph, count
+            self.moving = graph, count, self.touched_result
         return run, count
 
     def moved(self, touch: Touch | Draw) -> list[Tensor]:
@@ -1020,13 +1022,13 @@ class _GraphRunner:
                 self.touched_result = self.call(touch.step(1))
 
             touch.before(MOVED_CALLS)
-            graph = self.capture_calls(step, MOVED_CALLS)
+            graph, result = self.capture_calls(step, MOVED_CALLS), self.touched_result
         else:
-            graph, count = self.moving
+            graph, count, result = self.moving
             touch.before(count)
         graph.replay()
         self.torch.cuda.synchronize()
-        return [self.touched_result]
+        return [result]
 
     def results(self) -> list[Tensor]:
         self.torch.cuda.synchronize()
