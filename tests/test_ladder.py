@@ -17,6 +17,7 @@ import pytest
 from defects import REPOSITORY, project
 
 from kernelproof import bench, cli, gpu, lease, records, test
+from kernelproof import config as configuration
 from kernelproof.config import Config
 from kernelproof.errors import ConfigError, TestError, WorkerStarved
 from kernelproof.ladder.climb import Climb
@@ -463,3 +464,21 @@ def test_what_was_tested_as_another_build_is_not_benchmarked(tmp_path: Path) -> 
         "not benchmarked: what was tested is another build "
         "(test this one: kernelproof test --operator rmsnorm --variant good)"
     )
+
+
+@pytest.mark.parametrize(
+    ("requires", "reason"),
+    [("pytest>=1", None), ("pytest<1", "pytest<1 is not installed"), ("no-such-kernels", "no-such-kernels is not")],
+)
+def test_what_needs_a_package_that_is_not_installed_is_not_run(
+    tmp_path: Path, requires: str, reason: str | None
+) -> None:
+    text = "      good: {device: cpu, "
+    config = project(tmp_path, "good", level="quick")
+    file = tmp_path / "config.yaml"
+    file.write_text(file.read_text().replace(text, f'{text}requires: ["{requires}"], '))
+    config = dataclasses.replace(configuration.load(file, root=tmp_path), test=config.test)
+    record = climbed(config, "good")
+    assert record.verdict == ("correct" if reason is None else "not_run")
+    assert (record.reason or "").startswith(reason or "")
+    assert record.remedy == (reason and f"install it beside torch: pip install '{requires}'")

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from kernelproof.errors import ConfigError
 from kernelproof.records import atomic_write, from_json
 
@@ -70,6 +72,7 @@ class VariantConfig:
     limits: dict[str, list[int]] = field(default_factory=dict)
     gate: bool = False
     deterministic: bool = True
+    requires: list[str] = field(default_factory=list)  # what must be installed for it to be run
     calls: list[str] = field(default_factory=list)  # whose kernels it may run beside its own (traces.FAMILIES)
 
     @property
@@ -838,6 +841,14 @@ def _variant_faults(variant: dict[str, Any], operator: dict[str, Any]) -> Iterat
             yield (
                 f"calls: {pattern!r} is no regular expression ({error}); allowed: cublas, cutlass, cudnn, torch, "
                 "memcpy, memset, or a regular expression that is searched for in a kernel's name"
+            )
+    for requirement in variant["requires"]:
+        try:
+            Requirement(requirement)
+        except InvalidRequirement:
+            yield (
+                f"requires: {requirement!r} is no requirement; allowed: a distribution as `pip list` names it, and "
+                "versions, e.g. 'flash-attn-4>=4.0.0b1'"
             )
     if variant["device"] == "cpu" and any(source.endswith(".cu") for source in variant["sources"]):
         yield "device cpu, but a source is CUDA (.cu); set device: cuda"

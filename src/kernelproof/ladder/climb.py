@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packaging.requirements import Requirement
+
 from kernelproof import records, replies, sanitizer, suite
 from kernelproof.cases import DEFAULT_FAMILY, case_of, covering_cases, select_cases, unsupported
 from kernelproof.errors import (
@@ -1045,6 +1047,13 @@ class Climb:
             if not present:
                 self.remedy = "run on a machine with an NVIDIA GPU, its driver, and a torch built for CUDA"
                 return f"no usable GPU here ({why})"
+        return self._bar_of_packages()
+
+    def _bar_of_packages(self) -> str | None:
+        absent = [name for name in self.variant.requires if not _installed(name)]
+        if absent:
+            self.remedy = f"install it beside torch: pip install {' '.join(map(repr, absent))}"
+            return f"{', '.join(absent)} is not installed"
         return None
 
     def _process_ended(self, rung: str, error: KernelproofError, what: str) -> None:
@@ -1234,6 +1243,14 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return ""
+
+
+def _installed(requirement: str) -> bool:
+    wanted = Requirement(requirement)
+    try:
+        return wanted.specifier.contains(importlib.metadata.version(wanted.name), prereleases=True)
+    except importlib.metadata.PackageNotFoundError:
+        return False
 
 
 def _blame_a_full_disk(folder: Path, image_bytes: int) -> None:
