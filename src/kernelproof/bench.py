@@ -525,10 +525,11 @@ class Measurement:
 
         Raises WorkerError like every request; the journal names who is held.
         """
-        outside = self.held(worker, arena, name, seed, self.settings.modes[0])
+        outside = self.held(worker, arena, name, seed)
         if outside is None:
             return None
-        if works_on := outside.works_on():
+        rested = any(known == name for known, _ in self.looked_at)
+        if not rested and (works_on := outside.works_on()):
             words = f"while nobody calls it it keeps {works_on:.2g} threads at work, where others need the cores"
             return Escape(f"times escape: {words}", spoils_others=True)
         apart, seen_us, own_us = outside.clocks_apart()
@@ -554,9 +555,6 @@ class Measurement:
                 f"times escape: a call on values that it has not seen takes {new_us:.4g} µs{of_what}, on those of the "
                 f"call before {same_us:.4g} µs: results are remembered"
             )
-        for mode in self.settings.modes[1:]:
-            if not drawn and (another := self.held(worker, arena, name, seed, mode)):
-                drawn = self.seen_when_drawn(another, arena)
         if drawn:
             new_us, same_us = drawn
             return Escape(
@@ -565,11 +563,11 @@ class Measurement:
             )
         return None
 
-    def held(self, worker: Worker, arena: Arena, name: str, seed: int, mode: str) -> Outside | None:
-        """A contender that the worker holds ready on a case, in one mode; None for one that is too slow, or failed."""
+    def held(self, worker: Worker, arena: Arena, name: str, seed: int) -> Outside | None:
+        """A contender that the worker holds ready on a case; None for one that is too slow, or failed."""
         limit_s = REQUEST_BASE_S + REQUEST_FACTOR * self.settings.max_seconds
         cases = [{**arena.payload, "contenders": [name]}]
-        contenders, plan = [self.entrants[name].candidate], self.plan("time", seed) | {"modes": [mode]}
+        contenders, plan = [self.entrants[name].candidate], self.plan("time", seed)
         room_bytes = self.kept_bytes() + ROOM_FACTOR * arena.calls[TIMED].output.nbytes
         ask = functools.partial(worker.request, "witness", timeout_s=limit_s, room_bytes=room_bytes)
         held = ask(step="hold", contenders=contenders, cases=cases, plan=plan)
@@ -817,8 +815,7 @@ class Outside:
         for number, slopes in enumerate(self.looks("all_new", "all_same", "all_touch")):
             new, same, touch = (look.processor_us if self.device == "cpu" else look.outside_us for look in slopes)
             new_us, same_us = new - touch, max(0.0, same - touch)
-            settled = number >= OUTSIDE_SETTLED or touch < same_us  # then that difference hides little
-            if settled and new_us <= OUTSIDE_LIMIT * same_us + OUTSIDE_GAP_US:
+            if number and new_us <= _rows_limit_us(same_us, self.device):
                 break
         return new_us, same_us
 

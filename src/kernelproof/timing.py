@@ -61,7 +61,7 @@ CACHES_EXCEEDED = 2  # a cold rotation is this many times the cache
 CPU_COLD_LIMIT_BYTES = 256 << 20
 GPU_COLD_LIMIT_BYTES = 8 << 30
 SETS_LIMIT = 1024  # copies in a cold rotation: more would make graphs of thousands of nodes
-CALLS_LIMIT = 2000  # in one graph
+CALLS_LIMIT, DRAWN_CALLS_LIMIT = 2000, 100  # in one graph; to draw the values of a call takes several kernels
 SHORT_SHARE = 4  # the long graph has this many times the calls of the short one
 SINGLE_CALLS = 24  # event pairs, a process and case
 WALL_PAIRS = 6
@@ -993,7 +993,8 @@ class _GraphRunner:
 
         `alone`: what moves the values, without the calls.
         """
-        count = max(MOVED_CALLS, min(CALLS_LIMIT, math.ceil(TOUCHED_CALLS_US / self.each_us)))
+        most = DRAWN_CALLS_LIMIT if isinstance(touch, Draw) else CALLS_LIMIT
+        count = max(MOVED_CALLS, min(most, math.ceil(TOUCHED_CALLS_US / self.each_us)))
 
         def step() -> None:
             index = touch.step(by)
