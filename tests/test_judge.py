@@ -517,7 +517,7 @@ def test_an_output_of_zeros_is_judged_by_the_bound_alone() -> None:
 @pytest.mark.parametrize("finite", [False, True])
 def test_around_an_input_lies_nan_or_what_is_large(tmp_path: Path, kind: torch.dtype, finite: bool) -> None:
     x = torch.zeros(4, 16).to(kind)[:, :9]
-    image = images.layout_images(Call({"x": x, "y": x}, ("y",), ("i",)), tmp_path, finite=finite).images["x"]
+    image = images.layout_images(Call({"x": x, "y": x}, ("y",), ("i", "j")), tmp_path, finite=finite).images["x"]
     values = image.raw.view(kind).double()
     around = values[values != 0]
     assert len(around) == len(values) - 4 * 9

@@ -26,7 +26,8 @@ rule bench:
         "{KERNELPROOF} bench --config {RESOLVED} --operator {wildcards.operator} --device {wildcards.device} 2> {log}"
 
 
-# What the device itself reaches: once a machine, and alone like every measurement.
+# What the device itself reaches: once a machine, and alone like every measurement. It takes seconds and comes first, so
+# that a run whose machine is taken back has it.
 rule ceilings:
     input:
         modules=modules("ceilings"),
@@ -36,6 +37,7 @@ rule ceilings:
         "results/logs/bench/ceilings-{device}.log",
     wildcard_constraints:
         device="cpu|cuda",
+    priority: 10
     threads: lambda wildcards: support.measuring_threads(workflow.cores, wildcards.device)
     params:
         cpu_threads=CONFIG.bench.cpu_threads,
