@@ -44,18 +44,30 @@ class Found:
 
     builds: dict[str, BuildRecord]
     tests: dict[str, TestRecord]
-    timed: dict[str, BenchRecord]
+    timed: list[dict[str, BenchRecord]]
 
     def caught(self, key: str) -> dict[str, str]:
         """The checks that failed, with their words."""
-        return caught_by(self.tests[key], self.timed.get(key.partition("/")[0]))
+        found: dict[str, str] = {}
+        for records in self.timed or [{}]:
+            found |= caught_by(self.tests[key], records.get(key.partition("/")[0]))
+        return found
 
 
 def museum(device: str, folder: Path) -> Found:
     """Everything of a device, built and judged."""
     project = workshop(folder, PIECES.values(), device)
     builds, tests = make(project, WORKERS[device]), judge(project, WORKERS[device], PIECES.values())
-    return Found(builds, tests, time(project, PIECES.values(), device))
+    found = Found(builds, tests, [time(project, PIECES.values(), device)])
+    # Other tests run meanwhile: what a crowded machine hid from the benchmark is timed once more.
+    if missed := [p for p in PIECES.values() if p.device == device and _is_missed_by_the_benchmark(found, p)]:
+        found.timed.append(time(project, missed, device))
+    return found
+
+
+def _is_missed_by_the_benchmark(found: Found, piece: Piece) -> bool:
+    by_time = any(check.startswith("bench/") for check in piece.check)
+    return by_time and not piece.pending and not by_own_class(piece, found.caught(piece.key))
 
 
 @pytest.fixture(scope="module")
