@@ -58,13 +58,17 @@ def memory_kills() -> int:
 
 
 def members(host: int, group: int) -> list[int]:
-    """Processes that descend from `host` and belong to a process group."""
-    found = [host]
+    """Processes that descend from `host` and belong to a process group, whose leader is one of them.
+
+    A list of children may lack some while others end (man 5 proc), so the leader is not looked for in one.
+    """
+    found = [host, group]
     for pid in found:
         with contextlib.suppress(OSError):
             for task in os.listdir(f"/proc/{pid}/task"):
                 with contextlib.suppress(OSError):
-                    found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+                    children = map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+                    found += [child for child in children if child not in found]
     return [pid for pid in found if _group(pid) == group]
 
 
