@@ -569,8 +569,8 @@ class Measurement:
         cases = [{**arena.payload, "contenders": [name]}]
         contenders, plan = [self.entrants[name].candidate], self.plan("time", seed)
         room_bytes = self.kept_bytes() + ROOM_FACTOR * arena.calls[TIMED].output.nbytes
-        ask = functools.partial(worker.request, "witness", timeout_s=limit_s, room_bytes=room_bytes)
-        held = ask(step="hold", contenders=contenders, cases=cases, plan=plan)
+        asked = {"step": "hold", "contenders": contenders, "cases": cases, "plan": plan}
+        held = worker.request("witness", timeout_s=limit_s, room_bytes=room_bytes, **asked)
         touched = ["same", "new", "touch"] if arena.payload["moved"] else []
         drawn = ["all_same", "all_new", "all_touch"] if arena.payload["drawn"] else []
         replies.check_held(held, name, ["timed", *touched, *drawn])

@@ -207,18 +207,18 @@ def choose(possible: Sequence[Mutant], selection: Selection) -> list[Mutant]:
     return [mutant for mutant in wanted if mutant.key in chosen]
 
 
-def _files(built: BuildRecord, headers: bool) -> list[str]:
+def _files(built: BuildRecord) -> list[str]:
     """The project's files that a build read."""
     own = [file.path for file in built.sources]
     found = [file.path for file in built.headers if not file.path.startswith("<") and file.path.endswith(ENDINGS)]
-    return list(dict.fromkeys([*own, *(found if headers else [])]))
+    return list(dict.fromkeys([*own, *found]))
 
 
 def _own_files(config: Config, built: BuildRecord) -> list[str]:
     """The files that a fault can be planted in; a dispatcher's rungs are compiled as they are by themselves."""
     owner = config.operator(built.operator)
     rungs = {name for rung in owner.variant(built.variant).rungs for name in owner.variant(rung).sources}
-    return [name for name in _files(built, True) if name not in rungs]
+    return [name for name in _files(built) if name not in rungs]
 
 
 def _arguments(path: Path, *, required: bool) -> dict[str, str]:
@@ -482,7 +482,7 @@ class Trial:
         left = [mutant for mutant in self.record.mutants if mutant.outcome == LISTED]
         planted: dict[str, list[VariantConfig]] = {}
         for mutant in left:
-            files = _files(self.honest[_key(mutant)], True)
+            files = _files(self.honest[_key(mutant)])
             planted.setdefault(mutant.operator, []).append(self.workshop.plant(mutant, files))
         self.workshop.prepare(planted)
         wanted = {_key(mutant) for mutant in left}
@@ -550,7 +550,7 @@ class Trial:
         if built.status != records.OK:
             mutant.outcome, mutant.message = STILLBORN, (built.compiler_message or built.reason or "").strip()
             return False
-        read = _files(built, True)
+        read = _files(built)
         if f"{PLANTED}/{mutant.id}/{mutant.file}" not in read:
             raise MutantsError(f"the compiler did not read the mutated {mutant.file}", subject=mutant.key)
         # Constants of CUDA code lie in several places, not all of which can be told from names: let it be judged.

@@ -778,9 +778,8 @@ class _GraphRunner:
         wanted = len(sets) if function.passing == "destination" else 0
         self.outputs = [_like(sets.output(index)) for index in range(wanted)]
         self.kept: list[Any] = [None] * len(sets)
-        self.moving: tuple[
-            Any, int, Any
-        ]  # the graph of calls on a row that moves, how many they are, what the last gives
+        # The graph of calls on a row that moves, how many they are, what the last gives.
+        self.moving: tuple[Any, int, Any]
         self.touched_result: Any = None
         self.budget_s = budget_s
         self.visit_s = 0.0

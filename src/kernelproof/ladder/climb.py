@@ -1247,10 +1247,8 @@ def _version(package: str) -> str:
 
 def _installed(requirement: str) -> bool:
     wanted = Requirement(requirement)
-    try:
-        return wanted.specifier.contains(importlib.metadata.version(wanted.name), prereleases=True)
-    except importlib.metadata.PackageNotFoundError:
-        return False
+    found = _version(wanted.name)
+    return bool(found) and wanted.specifier.contains(found, prereleases=True)
 
 
 def _blame_a_full_disk(folder: Path, image_bytes: int) -> None:
