@@ -74,6 +74,13 @@ class Record:
 # --- capture ----------------------------------------------------------------------------------------------------------
 
 
+# How the names of packages begin whose release can change what a kernel computes, or how fast.
+DECISIVE_PACKAGES = (
+    *("torch", "triton", "apache-tvm-ffi", "numpy", "xformers"),
+    *("flash-attn", "quack", "nvidia-cu", "nvidia-nv"),
+)
+
+
 @dataclass
 class Probe:
     """One look at the machine: `status` ok, failed (with `error`) or absent."""
