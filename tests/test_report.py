@@ -344,11 +344,15 @@ def test_isolation_is_told_where_it_is_stated(tmp_path: Path) -> None:
 def test_what_a_rung_was_passed_without_is_told(tmp_path: Path) -> None:
     manifest, records = report_records.gpu_run()
     tests = [record for record in records.values() if isinstance(record, report_records.TestRecord)]
-    assert "was passed by" not in checked(render(tmp_path, (manifest, records))[0]).text
-    rung = next(rung for rung in tests[0].rungs if rung.name == "sanity")
-    rung.message = "no exact call was made"
-    page = checked(render(tmp_path, (manifest, records))[0])
-    assert f"sanity was passed by {tests[0].variant}, but no exact call was made." in page.text
+    assert not any("was passed by" in text for text in render(tmp_path, (manifest, records)))
+    baseline = next(record for record in tests if record.role == "baseline")
+    for record in (tests[0], baseline):
+        next(rung for rung in record.rungs if rung.name == "sanity").message = "no exact call was made"
+    page, summary = render(tmp_path, (manifest, records))
+    who = f"{tests[0].variant}, {baseline.variant}"
+    assert f"sanity was passed by {who}, but no exact call was made." in checked(page).text
+    assert f"**sanity** was passed by {who.replace('_', chr(92) + '_')}, but no exact call was made." in summary
+    assert summary.index("was passed by") < summary.index("### Where"), "it stands with the operator's results"
 
 
 def test_a_wrong_contender_is_drawn_and_not_ranked(tmp_path: Path) -> None:
