@@ -538,6 +538,34 @@ def test_spills_break_the_budget_and_not_the_build(project: Path) -> None:
 
 
 @needs_cuda
+def test_what_ptxas_says_of_lost_speed_is_advice_and_no_failure(project: Path) -> None:
+    chosen = cuda("serialised", sources=["csrc/serialised.cu"])
+    record = built(project, chosen)
+    assert record.status == "ok"
+    about = {advice.text.partition(": ")[2].partition(" ")[0]: advice for advice in record.advice}
+    wgmma, registers = about["wgmma.mma_async"], about["'setmaxnreg'"]
+    assert (wgmma.arch, wgmma.kernel) == ("sm_90a", "serialised(float*, unsigned long, unsigned long)")
+    assert re.fullmatch(r"C75\d\d", str(wgmma.code))
+    assert wgmma.text.startswith("Potential Performance Loss: wgmma.mma_async instructions are serialized due to ")
+    assert "function" not in wgmma.text, "it has a field of its own"
+    assert (registers.arch, registers.kernel) == ("sm_90a", None), "ptxas does not say of which kernel"
+    # The wait that it tells of is there.
+    listing = (project / record.cubins[0].path).with_suffix(".sass").read_text()
+    assert listing.count("WARPGROUP.DEPBAR.LE gsb0, 0x0") == listing.count("HGMMA") == 2
+    again = built(project, chosen)
+    assert "reused" in log(project, again)
+    assert again.advice == record.advice
+
+
+@needs_cuda
+def test_ptxas_has_no_advice_on_the_ladders_wgmma(project: Path) -> None:
+    shutil.copytree(SOURCE.parent / "csrc", project / "csrc", dirs_exist_ok=True)
+    record = built(project, cuda("fp16_wgmma", sources=["csrc/attention/fp16_wgmma.cu"]))
+    assert any("HGMMA" in cubin.opcodes for cubin in record.cubins), record.compiler_message
+    assert record.advice == []
+
+
+@needs_cuda
 def test_a_dispatchers_rungs_are_built_for_their_own_architectures_and_held_to_their_own_budgets(project: Path) -> None:
     (project / "csrc/chooser.cu").write_text("int chosen() { return 1; }\n")
     rung = cuda("scale", archs=["sm_90a"], budget=Budget(1, 0, 0))

@@ -21,6 +21,7 @@ from kernelproof.records import (
     BenchRecord,
     CaseResult,
     CeilingsRecord,
+    CompilerAdvice,
     Failure,
     ManifestRecord,
     Metric,
@@ -344,11 +345,38 @@ def test_isolation_is_told_where_it_is_stated(tmp_path: Path) -> None:
 def test_what_a_rung_was_passed_without_is_told(tmp_path: Path) -> None:
     manifest, records = report_records.gpu_run()
     tests = [record for record in records.values() if isinstance(record, report_records.TestRecord)]
-    assert "was passed by" not in checked(render(tmp_path, (manifest, records))[0]).text
-    rung = next(rung for rung in tests[0].rungs if rung.name == "sanity")
-    rung.message = "no exact call was made"
-    page = checked(render(tmp_path, (manifest, records))[0])
-    assert f"sanity was passed by {tests[0].variant}, but no exact call was made." in page.text
+    assert not any("was passed by" in text for text in render(tmp_path, (manifest, records)))
+    baseline = next(record for record in tests if record.role == "baseline")
+    for record in (tests[0], baseline):
+        next(rung for rung in record.rungs if rung.name == "sanity").message = "no exact call was made"
+    page, summary = render(tmp_path, (manifest, records))
+    who = f"{tests[0].variant}, {baseline.variant}"
+    assert f"sanity was passed by {who}, but no exact call was made." in checked(page).text
+    assert f"**sanity** was passed by {who.replace('_', chr(92) + '_')}, but no exact call was made." in summary
+    assert summary.index("was passed by") < summary.index("### Where"), "it stands with the operator's results"
+
+
+def test_advice_of_the_compiler_stands_at_its_variant_and_accuses_nobody(tmp_path: Path) -> None:
+    manifest, records = report_records.gpu_run()
+    before = render(tmp_path, (manifest, records))
+    assert not any("ptxas’ words" in text for text in before)
+    chosen = next(r for r in records.values() if isinstance(r, report_records.BuildRecord) and r.status == "ok")
+    text = "Potential Performance Loss: wgmma.mma_async instructions are serialized due to <ill> formed pipeline stage"
+    chosen.advice = [
+        *(CompilerAdvice(text, "C7514", f"void k<{number}>(int)", "sm_90a") for number in range(5)),
+        CompilerAdvice("Potential Performance Loss: 'setmaxnreg' ignored to allow debugging.", "C7506"),
+    ]
+    page, summary = render(tmp_path, (manifest, records))
+    shown = checked(page).text
+    where = "k<0>, k<1>, k<2> and 2 more kernels, sm_90a"
+    assert f"each is waited for before the next one starts ({where}). In ptxas’ words: C7514: {text}" in shown
+    assert shown.count("setmaxnreg does nothing") == summary.count("setmaxnreg does nothing") == 1
+    assert f"Advice on `{chosen.variant}`: wgmma is not asynchronous here" in summary
+    assert f"`C7514: {text}`" in summary
+    assert summary.index("Advice on") < summary.index("### Where"), "it stands with the operator's results"
+    assert [line for line in summary.splitlines() if line.startswith(("##", "|"))] == [
+        line for line in before[1].splitlines() if line.startswith(("##", "|"))
+    ]
 
 
 def test_a_wrong_contender_is_drawn_and_not_ranked(tmp_path: Path) -> None:

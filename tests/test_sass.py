@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernelproof import sass
-from kernelproof.records import BuildRecord, Cubin
+from kernelproof.records import BuildRecord, CompilerAdvice, Cubin
 
 PTXAS = """\
 ptxas info    : 0 bytes gmem
@@ -107,6 +107,32 @@ def test_ptxas_report() -> None:
         sass.Resources("sm_89", "_Z2k1Pfi", 22, 512, 0, 0, 0),
     ]
     assert sass.parse_ptxas("") == []
+
+
+def test_ptxas_advice() -> None:
+    serialised = "Potential Performance Loss: wgmma.mma_async instructions are serialized due to"
+    ill, short = f"{serialised} ill formed pipeline stage", f"{serialised} insufficient register resources"
+    ignored = "Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum register requirements."
+    advisory = "Advisory: '.multicast::cluster' modifier should be used on .target 'sm_90a' instead of .target 'sm_90'"
+    injected = "(C7519) warpgroup.arrive is injected in around line 48 by compiler in function '_Z2k1Pfi'"
+    text = "\n".join(
+        [
+            f"ptxas info    : (C7510) {ill} in the function '_Z2k1Pfi'",
+            f"ptxas info    : {injected}",
+            PTXAS,
+            f"ptxas <build>/k.ptx, line 29; warning : {advisory}",
+            f"ptxas info    : (C7508) {ignored}",
+            "ptxas info    : Compiling entry function '_Z2k1Pfi' for 'sm_100a'",
+            f"ptxas info    : (C7512) {short} for the function '_Z2k2Pfi'",
+        ]
+    )
+    assert sass.parse_advice(text) == [
+        CompilerAdvice(ill, "C7510", "k1(float*, int)", "sm_90a"),
+        CompilerAdvice(advisory, None, None, "sm_100a"),
+        CompilerAdvice(ignored, "C7508", None, "sm_100a"),
+        CompilerAdvice(short, "C7512", "k2(float*, int)", None),
+    ]
+    assert sass.parse_advice(PTXAS) == []
 
 
 def test_disassembly_is_counted_without_padding() -> None:

@@ -292,6 +292,20 @@ def test_a_killed_run_is_continued_by_the_same_command(clone: Clone, how: signal
     assert {v["correctness"] for v in clone.facts()["verdicts"]} == {"correct"}
 
 
+def test_the_machine_is_another_with_another_release_of_a_package_that_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "absent")])
+    found = [workflow.machine_fingerprint()]
+    for name in ("nvidia_cudnn_cu13-9.19.0.56", "requests-2.32.3"):
+        (tmp_path / f"{name}.dist-info").mkdir()
+        found.append(workflow.machine_fingerprint())
+    (tmp_path / "nvidia_cudnn_cu13-9.19.0.56.dist-info").rename(tmp_path / "nvidia_cudnn_cu13-9.20.0.48.dist-info")
+    found.append(workflow.machine_fingerprint())
+    assert found[1] == found[2]
+    assert len(set(found)) == 3
+
+
 def test_waiting_jobs_of_a_local_run_are_looked_at_when_one_has_ended() -> None:
     from snakemake.scheduling.job_scheduler import JobScheduler
 

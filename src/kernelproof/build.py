@@ -196,6 +196,7 @@ def _fill(record: BuildRecord, entry: Entry, plan: Plan, variant: VariantConfig)
     record.cubins = [records.from_json(Cubin, cubin) for cubin in entry.facts["cubins"]]
     for cubin in record.cubins:
         cubin.path = f"{folder}/{cubin.path}"
+    record.advice = sass.parse_advice(entry.facts["log"])
     # A rung's kernels are held to the rung's own budget, where it is a variant by itself.
     own = len(plan.archs) * sum(_is_cuda(source) for source in plan.sources)
     record.budget = budget_rows(variant, record.cubins[:own])

@@ -258,6 +258,7 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
         yield from (
             f"  {name}: no source and no header of the project mentions the macro" for name in record.unread_macros
         )
+        yield from (f"  ptxas: {text}" for text in dict.fromkeys(advice.text for advice in record.advice))
     else:
         yield f"{subject}: profiled ({len(record.kernels)} kernel{'' if len(record.kernels) == 1 else 's'}, {spent})"
 

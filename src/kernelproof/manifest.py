@@ -18,6 +18,7 @@ from kernelproof import config as configuration
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import RecordError
 from kernelproof.records import (
+    DECISIVE_PACKAGES,
     FAILED,
     NOT_RUN,
     OK,
@@ -273,20 +274,11 @@ def tools(gathered: Gathered) -> dict[str, Any]:
         "cpu": (values.get("cpu") or {}).get("model"),
         "os": values.get("os"),
         "python": (values.get("python") or {}).get("version"),
-        "packages": {name: packages[name] for name in sorted(packages) if name in _DECISIVE_PACKAGES},
+        "packages": {name: packages[name] for name in sorted(packages) if name.startswith(DECISIVE_PACKAGES)},
         "compilers": [dict(zip(("name", "version", "origin", "sha256"), c, strict=True)) for c in sorted(compilers)],
         "ncu": next((p.tool_version for p in _all(gathered, ProfileRecord) if p.tool_version), None),
     }
     return {name: value for name, value in found.items() if value}
-
-
-_DECISIVE_PACKAGES = frozenset(
-    (
-        *("torch", "triton", "numpy", "pandas", "apache-tvm-ffi", "nvidia-ml-py", "ncu-report", "snakemake", "pytest"),
-        *("flash-attn-4", "nvidia-cutlass-dsl", "quack-kernels"),
-        *("ninja", "nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-nvvm", "nvidia-cudnn-cu13", "nvidia-cublas"),
-    )
-)
 
 
 def _all(gathered: Gathered, kind: type[R]) -> list[R]:

@@ -74,6 +74,13 @@ class Record:
 # --- capture ----------------------------------------------------------------------------------------------------------
 
 
+# How the names of packages begin whose release can change what a kernel computes, or how fast.
+DECISIVE_PACKAGES = (
+    *("torch", "triton", "apache-tvm-ffi", "numpy", "xformers"),
+    *("flash-attn", "quack", "nvidia-cu", "nvidia-nv"),
+)
+
+
 @dataclass
 class Probe:
     """One look at the machine: `status` ok, failed (with `error`) or absent."""
@@ -159,6 +166,19 @@ class BudgetRow:
 
 
 @dataclass
+class CompilerAdvice:
+    """What ptxas says of lost speed: its sentence without the kernel's name, and the sentence's number (`C7511`).
+
+    Of which kernel (demangled) and for which architecture; None where it does not say.
+    """
+
+    text: str
+    code: str | None = None
+    kernel: str | None = None
+    arch: str | None = None
+
+
+@dataclass
 class BuildRecord(Record):
     """One variant, built."""
 
@@ -183,6 +203,7 @@ class BuildRecord(Record):
     library: FileHash | None = None
     cubins: list[Cubin] = field(default_factory=list)
     budget: list[BudgetRow] = field(default_factory=list)
+    advice: list[CompilerAdvice] = field(default_factory=list)
     compiler_message: str | None = None
     host_code_sha256: str | None = None  # over the host's machine code, without names and paths
 

@@ -28,8 +28,6 @@ KINDS: dict[str, type[Record]] = {
     "bench": BenchRecord,
 }
 CEILINGS = "bench/ceilings/"  # of the machine, not of an operator: nothing is judged or compared by them
-# Packages whose version can change a kernel's result or time; the others are told as a number.
-DECISIVE = ("torch", "triton", "apache-tvm-ffi", "flash-attn", "quack", "xformers", "nvidia-cu", "nvidia-nv", "numpy")
 
 LIBRARY_CALLS = "kernelproof/baselines.py"  # a source whose functions only call libraries
 
@@ -119,7 +117,8 @@ class Run:
     @property
     def decisive(self) -> dict[str, str]:
         """The packages that can change what a kernel computes, or how fast."""
-        return {name: version for name, version in sorted(self.packages.items()) if name.startswith(DECISIVE)}
+        found = sorted(self.packages.items())
+        return {name: version for name, version in found if name.startswith(records.DECISIVE_PACKAGES)}
 
     @property
     def machine(self) -> str:

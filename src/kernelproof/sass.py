@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
-from kernelproof.records import BuildRecord, KernelResources
+from kernelproof.records import BuildRecord, CompilerAdvice, KernelResources
 
 INSTRUCTION_BYTES = 16  # since Volta
 
@@ -64,6 +64,25 @@ def parse_ptxas(text: str) -> list[Resources]:
             kernel.registers = int(used[1])
             if shared := _SHARED.search(line):
                 kernel.shared_bytes = int(shared[1]) + int(shared[2] or 0)
+    return found
+
+
+_ADVICE = re.compile(
+    r"^ptxas\b.*?: (?:\((C\d+)\) )?((?:Potential Performance Loss|Advisory): .*?)"
+    r"(?: (?:in|for) the function '([^']+)')?$"
+)
+
+
+def parse_advice(text: str) -> list[CompilerAdvice]:
+    """What ptxas says of lost speed in nvcc's output; for an architecture it comes before the report on its kernels."""
+    found: list[CompilerAdvice] = []
+    for line in text.splitlines():
+        if said := _ADVICE.search(line):
+            code, sentence, kernel = said.groups()
+            found.append(CompilerAdvice(sentence, code, kernel and demangle(kernel)))
+        elif entry := _ENTRY.search(line):
+            for advice in found:
+                advice.arch = advice.arch or entry[2]
     return found
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,15 +21,11 @@ from typing import IO, Any
 from kernelproof import gpu
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import KernelproofError
+from kernelproof.records import DECISIVE_PACKAGES
 
 DRIVER = Path("/proc/driver/nvidia/version")
 
 PACKAGE = Path(__file__).resolve().parent
-# Packages whose release changes what is built or measured.
-MEASURED_PACKAGES = (
-    *("torch", "triton", "apache-tvm-ffi", "numpy", "nvidia-cuda-nvcc", "nvidia-cudnn-cu13"),
-    *("flash-attn-4", "nvidia-cutlass-dsl", "quack-kernels"),
-)
 
 _IMPORT = re.compile(r"^\s*from kernelproof(?:\.([\w.]+))? import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 _STARTED = re.compile(r'"kernelproof\.([\w.]+)"')  # "-m", "kernelproof.worker"
@@ -87,12 +83,14 @@ def machine_fingerprint() -> str:
     for path in (DRIVER, *sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))):
         facts.append(_text(path))
     facts += re.findall(r"^model name.*$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
-    for name in MEASURED_PACKAGES:
-        try:
-            facts.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            facts.append(f"{name} absent")
+    facts += _decisive_packages()
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+
+
+def _decisive_packages() -> list[str]:
+    """`torch-2.13.0+cpu` and the like, by the names of their folders: all metadata take 80 ms to read."""
+    installed = {entry.stem for folder in sys.path for entry in Path(folder or ".").glob("*-*.*-info")}
+    return sorted(name for name in installed if name.lower().replace("_", "-").startswith(DECISIVE_PACKAGES))
 
 
 def sanitizer_identity(variants: Sequence[VariantConfig]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelproof import charts, formats
-from kernelproof.records import BudgetRow, BuildRecord, Cubin, KernelResources
+from kernelproof.records import BudgetRow, BuildRecord, CompilerAdvice, Cubin, KernelResources
 from kernelproof.views.common import Badge, Limits, Records, badge
 
 
@@ -55,6 +55,15 @@ class MostOf:
 
 
 @dataclass(frozen=True)
+class AdviceView:
+    """What ptxas advises of one or several kernels: what that means, of which and where, and its own words."""
+
+    words: str
+    of: str
+    said: str
+
+
+@dataclass(frozen=True)
 class BuildView:
     """One variant's build."""
 
@@ -66,6 +75,7 @@ class BuildView:
     mixes: tuple[MixBar, ...]
     over_budget: tuple[BudgetRow, ...]
     within_budget: bool | None
+    advice: tuple[AdviceView, ...]
     message: str
     macros: tuple[str, ...]
 
@@ -136,9 +146,33 @@ def _build(record: BuildRecord, limits: Limits) -> BuildView:
         tuple(_mixes(record.cubins)),
         failing,
         not failing if record.budget else None,
+        tuple(_advice(record)),
         formats.excerpt(record.compiler_message or "", limits.message_characters),
         tuple(name if value is None else f"{name}={value}" for name, value in record.macros.items()),
     )
+
+
+# What ptxas means, by a word of its sentence.
+ADVICE = {
+    "wgmma": "wgmma is not asynchronous here: each is waited for before the next one starts",
+    "setmaxnreg": "setmaxnreg does nothing, so every warp keeps the number of registers that it was launched with",
+    "": "a kernel may be slower than it could be",
+}
+NAMED_KERNELS = 3  # of those that one advice is for
+
+
+def _advice(record: BuildRecord) -> Iterator[AdviceView]:
+    """Instances of a template get the same advice: once for all of them."""
+    alike: dict[str, list[CompilerAdvice]] = defaultdict(list)
+    for advice in record.advice:
+        alike[f"{advice.code}: {advice.text}" if advice.code else advice.text].append(advice)
+    for said, found in alike.items():
+        names = list(dict.fromkeys(short_name(each.kernel) for each in found if each.kernel))
+        more = len(names) - NAMED_KERNELS
+        of = formats.listed([*names[:NAMED_KERNELS], *([formats.plural(more, "more kernel")] if more > 0 else [])])
+        archs = formats.listed(dict.fromkeys(each.arch for each in found if each.arch))
+        words = next(meaning for word, meaning in ADVICE.items() if word in said)
+        yield AdviceView(words, ", ".join(filter(None, (of, archs))), said)
 
 
 def _most(found: Sequence[KernelResources]) -> MostOf | None:
