@@ -87,6 +87,10 @@ def takes_rows_as_packed(x, weight, eps):
     return norm(torch.as_strided(x, x.shape, (x.shape[1], 1)), weight, eps)
 
 
+def takes_rows_as_aligned(x, weight, eps):
+    return norm(torch.as_strided(x, x.shape, (x.stride(0) // 4 * 4, 1)), weight, eps)
+
+
 def wants_packed_rows(x, weight, eps):
     if not x.is_contiguous():
         raise ValueError("x must be contiguous")
@@ -302,6 +306,15 @@ def test_tensors_have_strides_of_their_own(layout: str) -> None:
     assert heads_outside == [(layout == "bhsd") == (place % 2 == 0) for place in range(4)]
 
 
+def test_the_rows_of_one_tensor_are_an_element_apart() -> None:
+    case = Case("attention", "t", {"batch": 2, "heads": 3, "seq": 5, "head_dim": 8}, {}, "float16")
+    call = attention.OPERATOR.make_call(case, torch.Generator().manual_seed(0))
+    apart = with_own_strides(call, "k")
+    assert torch.equal(apart.tensor("k"), call.tensor("k"))
+    assert apart.tensor("k").stride() == (135, 45, 9, 1)
+    assert all(apart.tensor(name).stride() == call.tensor(name).stride() for name in ("q", "v", "o"))
+
+
 def climbed(
     folder: Path, names: list[str], passing: str = "return", families: Sequence[str] = ("normal",), **settings: Any
 ) -> dict[str, TestRecord]:
@@ -356,18 +369,23 @@ def test_memory_off_its_boundary_is_handled_or_refused(tmp_path: Path) -> None:
 
 
 def test_each_tensor_has_a_boundary_and_strides_of_its_own(tmp_path: Path) -> None:
-    found = climbed(tmp_path, ["looks_at_x_alone", "takes_rows_as_packed", "wants_packed_rows"])
+    found = climbed(
+        tmp_path, ["looks_at_x_alone", "takes_rows_as_packed", "takes_rows_as_aligned", "wants_packed_rows"]
+    )
     views = {
         name: {p.name: p.status for p in record.properties if p.name.startswith(("shifted", "strided"))}
         for name, record in found.items()
     }
-    right = dict.fromkeys(["strided", "shifted", "shifted x", "shifted weight", "shifted y"], "passed")
+    right = dict.fromkeys(
+        ["strided", "strided x", "strided y", "shifted", "shifted x", "shifted weight", "shifted y"], "passed"
+    )
     assert views == {
         "looks_at_x_alone": {**right, "shifted weight": "failed"},
-        "takes_rows_as_packed": {**right, "strided": "failed"},
-        "wants_packed_rows": {**right, "strided": "skipped"},
+        "takes_rows_as_packed": {**right, "strided": "failed", "strided x": "failed"},
+        "takes_rows_as_aligned": {**right, "strided x": "failed"},
+        "wants_packed_rows": {**right, "strided": "skipped", "strided x": "skipped"},
     }
-    assert [record.verdict for record in found.values()] == ["wrong", "wrong", "correct"]
+    assert [record.verdict for record in found.values()] == ["wrong", "wrong", "wrong", "correct"]
 
 
 def test_who_is_late_is_named_for_it(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Job:
     tail: the case, but the last quarter of each input's elements drawn with the seed `name`.
     element: the case, but one element of an input drawn with a seed; `name` is seed.n, for the n-th input.
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
-    strided: the case with strides of their own for all tensors.
+    strided: the case with strides of their own for all tensors, or for the tensor `name` (with_own_strides).
     fenced: the case where memory ends, or starts (`name`), with each tensor; on a CPU alone.
     """
 
@@ -304,8 +304,10 @@ class Chamber:
         ]
 
     def do_views(self, case: Case) -> list[list[str]]:
-        strided = [["strided", ""]] if getattr(self.operator, "strided", False) else []
-        return [*strided, *(["shifted", name] for name in ("", *self._call(Job(case)).tensors))]
+        tensors = self._call(Job(case)).tensors
+        rows = [name for name, tensor in tensors.items() if tensor.dim() > 1]
+        strided = [["strided", name] for name in ("", *rows)] if getattr(self.operator, "strided", False) else []
+        return [*strided, *(["shifted", name] for name in ("", *tensors))]
 
     def do_outline(self, job: Job) -> dict[str, Any]:
         from kernelproof import images
@@ -400,7 +402,7 @@ class Chamber:
             assert base is not None
             return base
         if job.part == "strided":
-            return with_own_strides(self._call(Job(job.case)))
+            return with_own_strides(self._call(Job(job.case)), job.name)
         if job.part in SAME_VALUES:
             return self._call(Job(job.case))
         call = self._drawn(job.case)

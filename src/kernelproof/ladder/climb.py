@@ -609,7 +609,10 @@ class Climb:
             where = f"with {view.name} alone" if view.name else "in memory that begins"
             claim = f"{where} one element off its boundary the result is right, or refused"
         else:
-            claim = "with strides of its own for every tensor the result is right, or refused"
+            where = (
+                f"rows of {view.name} alone that begin on no boundary" if view.name else "strides of every tensor's own"
+            )
+            claim = f"with {where} the result is right, or refused"
         try:
             self._taken(name, case)
             status, message = "passed", _failures(self._judged(view).failures)
@@ -1213,7 +1216,7 @@ def _elements(case: Case) -> int:
 
 
 def _view_name(view: Job) -> str:
-    """The name of a view's property: `strided`, `shifted`, `shifted k`."""
+    """The name of a view's property: `strided`, `strided k`, `shifted`, `shifted k`."""
     return " ".join(filter(None, [view.part, view.name]))
 
 

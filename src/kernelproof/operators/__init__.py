@@ -416,20 +416,22 @@ def traded(call: Call, tensor: str, scalar: str, name: str, claim: str, cause: s
     return None
 
 
-def with_own_strides(call: Call) -> Call:
+def with_own_strides(call: Call, alone: str = "") -> Call:
     """The same values in memory in which no two tensors have the same strides; the last dimension keeps stride 1.
 
     Rows of the first tensor are padded by 16 bytes, of the second by 32, and so on: what began on 16 bytes still does.
-    In every other tensor the two dimensions before the last change places in memory, as heads and rows may.
+    In every other tensor the two dimensions before the last change places in memory, as heads and rows may. With the
+    name of a tensor `alone` changes: its rows are padded by one element, so that the second begins on 16 bytes no more.
     """
     arguments = dict(call.arguments)
     for place, (name, tensor) in enumerate(call.tensors.items()):
-        if tensor.dim() < 2:
+        if tensor.dim() < 2 or alone not in ("", name):
             continue
         inner_first = sorted(range(tensor.dim() - 1), key=tensor.stride)
-        if place % 2:
+        if place % 2 and not alone:
             inner_first[:2] = inner_first[1::-1]
-        strides, step = [1] * tensor.dim(), tensor.shape[-1] + 16 * (place + 1) // tensor.element_size()
+        padding = 1 if alone else 16 * (place + 1) // tensor.element_size()
+        strides, step = [1] * tensor.dim(), tensor.shape[-1] + padding
         for dim in inner_first:
             strides[dim] = step
             step *= tensor.shape[dim]
