@@ -40,7 +40,7 @@ from kernelproof.errors import (
     WorkerTimeout,
     blamed,
 )
-from kernelproof.processes import scratch_folder
+from kernelproof.processes import keep_freed_memory, scratch_folder
 from kernelproof.records import (
     BenchCase,
     BenchRecord,
@@ -954,6 +954,7 @@ def _judge_outputs(config: Config, measurement: Measurement, operator: Operator)
     """
     from kernelproof import judge
 
+    keep_freed_memory()
     judged = 0
     references: dict[tuple[str, str, str], Reference] = {}
     # What is wrong for the timed values is told first; of two cases' references one is kept at a time.
