@@ -242,8 +242,13 @@ def test_threads(cores: int | None) -> int:
 
 
 def measuring_threads(cores: int | None, device: str) -> int:
-    """Cores that a measurement claims: all, or with several GPUs one's share; leases keep those apart."""
-    boards = len(gpu.visible()) if device == "cuda" and gpu.available()[0] else 1
+    """Cores that a measurement claims: all, or with several GPUs one's share; leases keep those apart.
+
+    Where there is no GPU nothing is measured on one: to write a record that says so takes no more than its own core.
+    """
+    if device == "cuda" and not gpu.available()[0]:
+        return 1
+    boards = len(gpu.visible()) if device == "cuda" else 1
     return max(1, (cores or 1) // max(1, boards))
 
 
