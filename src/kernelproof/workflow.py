@@ -72,6 +72,19 @@ def lift_job_rate(workflow: Any) -> None:
         workflow.scheduler.job_rate_limiter = None
 
 
+def compare_plain_parameters() -> None:
+    """Have Snakemake compare rules' parameters, which are plain values here, without importing pandas for that.
+
+    Where pandas is installed it does so to look whether one is a table; it is a sixth of the time of a run with nothing
+    to do. No option turns it off.
+    """
+    from snakemake import persistence
+
+    base: Any = getattr(persistence, "PersistenceBase", None)
+    if hasattr(base, "_serialize_param_pandas") and hasattr(base, "_serialize_param_builtin"):
+        base._serialize_param_pandas = base._serialize_param_builtin
+
+
 def has_driver() -> bool:
     """Whether this machine has NVIDIA's driver."""
     return DRIVER.exists()
