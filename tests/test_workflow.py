@@ -316,6 +316,15 @@ def test_waiting_jobs_of_a_local_run_are_looked_at_when_one_has_ended() -> None:
         assert run.scheduler.job_rate_limiter == left
 
 
+def test_to_see_that_nothing_changed_takes_no_pandas(clone: Clone) -> None:
+    look = "import sys; from snakemake.cli import main; sys.argv = ['snakemake', '-j1', 'report']\n"
+    look += "try: main()\nfinally: print('pandas' in sys.modules)"
+    command = [sys.executable, "-c", look]
+    done = subprocess.run(command, cwd=clone.folder, env=clone.environment, capture_output=True, text=True, check=True)
+    assert "Nothing to be done" in done.stderr
+    assert done.stdout.split()[-1] == "False"
+
+
 def test_baselines_share_a_job_unless_a_gpu_would_keep_them_waiting() -> None:
     config = configuration.load(ROOT / "config.yaml")
     names = {job.name: len(job.variants) for job in workflow.test_jobs(config, driver=False)}

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelproof import launches, methods, records, replies, repository, traces
 from kernelproof.cases import enumerate_cases
-from kernelproof.config import Config, OperatorConfig, VariantConfig
+from kernelproof.config import Config, OperatorConfig, VariantConfig, check_declared
 from kernelproof.errors import (
     BenchError,
     LeaseError,
@@ -40,7 +40,7 @@ from kernelproof.errors import (
     WorkerTimeout,
     blamed,
 )
-from kernelproof.processes import scratch_folder
+from kernelproof.processes import keep_freed_memory, scratch_folder
 from kernelproof.records import (
     BenchCase,
     BenchRecord,
@@ -111,7 +111,10 @@ Samples = dict[Key, dict[int, dict[int, list[float]]]]  # … process, block: µ
 
 
 def run(config: Config, operator: str, device: str, output: Path) -> BenchRecord:
-    """Measure, judge, summarise; write the record and, beside it, every sample as compressed CSV."""
+    """Measure, judge, summarise; write the record and, beside it, every sample as compressed CSV.
+
+    Raises ConfigError where the operator's module does not take what the configuration asks of it.
+    """
     started = time.monotonic()
     record = BenchRecord(operator=operator, device=device, provenance=repository.provenance(config.root))
     entrants = _entrants(config, config.operator(operator), device)
@@ -917,8 +920,10 @@ def _measure_and_summarise(
         ) as host:
             from kernelproof import operators
 
-            operator = operators.load(config.operator(record.operator).module, config.root)
-            arenas = _arenas(config.operator(record.operator), operator, entrants, folder / IMAGES)
+            settings = config.operator(record.operator)
+            operator = operators.load(settings.module, config.root)
+            check_declared(config, settings, operators.declared(operator, settings))
+            arenas = _arenas(settings, operator, entrants, folder / IMAGES)
             if not arenas:
                 record.status, record.reason = records.NOT_RUN, "no correct contender accepts any benchmark case"
                 return
@@ -949,6 +954,7 @@ def _judge_outputs(config: Config, measurement: Measurement, operator: Operator)
     """
     from kernelproof import judge
 
+    keep_freed_memory()
     judged = 0
     references: dict[tuple[str, str, str], Reference] = {}
     # What is wrong for the timed values is told first; of two cases' references one is kept at a time.

@@ -374,7 +374,7 @@ def _each_variant(arguments: argparse.Namespace, stage: str, run: Callable[[str]
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from kernelproof import bench, gpu
+    from kernelproof import bench
 
     config = _measured(arguments)
     if arguments.ceilings:
@@ -393,22 +393,9 @@ def _bench(arguments: argparse.Namespace) -> int:
         raise KernelproofError(
             "give --device cpu or --device cuda (or --once with --variant and --shape)", subject="bench"
         )
-    if arguments.device == "cpu" or gpu.available()[0]:
-        _check_declared(config, arguments.operator)
     output = config.record("bench", f"{arguments.operator}-{arguments.device}")
     subject = f"{arguments.operator} on {arguments.device}"
     return _stage(arguments, "bench", subject, lambda: bench.run(config, arguments.operator, arguments.device, output))
-
-
-def _check_declared(config: Any, operator: str) -> None:
-    """What only the operator's module knows of the configuration; the test stage has the judge look."""
-    from kernelproof import operators
-    from kernelproof.config import check_declared
-
-    settings = config.operator(operator)
-    with blamed(settings.module, config.root):
-        declared = operators.declared(operators.load(settings.module, config.root), settings)
-    check_declared(config, settings, declared)
 
 
 def _ceilings(arguments: argparse.Namespace, config: Any) -> int:

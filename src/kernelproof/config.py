@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
-
 from kernelproof.errors import ConfigError
 from kernelproof.records import atomic_write, from_json
 
@@ -827,6 +825,8 @@ def _rung_fault(rung: str, variant: dict[str, Any], variants: dict[str, Any]) ->
 
 
 def _variant_faults(variant: dict[str, Any], operator: dict[str, Any]) -> Iterator[str]:
+    from packaging.requirements import InvalidRequirement, Requirement
+
     if variant["abi"] == "python":
         if ":" not in variant["entry"]:
             yield f"abi python needs entry: 'module:function' or 'file.py:function', not {variant['entry']!r}"

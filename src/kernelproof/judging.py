@@ -27,7 +27,15 @@ from typing import TYPE_CHECKING, Any
 from kernelproof import records
 from kernelproof.config import Declared, OperatorConfig, Precision, Tolerance
 from kernelproof.errors import JudgeError, KernelproofError, TestError, blamed, describe_exit
-from kernelproof.processes import IDLE_THREADS_SLEEP, collect_rarely, end, kill_group, python_path, spawn
+from kernelproof.processes import (
+    IDLE_THREADS_SLEEP,
+    collect_rarely,
+    end,
+    keep_freed_memory,
+    kill_group,
+    python_path,
+    spawn,
+)
 from kernelproof.records import Case, CaseResult, Failure, Histogram
 from kernelproof.sandbox import hide_memory
 
@@ -215,6 +223,7 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     hide_memory()
     collect_rarely()
+    keep_freed_memory()
     import torch  # noqa: F401  while the supervisor starts its hosts
 
     connection = socket.socket(fileno=settings["fd"])

@@ -421,7 +421,7 @@ class _Session:
                 runner.poison()
                 runner.again()
                 self.hand_over(case, mode, "poisoned", runner.name, runner.results())
-        if not sets.refresh(case_fresh(sets.case)):
+        if not runners or not sets.refresh(case_fresh(sets.case), runners[0].checked):
             return
         for runner in runners:
             with self.attempt(runner.name, case, mode):
@@ -602,6 +602,7 @@ class Visit:
 class _Runner(Protocol):
     name: str
     method: str
+    checked: range  # the sets that `again` goes through
     visit_s: float  # what one visit costs
     too_slow: bool
 
@@ -632,6 +633,7 @@ class _ClockRunner:
         self.calls = [_allocating_call(function.call, function.passing, sets, index) for index in range(len(sets))]
         self.nothing = [_allocating_call(_nothing, function.passing, sets, index) for index in range(len(sets))]
         self.turn = itertools.cycle(range(len(sets)))
+        self.checked = range(min(4, len(sets)))
         self.batch = 1
         self.visit_s = 0.0
         self.too_slow = False
@@ -723,9 +725,8 @@ class _ClockRunner:
 
     def again(self) -> None:
         """One call on each of the first sets; on a rotation of hundreds the rest would tell nothing new."""
-        checked = range(min(4, len(self.sets)))
         call, passing = self.function.call, self.function.passing
-        self.last = [_allocating_call(call, passing, self.sets, index, poisoned=True)() for index in checked]
+        self.last = [_allocating_call(call, passing, self.sets, index, poisoned=True)() for index in self.checked]
 
 
 def _nothing(*_: Any) -> None:
@@ -774,6 +775,7 @@ class _GraphRunner:
         self.name = function.name
         self.function = function
         self.sets = sets
+        self.checked = range(len(sets))
         self.sample_ms = sample_ms
         wanted = len(sets) if function.passing == "destination" else 0
         self.outputs = [_like(sets.output(index)) for index in range(wanted)]

@@ -72,6 +72,19 @@ def lift_job_rate(workflow: Any) -> None:
         workflow.scheduler.job_rate_limiter = None
 
 
+def compare_plain_parameters() -> None:
+    """Have Snakemake compare rules' parameters, which are plain values here, without importing pandas for that.
+
+    Where pandas is installed it does so to look whether one is a table; it is a sixth of the time of a run with nothing
+    to do. No option turns it off.
+    """
+    from snakemake import persistence
+
+    base: Any = getattr(persistence, "PersistenceBase", None)
+    if hasattr(base, "_serialize_param_pandas") and hasattr(base, "_serialize_param_builtin"):
+        base._serialize_param_pandas = base._serialize_param_builtin
+
+
 def has_driver() -> bool:
     """Whether this machine has NVIDIA's driver."""
     return DRIVER.exists()
@@ -242,8 +255,13 @@ def test_threads(cores: int | None) -> int:
 
 
 def measuring_threads(cores: int | None, device: str) -> int:
-    """Cores that a measurement claims: all, or with several GPUs one's share; leases keep those apart."""
-    boards = len(gpu.visible()) if device == "cuda" and gpu.available()[0] else 1
+    """Cores that a measurement claims: all, or with several GPUs one's share; leases keep those apart.
+
+    Where there is no GPU nothing is measured on one: to write a record that says so takes no more than its own core.
+    """
+    if device == "cuda" and not gpu.available()[0]:
+        return 1
+    boards = len(gpu.visible()) if device == "cuda" else 1
     return max(1, (cores or 1) // max(1, boards))
 
 

@@ -24,6 +24,7 @@ except KernelproofError as error:
     print(f"kernelproof: {error}", file=sys.stderr, flush=True)
     os._exit(2)
 
+support.compare_plain_parameters()
 STATE = repository.provenance(Path(), refresh=workflow.is_main_process)  # once, so that no stage has to
 REPORTS = Path("reports") / repository.folder_name(STATE)
 MACHINE = support.machine_fingerprint()
