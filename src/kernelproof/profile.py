@@ -96,15 +96,11 @@ def run(config: Config, operator: str, variant: str, output: Path) -> ProfileRec
     log = config.results / "logs" / "profile" / operator / f"{variant}.ncu.log"
     try:
         ncu = _preconditions(config, settings, case)
+        record.tool_version = nsight.version(ncu)
         log.unlink(missing_ok=True)
         record.log = _from_root(log, config)
-        with ThreadPoolExecutor(1) as beside:  # ncu needs most of a second to say its version
-            version = beside.submit(nsight.version, ncu)
-            try:
-                with lease.gpu_lease(config.bench.gpu_wait_s, "profile"):
-                    _profile(config, settings, selection, ncu, output, log, record)
-            finally:
-                record.tool_version = version.result()
+        with lease.gpu_lease(config.bench.gpu_wait_s, "profile"):
+            _profile(config, settings, selection, ncu, output, log, record)
     except CannotProfile as why:
         record.status, record.reason, record.remedy = NOT_RUN, why.reason, why.remedy
     except LeaseError as busy:
@@ -171,7 +167,7 @@ def _profile(
         report = scratch / "report.ncu-rep"
         target = runner(config, variant, selection)
         collected = _collect(config, ncu, report, target, sections, metrics, log)
-        with ThreadPoolExecutor(1) as beside:  # and as long to start at all
+        with ThreadPoolExecutor(1) as beside:  # ncu needs most of a second to start
             csv = beside.submit(nsight.export_csv, ncu, report)
             record.kernels = nsight.read_report(report, metrics, config.root)
             atomic_write(output.with_suffix(".csv"), csv.result())
