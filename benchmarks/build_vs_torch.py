@@ -40,23 +40,38 @@ STRIDES = "{{{0}.stride(0), {0}.stride(1), {0}.stride(2)}}"
 PLACEMENT = "{%s.is_cuda(), %s.is_cuda() ? %s.get_device() : 0}"
 TYPE = "x.scalar_type()"
 DTYPE = f"{TYPE} == at::kFloat ? Dtype::kFloat32 : {TYPE} == at::kHalf ? Dtype::kFloat16 : Dtype::kBfloat16"
+ATTENTION = (
+    "{q.data_ptr(), k.data_ptr(), v.data_ptr(), x.data_ptr(), "
+    + ", ".join(STRIDES.format(name) for name in "qkvx")
+    + ", q.size(0), q.size(1), k.size(1), q.size(2), k.size(2), q.size(3), scale, causal, %s, "
+    + f"{PLACEMENT % ('q', 'q', 'q')}}}"
+)
+SCALES = ("q_scale", "k_scale", "v_scale")
 
 # How each operator's arguments are filled in from tensors: the body of `run`, before the call of `launch`.
 BODIES = {
     "attention": (
         "at::Tensor q, at::Tensor k, at::Tensor v, at::Tensor x, double scale, bool causal",
-        "AttentionArgs args{q.data_ptr(), k.data_ptr(), v.data_ptr(), x.data_ptr(), "
-        + ", ".join(STRIDES.format(name) for name in "qkvx")
-        + ", q.size(0), q.size(1), k.size(1), q.size(2), k.size(2), q.size(3), scale, causal, "
-        + f"{DTYPE}, {PLACEMENT % ('q', 'q', 'q')}}};",
+        f"AttentionArgs args{ATTENTION % DTYPE};",
+    ),
+    "quantised_attention": (
+        "at::Tensor q, at::Tensor k, at::Tensor v, at::Tensor q_scale, at::Tensor k_scale, at::Tensor v_scale, "
+        "at::Tensor x, double scale, bool causal",
+        f"QuantisedAttentionArgs args{{{ATTENTION % 'Dtype::kFloat16'}, "
+        + ", ".join(f"{name}.data_ptr<float>()" for name in SCALES)
+        + ", "
+        + ", ".join(f"{{{name}.stride(0), {name}.stride(1)}}" for name in SCALES)
+        + ", q.scalar_type() == at::kByte ? Codec::kSimFp8 : Codec::kE4m3};",
     ),
     "qkt": (
         "at::Tensor q, at::Tensor k, at::Tensor q_scale, at::Tensor k_scale, at::Tensor x, double factor",
-        "QktArgs args{q.data_ptr<uint8_t>(), k.data_ptr<uint8_t>(), q_scale.data_ptr<float>(), "
+        "QktArgs args{q.data_ptr(), k.data_ptr(), q_scale.data_ptr<float>(), "
         "k_scale.data_ptr<float>(), x.data_ptr<float>(), "
         + ", ".join(STRIDES.format(name) for name in "qkx")
         + ", {q_scale.stride(0), q_scale.stride(1)}, {k_scale.stride(0), k_scale.stride(1)}, q.size(0), q.size(1), "
-        + f"q.size(2), k.size(2), q.size(3), factor, {PLACEMENT % ('q', 'q', 'q')}}};",
+        + "q.size(2), k.size(2), q.size(3), q.scalar_type() == at::kByte ? QktInput::kCodes : "
+        + "q.scalar_type() == at::kHalf ? QktInput::kFloat16 : QktInput::kBfloat16, factor, "
+        + f"{PLACEMENT % ('q', 'q', 'q')}}};",
     ),
     "rmsnorm": (
         "at::Tensor x, at::Tensor weight, at::Tensor y, double eps",
@@ -108,7 +123,9 @@ def measure(arguments: argparse.Namespace) -> None:
     cuda, why_not = cuda_for_both(arguments.cuda_home)
     if cuda is not None:
         os.environ |= {"CUDA_HOME": str(cuda.home), toolchain.CUDA_HOME_VARIABLE: str(cuda.home)}
-    variants = [v for v in loaded.variants() if v.abi == "tvm_ffi" and arguments.only in (None, v.device)]
+    # A dispatcher is linked with its rungs, which no one file of the peer's layout could hold.
+    compiled = [v for v in loaded.variants() if v.abi == "tvm_ffi" and not v.rungs]
+    variants = [v for v in compiled if arguments.only in (None, v.device)]
     left_out = [v.key for v in variants if v.device == "cuda" and cuda is None]
     variants = [v for v in variants if v.key not in left_out]
     print(f"{platform.machine()}, {arguments.cores} cores; {version_line(cuda)}")

@@ -1,0 +1,37 @@
+"""The scripts under benchmarks/ that no other test runs still go with the stages that they measure."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from kernelproof import config
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def script(name: str) -> ModuleType:
+    """One of them as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_cpu_flash_is_timed_beside_torch() -> None:
+    command = [sys.executable, ROOT / "benchmarks" / "attention_cpu.py", "--processes", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr  # 1: slower, which a crowded machine may make of it
+    said = re.findall(r"^(\S+) (hot|cold) *: cpu_flash \S+ ms, torch \S+ ms; ratio \d", done.stdout, re.MULTILINE)
+    assert said == [(case, mode) for case in ("mission-float32", "mission-causal-float32") for mode in ("hot", "cold")]
+
+
+def test_torchs_build_has_a_binding_for_every_operator() -> None:
+    built = {v.operator for v in config.load(ROOT / "config.yaml", root=ROOT).variants() if v.abi == "tvm_ffi"}
+    assert script("build_vs_torch").BODIES.keys() == built
