@@ -25,7 +25,7 @@ def script(name: str) -> ModuleType:
 
 
 def test_cpu_flash_is_timed_beside_torch() -> None:
-    command = [sys.executable, ROOT / "benchmarks" / "attention_cpu.py", "--processes", "1"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "attention_cpu.py"), "--processes", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr  # 1: slower, which a crowded machine may make of it
     said = re.findall(r"^(\S+) (hot|cold) *: cpu_flash \S+ ms, torch \S+ ms; ratio \d", done.stdout, re.MULTILINE)
