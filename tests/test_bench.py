@@ -32,6 +32,7 @@ from kernelproof import (
 )
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Precision
+from kernelproof.errors import ConfigError
 from kernelproof.records import BenchRecord, FileHash, Sealing, TestRecord
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -335,6 +336,30 @@ def test_only_correct_contenders_are_timed(tmp_path: Path) -> None:
     assert {row.contender for row in record.times} == {"good"}
     assert [row.reason for row in record.oracle] == ["no correct baseline was timed"]
     assert not record.oracle[0].passed
+
+
+@pytest.mark.parametrize("tested", [True, False])
+def test_what_the_operator_does_not_have_is_told_and_nothing_is_lost(tmp_path: Path, tested: bool) -> None:
+    loaded = project(tmp_path, {"good": contender("once")}, {})
+    if not tested:
+        loaded.record("test", "rmsnorm", "good").unlink()
+    output = loaded.record("bench", "rmsnorm-cpu")
+    measured(loaded)
+    kept = {path.name: path.read_bytes() for path in output.parent.iterdir()}
+    assert len(kept) == (2 if tested else 1)
+    faulty = config.load(tmp_path / "config.yaml", {"operators.rmsnorm.test.families": ["nonsense"]}, root=tmp_path)
+    with pytest.raises(ConfigError, match="rmsnorm has no family nonsense"):
+        bench.run(faulty, "rmsnorm", "cpu", output)
+    assert {path.name: path.read_bytes() for path in output.parent.iterdir()} == kept
+
+
+def test_samples_of_an_earlier_run_go_with_its_record(tmp_path: Path) -> None:
+    loaded = project(tmp_path, {"good": contender("once")}, {})
+    first = tmp_path / str(measured(loaded).samples)
+    assert first.is_file()
+    loaded.record("test", "rmsnorm", "good").unlink()
+    assert measured(loaded).samples is None
+    assert not first.exists()
 
 
 def summarised(

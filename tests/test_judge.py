@@ -463,6 +463,14 @@ def test_histogram_counts_every_element_once() -> None:
     assert record.counts[-1] == 3
 
 
+def test_the_histogram_tells_what_is_over_the_bound_to_the_last_digit() -> None:
+    histogram = judge.ErrorHistogram()
+    histogram.add(torch.tensor([1 - 1e-12, 1 - 1e-7, 1 - 3e-7], dtype=torch.float64))
+    assert int(histogram.counts[: judge.FIRST_OVER].sum()) == 3
+    histogram.add(torch.tensor([1.0, 1 + 1e-12, 1 + 1e-7], dtype=torch.float64))
+    assert int(histogram.counts[judge.FIRST_OVER :].sum()) == 3
+
+
 def test_a_case_gives_figures_and_fills_the_histogram() -> None:
     case = case_of()
     call, output = correct_output(case)

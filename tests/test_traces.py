@@ -315,6 +315,12 @@ def test_the_rows_of_one_tensor_are_an_element_apart() -> None:
     assert all(apart.tensor(name).stride() == call.tensor(name).stride() for name in ("q", "v", "o"))
 
 
+def test_uneven_rows_begin_on_no_boundary() -> None:
+    call = Call({"x": torch.zeros(3, 127), "y": torch.zeros(3, 128)}, outputs=("y",), axes=("row", "column"))
+    strides = [with_own_strides(call, name).tensor(name).stride() for name in ("x", "y")]
+    assert strides == [(129, 1), (129, 1)]
+
+
 def climbed(
     folder: Path, names: list[str], passing: str = "return", families: Sequence[str] = ("normal",), **settings: Any
 ) -> dict[str, TestRecord]:

@@ -306,6 +306,32 @@ def test_the_machine_is_another_with_another_release_of_a_package_that_decides(
     assert len(set(found)) == 3
 
 
+def test_the_machine_is_another_with_another_package_first_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version in ("2.12.0", "2.13.0"):
+        (tmp_path / version / f"torch-{version}.dist-info").mkdir(parents=True)
+    folders, found = [str(tmp_path / "2.12.0"), str(tmp_path / "2.13.0")], []
+    for path in (folders, folders[::-1]):
+        monkeypatch.setattr(sys, "path", path)
+        found.append(workflow.machine_fingerprint())
+    assert found[0] != found[1]
+
+
+def test_the_machine_is_another_with_another_release_of_what_was_built_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.egg-info").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    found = []
+    for version in ("2.12.0", "2.13.0"):
+        (tmp_path / "torch.egg-info" / "PKG-INFO").write_text(
+            f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n"
+        )
+        found.append(workflow.machine_fingerprint())
+    assert found[0] != found[1]
+
+
 def test_waiting_jobs_of_a_local_run_are_looked_at_when_one_has_ended() -> None:
     from snakemake.scheduling.job_scheduler import JobScheduler
 

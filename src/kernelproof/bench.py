@@ -113,14 +113,16 @@ Samples = dict[Key, dict[int, dict[int, list[float]]]]  # … process, block: µ
 def run(config: Config, operator: str, device: str, output: Path) -> BenchRecord:
     """Measure, judge, summarise; write the record and, beside it, every sample as compressed CSV.
 
-    Raises ConfigError where the operator's module does not take what the configuration asks of it.
+    Raises ConfigError where the operator's module does not take what the configuration asks of it; then nothing is
+    written, and what an earlier run left stays. On a machine without the device nobody asks the module.
     """
+    from kernelproof import gpu
+
     started = time.monotonic()
     record = BenchRecord(operator=operator, device=device, provenance=repository.provenance(config.root))
     entrants = _entrants(config, config.operator(operator), device)
     record.contenders = [entrant.contender for entrant in entrants]
     samples_path = output.with_suffix(".csv.gz")
-    samples_path.unlink(missing_ok=True)
     if reason := _cannot_run(device, entrants):
         record.status, (record.reason, record.remedy) = records.NOT_RUN, reason
     else:
@@ -129,9 +131,24 @@ def run(config: Config, operator: str, device: str, output: Path) -> BenchRecord
                 _measure_and_summarise(config, record, entrants, samples_path, started)
         except LeaseError as busy:
             record.status, record.reason, record.remedy = records.NOT_RUN, busy.message, busy.hint
+    if record.status == records.NOT_RUN and (device == "cpu" or gpu.available()[0]):
+        with blamed(config.operator(operator).module, config.root):
+            _declared_operator(config, operator)
+    if record.samples is None:
+        samples_path.unlink(missing_ok=True)  # of an earlier run: they are not this record's
     record.duration_s = round(time.monotonic() - started, 3)
     records.write(output, record)
     return record
+
+
+def _declared_operator(config: Config, name: str) -> Operator:
+    """The operator of that name. Raises ConfigError where it does not take what the configuration asks of it."""
+    from kernelproof import operators
+
+    settings = config.operator(name)
+    operator = operators.load(settings.module, config.root)
+    check_declared(config, settings, operators.declared(operator, settings))
+    return operator
 
 
 @contextlib.contextmanager
@@ -918,12 +935,8 @@ def _measure_and_summarise(
         with WorkerHost(
             device=record.device, needs_torch=True, scratch=home, threads=threads, private=[folder], measures=True
         ) as host:
-            from kernelproof import operators
-
-            settings = config.operator(record.operator)
-            operator = operators.load(settings.module, config.root)
-            check_declared(config, settings, operators.declared(operator, settings))
-            arenas = _arenas(settings, operator, entrants, folder / IMAGES)
+            operator = _declared_operator(config, record.operator)
+            arenas = _arenas(config.operator(record.operator), operator, entrants, folder / IMAGES)
             if not arenas:
                 record.status, record.reason = records.NOT_RUN, "no correct contender accepts any benchmark case"
                 return

@@ -66,6 +66,7 @@ REFERENCES_APART = 2.0**-10
 # Edges of the histogram of |error|/bound. What is smaller or larger goes to the ends.
 BINS_A_DECADE = 4
 HISTOGRAM_EDGES = [0.0, *(10 ** (exponent / BINS_A_DECADE) for exponent in range(-24, 13))]
+FIRST_OVER = HISTOGRAM_EDGES.index(1.0)  # the bin that begins at the bound
 
 
 @dataclass
@@ -77,11 +78,14 @@ class ErrorHistogram:
     def add(self, ratios: torch.Tensor) -> None:
         """Count ratios of any shape; NaN and infinity count as the largest.
 
-        A bin is a quarter of a decade, so the logarithm says which it is, in a quarter of the time of a search.
+        A bin is a quarter of a decade, so the logarithm says which it is, in a quarter of the time of a search: within
+        rounding at every edge but 1, which tells what is over the bound.
         """
         largest, last = HISTOGRAM_EDGES[-1], len(self.counts) - 1
         decades = ratios.float().flatten().nan_to_num(largest, largest).log10_()
         places = decades.sub_(math.log10(HISTOGRAM_EDGES[1])).mul_(BINS_A_DECADE).add_(1).clamp_(0, last).int()
+        inside = ratios.flatten() < 1
+        places = torch.where(inside, places.clamp(max=FIRST_OVER - 1), places.clamp(min=FIRST_OVER))
         self.counts += torch.bincount(places, minlength=len(self.counts)).cpu()
 
     def record(self) -> Histogram:

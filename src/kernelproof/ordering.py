@@ -57,7 +57,7 @@ class Order(Protocol):
         prepare: Callable[[], None] = lambda: None,
         repeat: int = 0,
     ) -> Taken:
-        """Make one call, `act`, right behind `prepare`, which may write to outputs; returns when all of it is done.
+        """Make one call, `act`, behind `prepare`, which may write to outputs; returns when all of it is done.
 
         repeat: which repeat of the same call it is. Only the first, 0, is watched for work that is out of order; on a
         GPU the others run beside some load.
@@ -235,7 +235,8 @@ class Load:
         self.stream = torch.cuda.Stream()
         device = torch.cuda.get_device_properties(0)
         self.multiprocessors = device.multi_processor_count
-        self.far_words = 1 << (2 * device.L2_cache_size // 4).bit_length()  # of 4 bytes, twice the cache or more
+        # Of 4 bytes, twice the cache or more, and a power of two, as the kernel's mask wants it.
+        self.far_words = max(NEAR_WORDS, 1 << (2 * device.L2_cache_size // 4).bit_length())
         self.words: Any = None
         self.function = ctypes.c_void_p()
 

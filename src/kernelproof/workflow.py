@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
+import importlib.metadata
 import json
 import os
 import platform
@@ -102,8 +103,14 @@ def machine_fingerprint() -> str:
 
 def _decisive_packages() -> list[str]:
     """`torch-2.13.0+cpu` and the like, by the names of their folders: all metadata take 80 ms to read."""
-    installed = {entry.stem for folder in sys.path for entry in Path(folder or ".").glob("*-*.*-info")}
-    return sorted(name for name in installed if name.lower().replace("_", "-").startswith(DECISIVE_PACKAGES))
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        for entry in sorted(Path(folder or ".").glob("*-info")):
+            name, _, version = entry.stem.partition("-")
+            known = name.lower().replace("_", "-")
+            if known.startswith(DECISIVE_PACKAGES) and known not in found:  # what is first on the path is imported
+                found[known] = f"{known}-{version or importlib.metadata.version(known)}"
+    return sorted(found.values())
 
 
 def sanitizer_identity(variants: Sequence[VariantConfig]) -> str:
@@ -257,7 +264,7 @@ def test_threads(cores: int | None) -> int:
 def measuring_threads(cores: int | None, device: str) -> int:
     """Cores that a measurement claims: all, or with several GPUs one's share; leases keep those apart.
 
-    Where there is no GPU nothing is measured on one: to write a record that says so takes no more than its own core.
+    Where there is no GPU no kernel is timed on one: to write a record that says so takes no more than its own core.
     """
     if device == "cuda" and not gpu.available()[0]:
         return 1

@@ -421,7 +421,8 @@ def with_own_strides(call: Call, alone: str = "") -> Call:
 
     Rows of the first tensor are padded by 16 bytes, of the second by 32, and so on: what began on 16 bytes still does.
     In every other tensor the two dimensions before the last change places in memory, as heads and rows may. With the
-    name of a tensor `alone` changes: its rows are padded by one element, so that the second begins on 16 bytes no more.
+    name of a tensor `alone` changes: its rows are padded by one element, or two, so that the second begins on 16 bytes
+    no more.
     """
     arguments = dict(call.arguments)
     for place, (name, tensor) in enumerate(call.tensors.items()):
@@ -430,8 +431,10 @@ def with_own_strides(call: Call, alone: str = "") -> Call:
         inner_first = sorted(range(tensor.dim() - 1), key=tensor.stride)
         if place % 2 and not alone:
             inner_first[:2] = inner_first[1::-1]
-        padding = 1 if alone else 16 * (place + 1) // tensor.element_size()
-        strides, step = [1] * tensor.dim(), tensor.shape[-1] + padding
+        size, columns = tensor.element_size(), tensor.shape[-1]
+        uneven = 1 if (columns + 1) * size % 16 else 2
+        padding = uneven if alone else 16 * (place + 1) // size
+        strides, step = [1] * tensor.dim(), columns + padding
         for dim in inner_first:
             strides[dim] = step
             step *= tensor.shape[dim]
