@@ -1,6 +1,12 @@
-"""Options that the whole test suite shares."""
+"""Options and surroundings that the whole test suite shares."""
+
+import signal
 
 import pytest
+
+# A shell that starts a command in the background has it ignore SIGINT, and so do its children: some of ours are to be
+# interrupted.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
