@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from kernelproof import records  # noqa: E402
+from kernelproof.processes import python_path  # noqa: E402
 from kernelproof.records import BenchRecord  # noqa: E402
 
 OURS, PEER = "cpu_flash", "sdpa_default_cpu"
@@ -27,11 +28,10 @@ def measured(folder: Path, arguments: argparse.Namespace) -> BenchRecord:
     """The record of the benchmark stage on these two alone; what was not tested takes no part in it."""
     shutil.copy2(ROOT / "config.yaml", folder)
     shutil.copytree(ROOT / "csrc", folder / "csrc")
-    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
 
     def command(stage: str, *options: str) -> None:
         words = [sys.executable, "-m", "kernelproof", stage, "--operator", "attention", *options]
-        subprocess.run(words, cwd=folder, env={**os.environ, "PYTHONPATH": path}, check=True)
+        subprocess.run(words, cwd=folder, env={**os.environ, "PYTHONPATH": python_path()}, check=True)
 
     both = ["--variant", OURS, "--variant", PEER]
     command("build", *both)

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 from kernelproof import config
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def script(name: str) -> ModuleType:
-    """One of them as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_cpu_flash_is_timed_beside_torch() -> None:
@@ -34,4 +23,4 @@ def test_cpu_flash_is_timed_beside_torch() -> None:
 
 def test_torchs_build_has_a_binding_for_every_operator() -> None:
     built = {v.operator for v in config.load(ROOT / "config.yaml", root=ROOT).variants() if v.abi == "tvm_ffi"}
-    assert script("build_vs_torch").BODIES.keys() == built
+    assert runpy.run_path(str(ROOT / "benchmarks" / "build_vs_torch.py"))["BODIES"].keys() == built

@@ -49,7 +49,7 @@ class Found:
     def caught(self, key: str) -> dict[str, str]:
         """The checks that failed, with their words."""
         found: dict[str, str] = {}
-        for records in self.timed or [{}]:
+        for records in self.timed:
             found |= caught_by(self.tests[key], records.get(key.partition("/")[0]))
         return found
 

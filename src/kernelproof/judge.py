@@ -511,9 +511,9 @@ def _suspect(found: _Findings, operator: Operator | None) -> str | None:
 
 def _constant(found: _Findings) -> str | None:
     """The same amount added everywhere, or everywhere in a head."""
-    error = found.error
     if not found.whole:
         return None
+    error = found.error
     mean = float(error.mean())
     spread = float((error - mean).square().mean().sqrt())
     hint = "a zero point that encoder and decoder do not share gives this"

@@ -315,7 +315,7 @@ class Chamber:
 
     def do_views(self, case: Case) -> list[list[str]]:
         tensors = self._call(Job(case)).tensors
-        rows = [name for name, tensor in tensors.items() if tensor.dim() > 1 and math.prod(tensor.shape[:-1]) > 1]
+        rows = [name for name, tensor in tensors.items() if math.prod(tensor.shape[:-1]) > 1]
         strided = [["strided", name] for name in ("", *rows)] if getattr(self.operator, "strided", False) else []
         return [*strided, *(["shifted", name] for name in ("", *tensors))]
 

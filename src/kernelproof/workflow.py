@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -109,7 +108,7 @@ def _decisive_packages() -> list[str]:
             name, _, version = entry.stem.partition("-")
             known = name.lower().replace("_", "-")
             if known.startswith(DECISIVE_PACKAGES) and known not in found:  # what is first on the path is imported
-                found[known] = f"{known}-{version or importlib.metadata.version(known)}"
+                found[known] = f"{known}-{version or _text(entry / 'PKG-INFO')}"  # what is built in place has it there
     return sorted(found.values())
 
 
