@@ -210,6 +210,25 @@ def test_right_values_that_happen_to_be_the_poison_are_written() -> None:
     assert (result.unwritten, result.status) == (0, "passed")
 
 
+def test_wrong_values_that_happen_to_be_the_poison_are_written() -> None:
+    call, right = correct_output(case_of())
+    output = right + 1
+    poison = images.random_bytes(output.nbytes, torch.Generator().manual_seed(3)).view(torch.float16).view(output.shape)
+    poison[0, 0, 0, 0] = output[0, 0, 0, 0]  # chance makes one of 65536
+    result = judged(case_of(), call, output, poison=poison)
+    assert (result.unwritten, criteria(result)[0]) == (0, "bound")
+
+
+@pytest.mark.parametrize("also_wrong", [0, 40])
+def test_one_element_that_nobody_wrote(also_wrong: int) -> None:
+    call, output = correct_output(case_of())
+    output[0, 0, 0, :also_wrong] += 1
+    poison = output + 2
+    output[0, 1, 2, 3] = poison[0, 1, 2, 3]
+    result = judged(case_of(), call, output, poison=poison)
+    assert (result.unwritten, criteria(result)[0]) == (1, "unwritten")
+
+
 def test_nan_is_counted_and_located() -> None:
     call, output = correct_output(case_of())
     output[0, 2, 64:96] = math.nan

@@ -56,6 +56,10 @@ if TYPE_CHECKING:
 # seen), and where a result of few bits (subnormal float16) flips by whole units. An RMS over few rows has as much room.
 STANDARD_ERRORS = 5.0
 
+# Wrong elements that equal what their memory held before are unwritten where chance makes so many this rarely: a kernel
+# that writes 32768 wrong float16 values makes one in two cases, and has covered its tiles all the same.
+BY_CHANCE = 1e-3
+
 # Variance of the square of an evenly spread rounding error, over the square of its mean: 9/5 − 1.
 ROUNDING_SPREAD = 0.8
 
@@ -282,10 +286,12 @@ class _Findings:
         self.inside = self.finite & (self.magnitude <= reference.bound)
         self.unwritten = torch.zeros_like(self.finite)
         if returned.poison is not None:
-            # Chance makes a few written elements of a 16-bit type equal to their poison, and a few poisons right. Both
-            # are told by their row: an unwritten element has others beside it that are not right.
+            # Chance makes a few written elements of a 16-bit type equal to their poison, and a few poisons right. The
+            # right ones are told by their row, the wrong ones by how many they are among all that is wrong.
             same = _same_bits(self.raw, returned.poison.to(expected.device))
-            self.unwritten = same & (same & ~self.inside).any(-1, keepdim=True)
+            wrong = same & ~self.inside
+            if bool(wrong.any()) and _more_than_chance(wrong, ~self.inside, bits=8 * self.raw.element_size()):
+                self.unwritten = same & wrong.any(-1, keepdim=True)
         # A guard against 0/0 where the bound is 0 (exact cases) and the element is right.
         self.ratio = torch.where(self.inside & (self.error == 0), 0.0, self.magnitude / reference.bound)
         self.comparable = self.finite & ~self.unwritten
@@ -303,6 +309,12 @@ class _Findings:
         """How many elements: `24 of 96 elements (25 %)`."""
         total = self.error.numel()
         return f"{count} of {total} elements ({100 * count / total:.3g} %)"
+
+
+def _more_than_chance(same: torch.Tensor, among: torch.Tensor, bits: int) -> bool:
+    """Whether more elements are the same than random bits make so (by Poisson's law: such events are rare)."""
+    count, expected = same.sum().double(), among.sum().double() / 2**bits
+    return float(torch.special.gammainc(count, expected)) < BY_CHANCE
 
 
 def _memory(found: _Findings, result: CaseResult) -> None:
