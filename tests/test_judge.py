@@ -139,6 +139,35 @@ def test_a_wrong_scale_of_the_output_is_named() -> None:
     assert any("1.01" in f.message and "a wrong scale" in f.message for f in result.failures)
 
 
+def test_noise_is_not_called_a_wrong_scale() -> None:
+    call, output = correct_output(case_of())
+    spread = float(output.double().square().mean().sqrt())
+    noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(5)) * spread / 8
+    result = judged(case_of(), call, noise.half())
+    assert not any("wrong scale" in f.message for f in result.failures)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(65504.0, "65504, the end of float16's range"), (2.5, "2.5"), (0.0, "0: nothing is accumulated")],
+)
+def test_an_output_of_one_value_is_named(value: float, words: str) -> None:
+    call, output = correct_output(case_of())
+    reference = OPERATOR.reference(call, INPUT)
+    result = judge.judge(case_of(), call, reference, Returned(torch.full_like(output, value)), TOLERANCE)
+    assert f"every element is {words}" in result.failures[0].message
+
+
+def test_no_fault_explains_infinite_values_that_it_does_not_have() -> None:
+    """Every second feature is not divided by the sum, and leaves the range of the type."""
+    call, output = correct_output(case_of())
+    output[..., 1::2] = math.inf
+    output[0, 0, 0, 0] += 1
+    result = judged(case_of(), call, output)
+    assert criteria(result)[0] == "nonfinite"
+    assert not any("Likely cause" in f.message for f in result.failures)
+
+
 LOPSIDED = {"batch": 1, "heads": 8, "kv_heads": 2, "seq": 130, "head_dim": 64}
 
 

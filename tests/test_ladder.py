@@ -19,7 +19,8 @@ from defects import REPOSITORY, project
 from kernelproof import bench, cli, gpu, lease, records, test
 from kernelproof import config as configuration
 from kernelproof.config import Config
-from kernelproof.errors import ConfigError, TestError, WorkerStarved
+from kernelproof.errors import ConfigError, TestError, WorkerReplyError, WorkerStarved
+from kernelproof.ladder import climb
 from kernelproof.ladder.climb import Climb
 from kernelproof.records import BuildRecord, FileHash, TestRecord
 from kernelproof.supervisor import Worker
@@ -36,6 +37,20 @@ def climbed(config: Config, name: str) -> TestRecord:
 
 def status(record: TestRecord) -> dict[str, str]:
     return {rung.name: rung.status for rung in record.rungs}
+
+
+def test_what_a_gpu_says_of_a_kernel_that_failed() -> None:
+    said = (
+        "AcceleratorError: CUDA error: misaligned address\nSearch for `cudaErrorMisalignedAddress' in https://docs.nvidia"
+        ".com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more information.\nCUDA kernel errors might be "
+        "asynchronously reported at some other API call, so the stacktrace below might be incorrect.\nFor debugging "
+        "consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
+    )
+    first, cause = climb._words(WorkerReplyError(said)).split(". Likely cause: ")
+    assert first == "AcceleratorError: CUDA error: misaligned address"
+    assert cause.startswith("a vector access")
+    new = "CUDA error: something new\nat a place"
+    assert climb._words(WorkerReplyError(new)) == new
 
 
 def test_a_right_kernel_is_correct(tmp_path: Path) -> None:

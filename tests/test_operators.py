@@ -619,6 +619,18 @@ def test_weights_coarser_than_e4m3_are_seen() -> None:
     assert [failure.criterion for failure in failures] == ["rms"]
 
 
+def test_of_the_faults_that_fit_the_nearest_is_named() -> None:
+    """To scale small scores twice gives nearly what it gives to ignore them: within the bound of coarse weights."""
+    case = case_of("quantised_attention", {"heads": 2, "seq": 64, "head_dim": 64}, dtype="float8_e4m3fn")
+    call = call_of(case)
+    v = simfp8.values(call.tensor("v"), call.tensor("v_scale"))
+    output = v.mean(2, keepdim=True).expand(call.output.shape).half()
+    operator = quantised_attention.OPERATOR
+    reference = operator.reference(call, Precision("float16", "float8_e4m3fn", "fp22"))
+    result = judge.judge(case, call, reference, Returned(output), TOLERANCE, operator=operator)
+    assert "Likely cause: every key weighs the same" in result.failures[0].message
+
+
 @pytest.mark.parametrize(
     ("names", "said"),
     [("qkv", "Q, K and V"), ("qk", "Q, and K perhaps"), ("q", "Q, and K perhaps"), ("v", "V only"), ("k", "")],

@@ -500,7 +500,7 @@ def _explain(found: _Findings, result: CaseResult, operator: Operator | None) ->
 
 
 def _suspect(found: _Findings, operator: Operator | None) -> str | None:
-    """The known fault that gives the very rows that are wrong."""
+    """The known fault that gives the very rows that are wrong; of several, the one that comes nearest."""
     bad = found.comparable & ~found.inside
     if operator is None or not bool(bad.any()):
         return None
@@ -508,23 +508,31 @@ def _suspect(found: _Findings, operator: Operator | None) -> str | None:
     rows = rows[torch.linspace(0, len(rows) - 1, min(24, len(rows))).long().unique().to(rows.device)].cpu()
     index = tuple(rows.unbind(1))
     got, expected = found.output.cpu()[index], found.expected.cpu()[index]
+    finite = torch.isfinite(got)
     # The bound plus its own size relative to the value: a fault's result differs from O, and so does its rounding.
     unit = max(found.reference.unit_roundoff, 2.0**-20)
-    slack = 2 * found.reference.bound.cpu()[index].nan_to_num(posinf=0.0)
-    apart = (got - expected).abs().max()
+    slack = 2 * found.reference.bound.cpu()[index].nan_to_num(posinf=0.0)[finite]
+    apart = (got - expected)[finite].abs().max()
+    nearest, cause = math.inf, None
     for suspect in operator.suspects(found.call, rows) or ():
         would = suspect.output()
-        off = (got - would).abs()
+        if not torch.equal(torch.isfinite(would.to(found.dtype)), finite):
+            continue
+        off = (got - would)[finite].abs()
         # Where the error is hardly more than the bound, the slack is no evidence: it must explain most of it.
-        if bool((off <= slack + 4 * unit * would.abs() + 1e-3 * apart).all()) and bool(off.max() <= apart / 2):
-            return suspect.cause
-    return None
+        fits = bool((off <= slack + 4 * unit * would[finite].abs() + 1e-3 * apart).all()) and off.max() <= apart / 2
+        if fits and (rest := float(off.square().sum())) < nearest:
+            nearest, cause = rest, suspect.cause
+    return cause
 
 
 def _constant(found: _Findings) -> str | None:
-    """The same amount added everywhere, or everywhere in a head."""
+    """The same value everywhere; the same amount added everywhere, or everywhere in a head."""
     if not found.whole:
         return None
+    least, most = map(float, found.output.aminmax())
+    if least == most and found.output.numel() > 1:
+        return f"every element is {most:.6g}" + _end_of_range(most, found.dtype)
     error = found.error
     mean = float(error.mean())
     spread = float((error - mean).square().mean().sqrt())
@@ -543,6 +551,12 @@ def _constant(found: _Findings) -> str | None:
     return None
 
 
+def _end_of_range(value: float, kind: torch.dtype) -> str:
+    if value == 0:
+        return ": nothing is accumulated or stored"
+    return f", the end of {_name(kind)}'s range: it is clamped there" if abs(value) == torch.finfo(kind).max else ""
+
+
 def _factor(found: _Findings) -> str | None:
     """The right result times a constant."""
     expected, output = map(found.usable, (found.expected, found.output))
@@ -552,7 +566,9 @@ def _factor(found: _Findings) -> str | None:
     factor = float((output * expected).sum()) / square
     rest = float((output - factor * expected).square().sum())
     total = float((output - expected).square().sum())
-    if total > 0 and rest < total / 25 and abs(factor - 1) > found.reference.unit_roundoff:
+    # What is left must also be small beside the output: noise has next to nothing of the expected values in it.
+    right = min(total, factor * factor * square)
+    if rest < right / 25 and abs(factor - 1) > found.reference.unit_roundoff:
         return f"every element is {factor:.6g} times what it should be: a wrong scale"
     return None
 

@@ -86,6 +86,17 @@ OUT_OF_ORDER = {
     "joined with the one that it was given",
 }
 DEVICE_FAULT = "CUDA error"  # torch's words when a kernel failed
+DEVICE_CAUSES = {
+    "illegal memory access": "a kernel reads or writes where no tensor lies: a tail that no bound check guards, or an "
+    "index with another tensor's stride",
+    "misaligned address": "a vector access or an asynchronous copy whose address is no multiple of its size: the base "
+    "or a row of a tensor is not aligned, or an index is off",
+    "too many resources requested": "registers times threads, or shared memory, are more than a multiprocessor has",
+    "invalid configuration argument": "the grid or the block has a size of 0 or too large a one",
+    "illegal instruction": "the code was made for another GPU, or took a wrong path",
+    "device-side assert": "an assert in a kernel did not hold; the log has its text",
+}
+TORCH_ADVICE = ("Search for `", "CUDA kernel errors might", "For debugging consider", "Compile with `TORCH_USE_CUDA")
 THREADS = 4  # of a CPU candidate: enough for races to show, few enough for tests to run beside each other
 CPU_REPEATED_ELEMENTS = 40_000  # product of the dimensions: a hundred calls of a naive CPU kernel take a second or two
 OTHERWISE = (
@@ -567,7 +578,7 @@ class Climb:
 
     def _properties(self, case: Case) -> str | None:
         self._taken("properties", case)
-        wrong = []
+        wrong: list[tuple[str, str]] = []  # names, and what is wrong
         self.supplied["properties"] += len(self._relations(case))
         for job, name, claim in self._property_jobs(case):
             failures = self._judged(job).failures
@@ -580,7 +591,7 @@ class Climb:
             status = "failed" if message else "passed"
             self.properties_found.append(PropertyResult(name, claim, case.id, status, message))
             if message:
-                wrong.append(f"{name} ({claim}): {message}")
+                wrong.append((name, f"{name} ({claim}): {message}"))
         if refused := self._scalars_refused.get(case.id):
             for relation in self._relations(case):
                 if relation["other_scalars"]:
@@ -588,7 +599,8 @@ class Climb:
                     self.properties_found.append(skipped)
         for view in self._views(case):
             wrong += self._viewed(view) if (_view_name(view), view.case.id) in self._handed else []
-        return "; ".join(wrong) or None
+        others = list(dict.fromkeys(name for name, _ in wrong[1:]))
+        return wrong[0][1] + (f"; also wrong: {', '.join(others)}" if others else "") if wrong else None
 
     def _views(self, case: Case) -> list[Job]:
         viewed = self.viewed_cases
@@ -600,7 +612,7 @@ class Climb:
                 views += [Job(other, "fenced", side) for other in self.fenced_cases for side in SIDES]
         return self._laid_out[case.id]
 
-    def _viewed(self, view: Job) -> list[str]:
+    def _viewed(self, view: Job) -> list[tuple[str, str]]:
         """A candidate handles memory that is laid out in another way, or refuses it in words before it computes."""
         name, case = _view_name(view), view.case
         if view.part == "fenced":
@@ -620,12 +632,12 @@ class Climb:
             status, message = "skipped", f"refused: {error.message}"
         except WorkerReplyError as error:
             refused = DEVICE_FAULT not in error.message
-            status, message = ("skipped" if refused else "failed"), f"{'refused: ' * refused}{error.message}"
+            status, message = ("skipped" if refused else "failed"), f"{'refused: ' * refused}{_words(error)}"
         except (WorkerError, TestError) as error:
             status, message = "failed", _words(error)
         status = "failed" if message and status == "passed" else status
         self.properties_found.append(PropertyResult(name, claim, case.id, status, message))
-        return [f"{name} ({claim}): {message}"] if status == "failed" else []
+        return [(name, f"{name} ({claim}): {message}")] if status == "failed" else []
 
     def _property_jobs(self, case: Case) -> list[tuple[Job, str, str]]:
         """The calls of a property case in order, all in the same memory; each with the property's name and claim.
@@ -1286,7 +1298,15 @@ def _words(error: KernelproofError, when: str = "in the middle of a call") -> st
         return f"the process {describe_exit(error.exit_code)} {when}"
     if isinstance(error, WorkerTimeout):
         return f"it hung: no answer within {error.limit_s:g} s"
-    return f"{error.subject}: {error.message}" if error.subject else error.message
+    message = _device_fault(error.message) if DEVICE_FAULT in error.message else error.message
+    return f"{error.subject}: {message}" if error.subject else message
+
+
+def _device_fault(message: str) -> str:
+    """What CUDA says of a kernel that failed, without torch's general advice, and the likely cause."""
+    said = "\n".join(line for line in message.splitlines() if not line.startswith(TORCH_ADVICE))
+    cause = next((cause for words, cause in DEVICE_CAUSES.items() if words in said), None)
+    return f"{said}. Likely cause: {cause}" if cause else said
 
 
 def _first_failure(result: CaseResult) -> str:
