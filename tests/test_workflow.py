@@ -45,7 +45,7 @@ operators:
         dtypes: [float32]
         precision: {output: float32}
 test: {trials: 3}
-bench: {processes: 1, blocks: 2, sample_ms: 0.1, max_seconds: 0.1, modes: [hot], bootstrap: 100}
+bench: {processes: 1, blocks: 2, sample_ms: 0.1, max_seconds: 0.1, modes: [hot], bootstrap: 100, cpu_threads: 1}
 """
 WAITS = """
 #include <unistd.h>
