@@ -56,6 +56,12 @@ static const bool waited = [] {{
 """
 
 
+WEIGH = """
+def weigh(x, w, eps):
+    return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * w{}
+"""
+
+
 class Clone:
     """A small project with kernelproof in it, and what its last run did."""
 
@@ -196,6 +202,32 @@ def test_a_kernel_costs_its_own_chain(clone: Clone) -> None:
     assert "test rmsnorm/second" not in ran
     assert "capture machine" not in ran
     assert stages(ran) == {"build", "test", "bench", "manifest", "report", "bundle"}
+
+
+def test_whatever_a_variant_is_made_of_costs_its_chain(clone: Clone) -> None:
+    """A file with any name in any folder that a source includes, and what lies beside a Python variant."""
+    clone.append("kernels/first.cc", '#include "../parts/more.inl"\n')
+    clone.write("parts/more.inl", "int something_new() { return 1; }\n")
+    clone.write("callables/__init__.py", "")
+    clone.write(
+        "callables/right.py",
+        "from callables.weigh import weigh\n\n\ndef rms(x, w, eps):\n    return weigh(x, w, eps)\n",
+    )
+    clone.write("callables/weigh.py", WEIGH.format(""))
+    third = """      third:
+        {abi: python, device: cpu, entry: "callables.right:rms", dtypes: [float32], precision: {output: float32}}
+"""
+    clone.write("config.yaml", CONFIG.replace("test: {trials", third + "test: {trials"))
+    clone.commit()
+    assert "test rmsnorm/third" in clone.run()
+    assert clone.run() == []
+    clone.write("parts/more.inl", "int something_new() { return 2; }\n")
+    clone.write("callables/weigh.py", WEIGH.format(" * 2"))
+    clone.commit()
+    ran = clone.run()
+    assert {"build rmsnorm/first", "test rmsnorm/first", "test rmsnorm/third"} <= set(ran)
+    assert not {"build rmsnorm/second", "test rmsnorm/second"} & set(ran)
+    assert {v["variant"]: v["correctness"] for v in clone.facts()["verdicts"]}["third"] == "wrong"
 
 
 @pytest.mark.parametrize("module", ["capture", "bench"])

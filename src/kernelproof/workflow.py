@@ -21,7 +21,7 @@ from typing import IO, Any
 from kernelproof import gpu
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import KernelproofError
-from kernelproof.records import DECISIVE_PACKAGES
+from kernelproof.records import DECISIVE_PACKAGES, sha256_file
 
 DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -193,7 +193,8 @@ def source_files(operator: OperatorConfig, variant: VariantConfig) -> list[str]:
 def binding_files(operator: OperatorConfig, variant: VariantConfig) -> list[str]:
     """The binding and every header that a variant's sources may include.
 
-    Too many on purpose: the build stage knows from the compiler which were read, and keeps a build that is current.
+    Too many on purpose: the build stage knows from the compiler which were read, and keeps a build that is current. And
+    too few, for any file can be included: see `drop_stale_builds`.
     """
     if not variant.sources:
         return []
@@ -269,6 +270,31 @@ def measuring_threads(cores: int | None, device: str) -> int:
         return 1
     boards = len(gpu.visible()) if device == "cuda" else 1
     return max(1, (cores or 1) // max(1, boards))
+
+
+def drop_stale_builds(config: Config) -> None:
+    """Remove the record of a build that read other bytes than its files have now, so that its chain is made again.
+
+    The record knows what the compiler read, whatever its name and wherever it lies, and the file of a Python variant.
+    """
+    current: dict[str, str | None] = {}
+    for variant in config.variants():
+        path = config.record("build", variant.operator, variant.name)
+        try:
+            build = json.loads(path.read_text(encoding="utf-8"))
+            read = {file["path"]: file["sha256"] for file in (*build["sources"], *build["headers"])}
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        for name, known in read.items():
+            if name.startswith(
+                "<"
+            ):  # a compiler's or a system's: the machine's fingerprint and the build look at those
+                continue
+            if name not in current:
+                current[name] = sha256_file(config.root / name) if (config.root / name).is_file() else None
+            if current[name] != known:
+                path.unlink()
+                break
 
 
 def drop_orphaned_receipt(folder: Path) -> None:
