@@ -200,10 +200,10 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
         contender.verdict, contender.correct = test.verdict, test.verdict == "correct"
         if not contender.correct:
             contender.outcome = f"not benchmarked: {test.verdict.replace('_', ' ')}"
-        elif variant.abi != "python":
-            library = _library(config, variant)
+        elif variant.abi != "python" or test.build_signature:
             built = records.read(config.record("build", variant.operator, variant.name), BuildRecord)
-            own = traces.own_kernels(built)
+            library = _library(config, variant)
+            own = traces.own_kernels(built) if library else None
             if test.build_signature not in (None, built.signature):
                 contender.correct = False
                 contender.outcome = f"not benchmarked: what was tested is another build (test this one: {again})"
@@ -224,15 +224,19 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
     return Entrant(variant, contender, candidate, own, sealed)
 
 
-def _library(config: Config, variant: VariantConfig) -> Path:
-    """The built library, if its bytes are those that were built. Raises RecordError otherwise."""
+def _library(config: Config, variant: VariantConfig) -> Path | None:
+    """The built library, None for a Python variant. Raises RecordError where bytes are not those that were built."""
     build = records.read(config.record("build", variant.operator, variant.name), BuildRecord)
-    if build.library is None:
+    if build.library is None and variant.abi != "python":
         raise RecordError("its build record names no library", subject=variant.key)
-    path = (config.root / build.library.path).resolve()
-    if not path.is_file() or records.sha256_file(path) != build.library.sha256:
-        raise RecordError("the library is not the one that was built", subject=variant.key, hint="build it again")
-    return path
+    for file in [build.library] if build.library else build.sources:
+        path = (config.root / file.path).resolve()
+        if not path.is_file() or records.sha256_file(path) != file.sha256:
+            again = config.command("build", variant)
+            raise RecordError(
+                f"{file.path} is not the file that the build made (build it again: {again})", subject=variant.key
+            )
+    return path if build.library else None
 
 
 def _cannot_run(device: str, entrants: Sequence[Entrant]) -> tuple[str, str | None] | None:

@@ -171,6 +171,14 @@ class Tolerance:
     bias_case: float
     bias_suite: float
 
+    @property
+    def looser(self) -> dict[str, float]:
+        """The limits that are wider than those of the criteria themselves."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value > getattr(CRITERIA, name)}
+
+
+CRITERIA = Tolerance(bound_factor=1.0, rms_factor=1.5, bias_case=1 / 16, bias_suite=1 / 64)
+
 
 @dataclass(frozen=True)
 class SanitizerConfig:

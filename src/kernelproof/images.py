@@ -188,8 +188,8 @@ def read_back(layout: Layout, folder: Path, suffix: str = OUT_SUFFIX) -> Returne
     return Returned(output, layout.poison if suffix == OUT_SUFFIX else None, damage, changed)
 
 
-def unlike_first(layout: Layout, folder: Path, count: int) -> list[list[int]]:
-    """Which of so many repeats handed over are not bit for bit the first call's result: [position, flat element].
+def unlike_first(layout: Layout, folder: Path, count: int) -> list[tuple[int, int, torch.Tensor]]:
+    """Which of so many repeats handed over are not bit for bit the first call's result: position, flat element, result.
 
     The element is the first that differs. Raises TestError as `read_back` does.
     """
@@ -200,9 +200,10 @@ def unlike_first(layout: Layout, folder: Path, count: int) -> list[list[int]]:
     found = []
     wanted = _bits(image.elements(first))
     for position in range(count):
-        apart = (_bits(image.elements(repeats[position * size : (position + 1) * size].clone())) != wanted).any(1)
+        output = image.elements(repeats[position * size : (position + 1) * size].clone())
+        apart = (_bits(output) != wanted).any(1)
         if bool(apart.any()):
-            found.append([position, int(apart.nonzero()[0, 0])])
+            found.append((position, int(apart.nonzero()[0, 0]), output))
     return found
 
 

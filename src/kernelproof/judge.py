@@ -390,7 +390,7 @@ def _numbers(found: _Findings, result: CaseResult, tolerance: Tolerance) -> None
     u = found.reference.unit_roundoff
     rounding = expected.to(found.dtype).double() - expected
     _rms(found, result, tolerance, rounding, square / count)
-    per_row = ((error - rounding) * expected).sum(-1)
+    per_row = _by_row((error - rounding) * expected)
     result.bias = float(per_row.sum()) / square
     chance = STANDARD_ERRORS * math.sqrt(float(per_row.square().sum())) / square
     limit = max(tolerance.bias_case * u, chance, found.reference.bias_floor) + _lopsided(found, expected, square)
@@ -469,13 +469,18 @@ def _rms(
         )
 
 
+def _by_row(values: torch.Tensor) -> torch.Tensor:
+    """Sums over the last dimension; the elements of an output that has no other are rows themselves."""
+    return values.sum(-1) if values.dim() > 1 else values
+
+
 def _few_rows(found: _Findings) -> float:
     """By what factor an RMS over these rows may exceed what it is on average, by STANDARD_ERRORS.
 
     What is rounded once a row (a weight of P) moves the whole row alike, so rows and not elements are independent, and
     those count that have the largest values. Decided by the reference alone: no candidate can widen its own limit.
     """
-    per_row = found.usable(found.expected).square().sum(-1)
+    per_row = _by_row(found.usable(found.expected).square())
     squared = float(per_row.square().sum())
     rows = float(per_row.sum()) ** 2 / squared if squared else 1.0
     return math.sqrt(1 + STANDARD_ERRORS * math.sqrt(ROUNDING_SPREAD / rows))
@@ -486,13 +491,11 @@ def _few_rows(found: _Findings) -> float:
 
 def _explain(found: _Findings, result: CaseResult, operator: Operator | None) -> None:
     """Append the likely cause to the first numerical failure, if one fits."""
-    cause = (
-        _suspect(found, operator)
-        or _constant(found)
-        or _factor(found)
-        or _truncated(found)
-        or _precision(found, result)
-    )
+    try:
+        cause = _suspect(found, operator)
+    except Exception as error:  # an operator's code that only explains: the verdict stands without it
+        cause = f"unknown, for the operator's `suspects` failed ({type(error).__name__}: {error})"
+    cause = cause or _constant(found) or _factor(found) or _truncated(found) or _precision(found, result)
     if cause is None:
         return
     numeric = next(f for f in result.failures if f.criterion in (BOUND, EXACT, RMS, BIAS))

@@ -169,16 +169,19 @@ class Judge:
     def unlike_first(self, module: str, job: Job, folder: Path, count: int) -> list[list[int]]:
         """Which of the repeats that lie in the worker's folder differ from the first call: [position, flat element].
 
-        To be asked before the call is taken. Raises TestError when they are no results at all.
+        To be asked before the call is taken; they can be judged then. Raises TestError when they are no results at all.
         """
         found: dict[str, Any] = self._ask(module, "unlike_first", job=_json(job), folder=str(folder), count=count)
         if "fault" in found:
             raise TestError(**found["fault"])
         return list(found["unlike"])
 
-    def judge(self, module: str, job: Job, terms: Terms) -> tuple[CaseResult, Histogram]:
-        """Hold a call's result against its reference, which is computed now. Exact calls have an empty histogram."""
-        result, histogram = self._ask(module, "judge", job=_json(job), terms=_json(terms))
+    def judge(self, module: str, job: Job, terms: Terms, *, unlike: int | None = None) -> tuple[CaseResult, Histogram]:
+        """Hold a call's result against its reference, which is computed now. Exact calls have an empty histogram.
+
+        With `unlike` that of the repeats which `unlike_first` found, by its place there.
+        """
+        result, histogram = self._ask(module, "judge", job=_json(job), terms=_json(terms), unlike=unlike)
         return records.from_json(CaseResult, result), records.from_json(Histogram, histogram)
 
     def related(self, module: str, job: Job, terms: Terms) -> Failure | None:
@@ -248,6 +251,7 @@ class Chamber:
         self.calls: dict[str, Call] = {}
         self.layouts: dict[str, Layout] = {}
         self.returned: dict[str, Returned] = {}
+        self.unlike: dict[str, list[Returned]] = {}
         # By a case's id, and by name; of a case's inputs a digest, which outlives the variant that they were made for:
         self.exact: dict[str, dict[str, SanityCall]] = {}
         self.related: dict[str, dict[str, Relation]] = {}
@@ -350,11 +354,13 @@ class Chamber:
         from kernelproof import images
 
         try:
-            return {"unlike": images.unlike_first(self.layouts[job.key], Path(folder), count)}
+            found = images.unlike_first(self.layouts[job.key], Path(folder), count)
         except TestError as error:
             return {"fault": {"message": error.message, "subject": error.subject}}
+        self.unlike[job.key] = [images.Returned(output) for _, _, output in found]
+        return {"unlike": [[position, element] for position, element, _ in found]}
 
-    def do_judge(self, job: Job, terms: Terms) -> list[Any]:
+    def do_judge(self, job: Job, terms: Terms, unlike: int | None) -> list[Any]:
         from kernelproof import judge
 
         histogram = judge.ErrorHistogram()
@@ -362,7 +368,7 @@ class Chamber:
             self._sanity(job.case)[job.name].case if job.part == "sanity" else job.case,
             self._call(job),
             self._reference(job, terms),
-            self.returned[job.key],
+            self.returned[job.key] if unlike is None else self.unlike[job.key][unlike],
             terms.tolerance,
             operator=self.operator,
             histogram=histogram,
@@ -389,7 +395,7 @@ class Chamber:
         return None if failure is None else _json(failure)
 
     def do_forget(self) -> None:
-        for kept in (self.calls, self.layouts, self.returned, self.exact, self.related):
+        for kept in (self.calls, self.layouts, self.returned, self.unlike, self.exact, self.related):
             kept.clear()
 
     # --- calls and references

@@ -31,7 +31,7 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 # the test stage on two cores took half as long again. Races show as well: of planted ones, two kinds at four sizes, 20
 # times 100 repeats each, a team that sleeps showed 157 of 160 and one that spins 143.
 IDLE_THREADS_SLEEP = {"OMP_WAIT_POLICY": "passive"}
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_PERTURB = -1, -3, -6  # <malloc.h>
 KEPT_BYTES, LARGE_BYTES = 256 << 20, 32 << 20  # the second is the most that glibc takes
 SETTLED_S = 60.0  # a temporary folder younger than this may not have its lock yet
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -55,6 +55,7 @@ def keep_freed_memory() -> None:
     with contextlib.suppress(AttributeError):
         _LIBC.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
         _LIBC.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+        _LIBC.mallopt(M_PERTURB, 0)  # no fills: another user of this process may have asked for them
 
 
 @dataclass(frozen=True)

@@ -435,6 +435,7 @@ class TestRecord(Record):
     repeat: str | None = None  # the command that runs the first failing case again
     fresh_seed: int | None = None
     build_signature: str | None = None
+    looser: dict[str, float] = field(default_factory=dict)  # limits of test.tolerance wider than the criteria's own
     junit: str | None = None
     log: str | None = None
 

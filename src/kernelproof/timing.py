@@ -28,6 +28,7 @@ import hashlib
 import itertools
 import json
 import math
+import mmap
 import os
 import random
 import tempfile
@@ -39,7 +40,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernelproof import cuda_driver, cupti, energy, loading, statistics, traces
+from kernelproof import cuda_driver, cupti, energy, loading, processes, statistics, traces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -656,6 +657,7 @@ class _ClockRunner:
         self.visit_s = each_us * (self.batch + self.warm) / 1e6
 
     def visit(self) -> Visit:
+        processes.keep_freed_memory()  # the same for everybody, whatever the contender before asked of malloc
         if self.warm:
             self.timed(self.calls, 1)
         return Visit(self.batch, self.timed(self.calls, self.batch))
@@ -692,16 +694,17 @@ class _ClockRunner:
     def touched(self, touch: Touch | Draw, by: int, *, alone: bool = False) -> tuple[Callable[[int], object], int]:
         """Calls on values that move by `by` before each: a function that makes its batch n times, and the batch.
 
-        `alone`: what moves the values, without the calls.
+        Every page of a result is read, for it could be computed by whoever reads it first (mprotect and a handler).
+        `alone`: what moves the values and reads, without the calls.
         """
         count = max(1, math.ceil(TOUCHED_CALLS_US / (1e6 * self.visit_s / (self.batch + self.warm))))
+        written = self.calls[0]()
 
         def run(times: int) -> None:
             touch.begin()
             for _ in range(times * count):
                 index = touch.step(by)
-                if not alone:
-                    self.calls[index]()
+                _read_pages(written if alone else self.calls[index]())
 
         return run, count
 
@@ -731,6 +734,13 @@ class _ClockRunner:
 
 def _nothing(*_: Any) -> None:
     return None
+
+
+def _read_pages(output: Tensor) -> Tensor:
+    """An element of every page that a tensor [any shape] lies on."""
+    size = 1 + sum((extent - 1) * stride for extent, stride in zip(output.shape, output.stride(), strict=True))
+    step = max(1, mmap.PAGESIZE // output.element_size())
+    return output.as_strided((math.ceil(size / step) if output.numel() else 0,), (step,)).clone()
 
 
 def _allocating_call(

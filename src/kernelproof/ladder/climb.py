@@ -72,10 +72,10 @@ SUITE, SEARCH = "all cases together", "the search"
 DEEP_SANITIZER = 4  # times as many cases at the deep level
 CRASHES_ALLOWED = 2  # after that many the remaining cases are not run
 REPEATED_CASES = 3
+DRAWN_FAMILIES = 3
 ELEMENTS = 3  # inputs that get another element, one at a time
 SIDES = {"end": "behind", "start": "in front of"}  # of a tensor, where it is fenced
-FENCED = 3  # cases
-TILE = 8  # a size that this does not divide leaves some tile unfinished
+FENCED = 8  # cases
 QUICK_TRIALS = 10
 # Of the repeats' results some, drawn when they are there, are compared outside the candidate's process.
 COMPARED_BYTES, LEAST_COMPARED = 8 << 20, 3
@@ -124,14 +124,14 @@ class Outcome:
 class Handed:
     """What a worker was told of the first of its calls, what it answered, and how long it took.
 
-    unlike_first: of the repeats that were chosen afterwards and compared by the judge, the first with other bits:
-    [repeat, flat element].
+    unlike: of the repeats that were chosen afterwards and compared by the judge, those with other bits than the first
+    call: [repeat, flat element].
     """
 
     laid: LaidOut
     reply: Ran
     duration_s: float
-    unlike_first: list[int] | None = None
+    unlike: Sequence[list[int]] = ()
 
 
 @dataclass(frozen=True)
@@ -324,7 +324,19 @@ class Climb:
         quick = session.config.test.level == "quick"
         selection = select_cases(self.settings, self.variant, seeds=seeds, families=families, quick=quick)
         self.results += [CaseResult.of(left_out.case, "skipped", left_out.reason) for left_out in selection.skipped]
-        return _with_fresh_seed(selection.cases, self.settings.profile.shape, session.resources.fresh_seed)
+        found = _with_fresh_seed(selection.cases, self.settings.profile.shape, session.resources.fresh_seed)
+        return found if quick else found + self._drawn_families(found, families)
+
+    def _drawn_families(self, cases: Sequence[Case], families: Sequence[str]) -> list[Case]:
+        """Some families, others in each run, on the shape that is profiled: what is right elsewhere only is seen."""
+        main = [c for c in cases if (c.shape, c.family) == (self.settings.profile.shape, self._family)]
+        others = [family for family in families if family != self._family]
+        if not main or self.settings.test.family_shape in ("", self.settings.profile.shape):
+            return []
+        seed = self.session.resources.fresh_seed
+        draw = random.Random(seed)
+        chosen = draw.sample(others, min(DRAWN_FAMILIES, len(others)))
+        return [dataclasses.replace(draw.choice(main), family=family, seed=seed) for family in chosen]
 
     @functools.cached_property
     def property_cases(self) -> list[Case]:
@@ -377,15 +389,11 @@ class Climb:
 
     @property
     def fenced_cases(self) -> list[Case]:
-        """A few small cases, first those with a size that no tile divides, to be put where memory ends too."""
-        if self.variant.role != "variant" or self.variant.device != "cpu":
+        """Small cases that hold every option between them, to be put where memory ends too."""
+        if self.variant.role != "variant" or self.variant.device != "cpu" or not self.cases:
             return []
-        by_shape = {case.shape: case for case in reversed(self.cases) if case.family == self._family}
-
-        def order(case: Case) -> tuple[bool, int]:
-            return not any(size > TILE and size % TILE for size in case.dims.values()), _elements(case)
-
-        return sorted(by_shape.values(), key=order)[:FENCED]
+        usual = [case for case in self.cases if case.family == self._family]
+        return covering_cases(usual or self.cases, (), FENCED)
 
     @property
     def _family(self) -> str:
@@ -476,16 +484,19 @@ class Climb:
         if self.built.status != records.OK:
             first = (self.built.compiler_message or self.built.reason or "no reason given").strip()
             return f"it did not build: {first}"
+        if self.variant.abi == "python":
+            return next(filter(None, map(self._altered, self.built.sources)), None)
         if self.built.library is not None:
             return self._altered(self.built.library)
-        return None if self.variant.abi == "python" else "the build's record names no library"
+        return "the build's record names no library"
 
-    def _altered(self, library: FileHash) -> str | None:
-        path = self.session.root / library.path
+    def _altered(self, file: FileHash) -> str | None:
+        again = f"build it again: {self._command('build')}"
+        path = self.session.root / file.path
         if not path.is_file():
-            return f"{library.path} is gone; build it again"
-        if records.sha256_file(path) != library.sha256:
-            return f"{library.path} is not the file that the build made (its SHA-256 differs); build it again"
+            return f"{file.path} is gone; {again}"
+        if records.sha256_file(path) != file.sha256:
+            return f"{file.path} is not the file that the build made (its SHA-256 differs); {again}"
         return None
 
     def _load(self) -> str | None:
@@ -522,7 +533,7 @@ class Climb:
                 self.results.append(CaseResult.of(exact, "skipped", f"refused: {refusal.message}"))
         self.results += wrong
         made = len(ran) + len(refused)
-        self.supplied["sanity"] += made
+        self.supplied["sanity"] += len(ran)
         return f"{len(wrong)} of {made} exact calls are wrong; {_first_failure(wrong[0])}" if wrong else None
 
     def _sanity_jobs(self) -> Iterator[tuple[Job, Case]]:
@@ -671,8 +682,8 @@ class Climb:
         reply = handed.reply
         if late := self._late.get(Job(case, "repeat").key):
             return _failures([late])
-        if handed.unlike_first and not reply.differing:
-            repeat, element = handed.unlike_first
+        if handed.unlike and not reply.differing:
+            repeat, element = handed.unlike[0]
             return (
                 f"repeat {repeat} gave other bits than the first call, at {handed.laid.place(element)}, while the "
                 "candidate's process said that none did: something in it replaced the comparison"
@@ -686,8 +697,15 @@ class Climb:
         )
         if self.variant.deterministic:
             return f"{found}: a race, a missing barrier, or memory that is read before it is written"
-        wrong = _failures(self._judged(Job(case, "repeat")).failures)
-        return f"{found}, and that one is wrong: {wrong}" if wrong else None
+        job = Job(case, "repeat")
+        if wrong := _failures(self._judged(job).failures):
+            return f"{found}, and that one is wrong: {wrong}"
+        for place, (repeat, _) in enumerate(handed.unlike):
+            if wrong := _failures(
+                self.session.judge.judge(self.settings.module, job, self._terms, unlike=place)[0].failures
+            ):
+                return f"{found}, and of those that were looked at repeat {repeat} is wrong: {wrong}"
+        return None
 
     # --- running
 
@@ -747,7 +765,7 @@ class Climb:
                 self._takes |= dict.fromkeys(kinds.values(), True)
                 for call, when, size in reply.out_of_order:
                     self._late[jobs[call].key] = Failure(LATE, f"{size} {OUT_OF_ORDER[when]}")
-                unlike = self._unlike_first(worker, jobs[0], laid[0], reply, limit_s) if repeats > 1 else None
+                unlike = self._unlike_first(worker, jobs[0], laid[0], reply, limit_s) if repeats > 1 else []
                 if sealable:
                     self._note_launches(jobs, launches)
             except WorkerError as error:
@@ -782,18 +800,18 @@ class Climb:
             self._takes.setdefault(kind, False)
         return ValuesRefused(error.message) if self._takes.get(kind) else error
 
-    def _unlike_first(self, worker: Worker, job: Job, laid: LaidOut, reply: Ran, limit_s: float) -> list[int] | None:
-        """Have the judge compare repeats that are drawn now, when they are over; the first that differs, or None."""
+    def _unlike_first(self, worker: Worker, job: Job, laid: LaidOut, reply: Ran, limit_s: float) -> list[list[int]]:
+        """Have the judge compare repeats that are drawn now, when they are over; those that differ from the first."""
         descriptor = laid.arguments[laid.outputs[0]]["image"]
         size = Path(descriptor).stat().st_size
         count = min(reply.kept, max(LEAST_COMPARED, COMPARED_BYTES // size))
         if count == 0:
-            return None
+            return []
         drawn = sorted(random.SystemRandom().sample(range(reply.kept), count))
         room_bytes = 2 * laid.bytes + count * size
         worker.request("repeats", timeout_s=limit_s, room_bytes=room_bytes, image=descriptor, indices=drawn)
         unlike = self.session.judge.unlike_first(self.settings.module, job, worker.scratch, count)
-        return [1 + drawn[unlike[0][0]], unlike[0][1]] if unlike else None
+        return [[1 + drawn[place], element] for place, element in unlike]
 
     def _launches(self, jobs: Sequence[Job]) -> list[list[dict[str, Any]]] | None:
         """What calls launch, if they can be made from the cubins alone; else None, and their library makes them.
@@ -1120,6 +1138,7 @@ class Climb:
             device=self.variant.device,
             trust="sealed" if sealed else self.variant.trust,
             precision=dataclasses.asdict(self.variant.precision),
+            looser=self.session.config.test.tolerance.looser,
             sealing=sealing,
             verdict=verdict,
             rungs=rungs,

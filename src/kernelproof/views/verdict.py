@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from kernelproof import charts, claims, formats
 from kernelproof.charts import Axis
 from kernelproof.claims import Claim
+from kernelproof.config import CRITERIA
 from kernelproof.records import FAILED, NOT_RUN, OK, BenchCase, BenchRecord, OracleRow, Record, Verdict
 from kernelproof.views.common import BADGES, Badge, Records, Settings, badge, case_label, case_rank, doubt
 
@@ -270,6 +271,10 @@ def headline(records: Records, groups: Sequence[VerdictGroup]) -> Headline:
     bad = records.manifest.overall == "bad" or any(v.bad for v in records.manifest.verdicts) or bool(records.unreadable)
     short = records.manifest.overall == "incomplete" or waiting
     kind, word = ("bad", "Not accepted") if bad else ("warn", "Incomplete") if short else ("good", "Accepted")
+    if looser := {name: value for test in records.tests for name, value in test.looser.items()}:
+        kind, word = ("warn", "Accepted with looser limits") if kind == "good" else (kind, word)
+        limits = [f"{name} {value:g} instead of {getattr(CRITERIA, name):g}" for name, value in looser.items()]
+        details.insert(0, f"Results were judged with wider limits than kernelproof's own: {formats.listed(limits)}.")
     return Headline(kind, word, sentence, tuple(details))
 
 
