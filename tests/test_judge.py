@@ -168,6 +168,32 @@ def test_no_fault_explains_infinite_values_that_it_does_not_have() -> None:
     assert not any("Likely cause" in f.message for f in result.failures)
 
 
+def test_a_verdict_stands_where_suspects_fail() -> None:
+    class Careless(type(OPERATOR)):  # type: ignore[misc]
+        def suspects(self, call: Call, rows: torch.Tensor) -> Any:
+            yield rows[:, 99]
+
+    case = case_of()
+    call, output = correct_output(case)
+    output[0, 0, 0, 0] += 1
+    reference = OPERATOR.reference(call, INPUT)
+    result = judge.judge(case, call, reference, Returned(output), TOLERANCE, operator=Careless())
+    assert result.status == "failed"
+    assert "Likely cause: unknown, for the operator's `suspects` failed (IndexError" in result.failures[0].message
+
+
+@pytest.mark.parametrize("shape", [(4000,), (4000, 1)])
+def test_a_bias_is_found_whether_or_not_an_output_has_rows(shape: tuple[int, ...]) -> None:
+    expected = torch.rand(shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64) + 0.5
+    call = Call({"x": torch.zeros(1), "y": torch.zeros(shape)}, outputs=("y",), axes=("row", "column")[: len(shape)])
+    reference = Reference(expected, torch.full(shape, 1e-3, dtype=torch.float64), 2.0**-24)
+    right, large = (
+        judge.judge(case_of(), call, reference, Returned((expected * f).float()), TOLERANCE) for f in (1, 1 + 1e-7)
+    )
+    assert right.failures == []
+    assert "bias" in criteria(large)
+
+
 LOPSIDED = {"batch": 1, "heads": 8, "kv_heads": 2, "seq": 130, "head_dim": 64}
 
 

@@ -171,6 +171,20 @@ def test_a_case_that_is_not_there_is_refused(tmp_path: Path) -> None:
         test.run(project(tmp_path, "good"), "rmsnorm", ["good"], tmp_path / "again", "od-float32-normal-s7")
 
 
+def test_of_repeats_that_differ_more_than_the_first_is_judged(tmp_path: Path) -> None:
+    config = project(tmp_path, "wrong_in_later_repeats")
+    object.__setattr__(config.operators["rmsnorm"].variants["wrong_in_later_repeats"], "deterministic", False)
+    object.__setattr__(config.test, "trials", 100)
+    record = climbed(config, "wrong_in_later_repeats")
+    assert record.verdict == "wrong"
+    found = re.search(
+        r"the first of them repeat 1 at .* of those that were looked at repeat (\d+) is wrong: bound",
+        record.reason or "",
+    )
+    assert found, record.reason
+    assert int(found[1]) > 30
+
+
 @pytest.mark.parametrize(("name", "verdict"), [("sums_in_any_order", "correct"), ("wrong_now_and_then", "wrong")])
 def test_where_bits_are_not_promised_repeats_may_differ_but_must_be_right(
     tmp_path: Path, name: str, verdict: str

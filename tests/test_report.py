@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 import report_records
+from defects import REPOSITORY
 
-from kernelproof import claims, rendering, report
+from kernelproof import claims, config, rendering, report
+from kernelproof.config import CRITERIA
 from kernelproof.errors import RecordError
 from kernelproof.records import (
     BenchRecord,
@@ -27,6 +29,7 @@ from kernelproof.records import (
     Metric,
     Record,
     RuleAdvice,
+    TestRecord,
 )
 from kernelproof.views import bench as bench_view
 from kernelproof.views import profile as profile_view
@@ -239,6 +242,24 @@ def test_what_was_not_run_for_one_reason_is_one_line_below_the_results(tmp_path:
     assert page.text.index("attention on cpu") < page.text.index("attention on cuda")
     assert page.text.count(f"2 variants not run: {report_records.NO_GPU}") == 1
     assert page.text.count(f"2 contenders not run: {report_records.NO_GPU}") == 1
+
+
+def test_wider_limits_than_the_criteria_stand_in_the_headline(tmp_path: Path) -> None:
+    manifest, records = report_records.gpu_run()
+    wide = dataclasses.replace(CRITERIA, bound_factor=1e7)
+    assert (CRITERIA.looser, wide.looser) == ({}, {"bound_factor": 1e7})
+    for record in records.values():
+        if isinstance(record, TestRecord):
+            record.looser = wide.looser
+    text, summary = render(tmp_path, (manifest, records))
+    said = "Results were judged with wider limits than kernelproof's own: bound_factor 1e+07 instead of 1."
+    assert said in checked(text).text
+    assert said in summary.replace("\\", "")
+    assert "Accepted:" not in summary
+
+
+def test_the_criteria_are_the_defaults() -> None:
+    assert config.load(REPOSITORY / "config.yaml", root=REPOSITORY).test.tolerance == CRITERIA
 
 
 @pytest.mark.parametrize(

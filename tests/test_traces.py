@@ -11,6 +11,7 @@ import dataclasses
 import faulthandler
 import json
 import math
+import mmap
 import os
 import re
 import shutil
@@ -602,6 +603,55 @@ def test_a_clock_that_lies_and_results_that_are_remembered_are_seen_from_outside
     assert all(c.correct for c in record.contenders)  # a time that is not true is no wrong result
 
 
+def test_a_callable_that_was_changed_is_neither_timed_nor_tested(tmp_path: Path) -> None:
+    climbed(tmp_path, ["good"])  # writes the project
+    loaded = config.load(tmp_path / "config.yaml", root=tmp_path)
+    build.run(loaded, "rmsnorm", "good", loaded.record("build", "rmsnorm", "good"))
+    (tested,) = test.run(loaded, "rmsnorm", ["good"], loaded.results / "test" / "rmsnorm")
+    assert (tested.verdict, bool(tested.build_signature)) == ("correct", True)
+    (tmp_path / "candidates.py").write_text(CANDIDATES + "\n# changed\n")
+    record = bench.run(loaded, "rmsnorm", "cpu", loaded.record("bench", "rmsnorm-cpu"))
+    words = "candidates.py is not the file that the build made (build it again: kernelproof build"
+    assert words in record.contenders[0].outcome
+    (again,) = test.run(loaded, "rmsnorm", ["good"], tmp_path / "again")
+    assert again.verdict == "failed_to_build"
+    assert "candidates.py is not the file that the build made" in (again.reason or "")
+
+
+def test_what_a_contender_asked_of_malloc_is_taken_back(tmp_path: Path) -> None:
+    """Else everybody after it maps and clears new pages in each call."""
+    call = Call({"x": torch.rand(4, 16), "y": torch.zeros(4, 16)}, outputs=("y",), axes=("row", "column"))
+    spec = images.layout_images(call, tmp_path / "images").spec
+    case = {"arguments": spec, "fresh": {}, "moved": {}, "drawn": [], "outputs": ["y"]}
+    sets = timing.ArgumentSets(case, "cpu", "hot")
+    runner = timing._ClockRunner(timing._Function("f", lambda *_: None, "destination"), sets, 0.1, 1.0)
+    runner.prepare()
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    mapped = []
+    for forget in (False, True):
+        assert libc.mallopt(-3, 4096) == 1  # M_MMAP_THRESHOLD
+        if forget:
+            runner.visit()
+        before = _mapped_chunks(libc)
+        memory = libc.malloc(24 << 20)  # more than any chunk that was freed
+        mapped.append(_mapped_chunks(libc) - before)
+        libc.free(ctypes.c_void_p(memory))
+    assert mapped == [1, 0]
+
+
+def _mapped_chunks(libc: ctypes.CDLL) -> int:
+    """Of malloc's chunks those that have a mapping of their own."""
+
+    class Info(ctypes.Structure):  # <malloc.h>
+        _fields_ = tuple((name, ctypes.c_int) for name in "arena ordblks smblks hblks hblkhd".split()) + tuple(
+            (f"rest_{n}", ctypes.c_int) for n in range(5)
+        )
+
+    libc.mallinfo.restype = Info
+    return int(libc.mallinfo().hblks)
+
+
 def test_results_that_were_handed_over_take_no_room_of_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -646,6 +696,30 @@ def test_values_that_no_call_has_seen_end_at_those_that_are_judged(tmp_path: Pat
     assert torch.equal(x, expected)
     assert torch.equal(w, 2 * weight)
     rows_are_drawn(case, other)
+
+
+def test_every_page_of_a_result_is_read_behind_new_values(tmp_path: Path) -> None:
+    """It could be computed by whoever reads it: a page that nobody reads stays out of the process's memory."""
+    call = Call({"x": torch.rand(4, 16), "y": torch.zeros(4, 16)}, outputs=("y",), axes=("row", "column"))
+    spec = images.layout_images(call, tmp_path / "images").spec
+    case = {"arguments": spec, "fresh": {"x": spec["x"]}, "moved": {"x": [2]}, "drawn": [], "outputs": ["y"]}
+    path = tmp_path / "result"
+    path.write_bytes(bytes(1 << 20))
+    with path.open("r+b") as stream:
+        result = torch.frombuffer(mmap.mmap(stream.fileno(), 0), dtype=torch.float32)
+
+    def resident_kib() -> int:
+        text = Path("/proc/self/smaps").read_text()
+        return int(re.findall(rf"{re.escape(str(path))}\n(?:.*\n)*?Rss: +(\d+) kB", text)[0])
+
+    sets = timing.ArgumentSets(case, "cpu", "hot")
+    runner = timing._ClockRunner(timing._Function("f", lambda *_: result, "return"), sets, 0.1, 1.0)
+    runner.prepare()
+    runner.visit()
+    assert resident_kib() == 0
+    run, _ = runner.touched(timing.Touch(sets), 0)
+    run(1)
+    assert resident_kib() == 1024
 
 
 def rows_are_drawn(case: dict[str, Any], other: Call) -> None:
