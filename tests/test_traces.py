@@ -220,7 +220,7 @@ def test_the_judge_finds_the_first_element_that_differs_in_a_repeat(tmp_path: Pa
     handed_over(tmp_path, image.path).write_bytes(first.numpy().tobytes())
     repeats = torch.cat([first, other, first])
     handed_over(tmp_path, image.path, ".repeats").write_bytes(repeats.numpy().tobytes())
-    ((place, element, output),) = images.unlike_first(layout, tmp_path, 3)
+    ((place, element, _),) = images.unlike_first(layout, tmp_path, 3)
     assert (place, element) == (1, 4)
     with pytest.raises(TestError, match="bytes instead of"):
         images.unlike_first(layout, tmp_path, 2)
