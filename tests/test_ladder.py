@@ -442,6 +442,14 @@ def test_a_data_type_that_the_operator_does_not_have_condemns_no_kernel(tmp_path
         climbed(config, "good")
 
 
+def test_junit_xml_stays_well_formed_where_a_path_is_scrubbed(tmp_path: Path) -> None:
+    junit = tmp_path / "v.xml"
+    junit.write_text(f'<testsuite hostname="h"><failure message="no {sys.prefix}/share &amp;">x</failure></testsuite>')
+    test._scrub_junit(junit)
+    suite = ElementTree.parse(junit).getroot()
+    assert (suite.get("hostname"), suite[0].get("message")) == ("", "no <prefix>/share &")
+
+
 def test_an_interrupt_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = project(tmp_path, "good")
     monkeypatch.setattr(pytest, "main", lambda *_, **__: pytest.ExitCode.INTERRUPTED)
