@@ -187,7 +187,11 @@ def test_a_fault_says_what_is_allowed(folder: Path, key: str, value: object, exp
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        (f"{OP}.variants", {"v\n": GOOD["operators"]["op"]["variants"]["v"]}, "is not a name: a lower-case letter"),
+        (
+            f"{OP}.variants",
+            {"v\n": GOOD["operators"]["op"]["variants"]["v"]},
+            'variants."v\\n": "v\\n" is not a name: a ',
+        ),
         (f"{OP}.variants.v.macros", {"A\n": 1}, "is not the name of a macro"),
         (f"{OP}.variants.v.sources", ["v.cc\n"], "is not a path below this folder"),
         (f"{OP}.variants.v.sources", ["a\n/../../v.cc"], "is not a path below this folder"),

@@ -659,7 +659,8 @@ def _scalar(value: Any) -> Any:
 def _dotted(key: Key) -> str:
     text = ""
     for part in key:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        name = part if isinstance(part, int) or part.isprintable() else json.dumps(part)
+        text += f"[{part}]" if isinstance(part, int) else f".{name}" if text else str(name)
     return text
 
 
