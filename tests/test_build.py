@@ -219,6 +219,31 @@ def test_undefined_symbol_is_found_when_linking(project: Path) -> None:
     assert "undefined reference to `defined_nowhere()'" in str(record.compiler_message)
 
 
+@pytest.mark.parametrize("name", ["ans$wer.cc", "ans#wer.cc", "an $$s:wer.cc"])
+def test_a_source_may_be_called_anything(project: Path, name: str) -> None:
+    (project / "csrc" / "answer.cc").rename(project / "csrc" / name)
+    assert answer(project, built(project, variant("odd", sources=[f"csrc/{name}"]))) == 41
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"sources": ["csrc/other.h"]}, "csrc/other.h is no source: the compiler makes no machine code of it"),
+        ({"sources": ["csrc/other.py"]}, "csrc/other.py is no source: the compiler makes nothing of it"),
+        ({"flags": ["-O2", "-E"]}, "made no machine code; the likely reason is in its flags: -E"),
+        ({"flags": ["-O2", "--help"]}, "made nothing; the likely reason is in its flags: --help"),
+        ({"flags": ["-c"]}, "the linker ended well and made nothing; the likely reason is in its flags: -c"),
+    ],
+)
+def test_what_makes_no_library_failed_to_build(project: Path, settings: dict[str, Any], words: str) -> None:
+    for name in ("other.h", "other.py"):
+        (project / "csrc" / name).write_text("// nothing\n")
+    record = built(project, variant("odd", **settings))
+    assert record.status == "failed"
+    assert words in str(record.reason)
+    assert "sources" in str(record.remedy) or "flags" in str(record.remedy)
+
+
 def test_missing_source_is_named(project: Path) -> None:
     record = built(project, variant("gone", sources=["csrc/gone.cc"]))
     assert record.status == "failed"
@@ -645,6 +670,7 @@ def test_torch_extension_of_the_usual_kind(project: Path) -> None:
 def test_depfile() -> None:
     text = "a.o: csrc/a.cu \\\n  csrc/with\\ space.h \\\n /usr/include/b.h\n"
     assert build.parse_depfile(text) == ["csrc/a.cu", "csrc/with space.h", "/usr/include/b.h"]
+    assert build.parse_depfile("a$$$$b\\#.o: a$$$$b\\#.cc c$$.h\n") == ["a$$b#.cc", "c$.h"]
 
 
 def test_places_are_the_same_on_every_machine(tmp_path: Path) -> None:

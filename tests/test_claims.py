@@ -53,6 +53,11 @@ def test_what_is_not_correct_or_not_measured_neither_passes_nor_fails(claimed: b
         assert (found.word, found.note, bool(found.reason)) == (word, "", True)
 
 
+def test_a_verdict_of_the_test_is_not_the_benchmarks() -> None:
+    contender = Contender("v", "variant", "tvm_ffi", "wrong", False, "not benchmarked: wrong")
+    assert claims.found_by_bench(BenchRecord(contenders=[contender]), "v") is None
+
+
 @pytest.mark.parametrize("fault", ["crashed", "hung", "failed"])
 def test_a_variant_that_fails_when_timed_is_found(fault: str) -> None:
     outcome = f"dropped: {fault}: it said why"

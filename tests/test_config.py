@@ -184,6 +184,72 @@ def test_a_fault_says_what_is_allowed(folder: Path, key: str, value: object, exp
     assert "config.yaml:" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        (
+            f"{OP}.variants",
+            {"v\n": GOOD["operators"]["op"]["variants"]["v"]},
+            'variants."v\\n": "v\\n" is not a name: a ',
+        ),
+        (f"{OP}.variants.v.macros", {"A\n": 1}, "is not the name of a macro"),
+        (f"{OP}.variants.v.sources", ["v.cc\n"], "is not a path below this folder"),
+        (f"{OP}.variants.v.sources", ["a\n/../../v.cc"], "is not a path below this folder"),
+        ("archs", ["sm_90a\n"], "is not an architecture such as sm_90a"),
+        (f"{OP}.shapes.small.rows", 1.5, "1.5 is not a whole number"),
+        (f"{OP}.shapes.small.rows", "4", '"4" is not a whole number'),
+        ("bench.processes", "1e-1", "0.1 is not a whole number"),
+        ("test.tolerance.bound_factor", "1e999", '"1e999" is not a number'),
+        (
+            f"{OP}.variants.v.calls",
+            ["cublass"],
+            "no library 'cublass'; allowed: cublas, cudnn, cutlass, memcpy, memset, torch; did you mean 'cublas'?",
+        ),
+        (f"{OP}.variants.v.calls", ["k.*"], "calls: no library 'k.*'; allowed: cublas"),
+    ],
+)
+def test_a_slip_is_refused(folder: Path, key: str, value: object, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(changed(key, value), folder))
+    assert expected in str(caught.value)
+
+
+def test_a_whole_number_may_have_a_point_or_an_exponent(folder: Path) -> None:
+    text = yaml.safe_dump(GOOD).replace("rows: 2000", "rows: 2.E3").replace("rows: 2\n", "rows: 2.0\n")
+    text += "test: {trials: 1e2, seeds: [0.0, 1e3], tolerance: {bound_factor: 1e7}}\nproject: 1e7\n"
+    (folder / "config.yaml").write_text(text.replace("project: p\n", ""))
+    loaded = config.load(Path("config.yaml"), ["bench.processes=5.0", "bench.precision=1e-5", "gate.same_band=.5E-2"])
+    operator = loaded.operators["op"]
+    assert operator.shapes == {"small": {"rows": 2}, "large": {"rows": 2000}}
+    assert (loaded.test.trials, loaded.test.seeds, loaded.test.tolerance.bound_factor) == (100, [0, 1000], 1e7)
+    assert (loaded.bench.processes, loaded.bench.precision, loaded.gate.same_band) == (5, 1e-5, 0.005)
+    assert {type(number) for number in (operator.shapes["small"]["rows"], loaded.bench.processes)} == {int}
+    assert loaded.project == "1e7"
+    assert config.load(Path("config.yaml"), {"bench": {"blocks": "1e1"}}).bench.blocks == 10
+
+
+@pytest.mark.parametrize("key", ["limits.rows", "budget.registers"])
+def test_a_whole_number_of_a_variant_may_have_a_point(folder: Path, key: str) -> None:
+    kept = [2.0] if key.startswith("limits") else 100.0
+    loaded = config.load(written(changed(f"{OP}.variants.v.{key}", kept), folder))
+    variant = loaded.operators["op"].variants["v"]
+    assert variant.limits.get("rows", [2]) == [2]
+    assert variant.budget.registers in (100, 120)
+
+
+def test_on_a_gpu_kernels_may_be_declared_by_any_pattern_that_is_no_slip(folder: Path) -> None:
+    variant = GOOD["operators"]["op"]["variants"]["v"] | {"device": "cuda"}  # type: ignore[index]
+    config.load(written(changed(f"{OP}.variants.v", variant | {"calls": ["flash", "gemm", "^my_.*"]}), folder))
+    with pytest.raises(ConfigError, match=r"calls: no library 'cudn'; allowed: .*; did you mean 'cudnn'"):
+        config.load(written(changed(f"{OP}.variants.v", variant | {"calls": ["cudn"]}), folder))
+
+
+def test_who_has_no_options_says_so(folder: Path) -> None:
+    loaded = config.load(written(changed(f"{OP}.variants.v.options", {"causal": [True]}), folder))
+    with pytest.raises(ConfigError, match="op has no option causal; it has none"):
+        config.check_declared(loaded, loaded.operator("op"), config.Declared({"rows": None}, {}, ["n"], ["float32"]))
+
+
 def test_a_fault_names_the_line(folder: Path) -> None:
     path = written(changed(f"{OP}.variants.v.devcie", "cpu"), folder)
     line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if "devcie" in text)

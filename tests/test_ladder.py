@@ -185,6 +185,16 @@ def test_of_repeats_that_differ_more_than_the_first_is_judged(tmp_path: Path) ->
     assert int(found[1]) > 30
 
 
+def test_limits_that_no_shape_meets_condemn_nobody(tmp_path: Path) -> None:
+    project(tmp_path, "good")
+    path = tmp_path / "config.yaml"
+    path.write_text(path.read_text().replace("good: {", "good: {limits: {rows: [99]}, "))
+    record = climbed(configuration.load(path, root=tmp_path), "good")
+    assert (record.verdict, record.status) == ("not_run", "not_run")
+    assert re.match(r"it declares to take none of the \d+ cases: takes rows 99, not 16; ", str(record.reason))
+    assert "correct limits, options or dtypes of operators.rmsnorm.variants.good, or add a shape" in str(record.remedy)
+
+
 @pytest.mark.parametrize(("name", "verdict"), [("sums_in_any_order", "correct"), ("wrong_now_and_then", "wrong")])
 def test_where_bits_are_not_promised_repeats_may_differ_but_must_be_right(
     tmp_path: Path, name: str, verdict: str
@@ -440,6 +450,14 @@ def test_a_data_type_that_the_operator_does_not_have_condemns_no_kernel(tmp_path
     variants["good"] = dataclasses.replace(variants["good"], dtypes=["uint8"])
     with pytest.raises(ConfigError, match=r"variants.good.dtypes: rmsnorm has no data type uint8; allowed: bfloat16"):
         climbed(config, "good")
+
+
+def test_junit_xml_stays_well_formed_where_a_path_is_scrubbed(tmp_path: Path) -> None:
+    junit = tmp_path / "v.xml"
+    junit.write_text(f'<testsuite hostname="h"><failure message="no {sys.prefix}/share &amp;">x</failure></testsuite>')
+    test._scrub_junit(junit)
+    suite = ElementTree.parse(junit).getroot()
+    assert (suite.get("hostname"), suite[0].get("message")) == ("", "no <prefix>/share &")
 
 
 def test_an_interrupt_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from defects import CallFiles, candidate, library, rmsnorm_call
 from kernelproof import footprint, sandbox
 from kernelproof.errors import WorkerCrashed, WorkerError, WorkerReplyError, WorkerStarved, WorkerTimeout
 from kernelproof.supervisor import Worker, WorkerHost
+from kernelproof.worker import FILE_LIMIT_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +119,11 @@ def test_what_a_candidate_leaves_running_is_killed_with_it(host: WorkerHost, cal
 
 def test_output_goes_to_the_log_and_cannot_fill_the_disk(host: WorkerHost, call: CallFiles, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    worker = loaded(host, "flood", call, log)
+    worker = loaded(host, "flood", log=log)
     worker.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"])
     worker.close()
-    assert 1 << 20 < log.stat().st_size <= 16 << 20
+    assert 1 << 20 < log.stat().st_size <= FILE_LIMIT_BYTES
+    log.unlink()
 
 
 def test_a_hand_made_answer_is_refused(host: WorkerHost, call: CallFiles) -> None:

@@ -12,7 +12,7 @@ import pytest
 from defects import LAZY, CallFiles, candidate, rmsnorm_call
 
 from kernelproof import worker
-from kernelproof.errors import WorkerError, WorkerReplyError
+from kernelproof.errors import WorkerError, WorkerGreedy, WorkerReplyError
 from kernelproof.loading import Candidate
 from kernelproof.supervisor import WorkerHost
 
@@ -90,6 +90,15 @@ def error_is_a_number(x, weight, eps):
 def error_without_words(x, weight, eps):
     answering(lambda token: json.dumps({"token": token, "error": {"type": "E", "message": 5}}).encode())
 
+def a_file_of_a_compiler(x, weight, eps):
+    with open("header.gch", "wb") as file:
+        file.truncate(180 << 20)
+    return good(x, weight, eps)
+
+def a_file_too_large(x, weight, eps):
+    with open("everything", "wb") as file:
+        file.truncate(1 << 30)
+
 def half_a_character(x, weight, eps):
     raise RuntimeError(chr(0xD800))
 """.replace("#LAZY", LAZY)
@@ -163,6 +172,23 @@ def test_what_is_no_answer_is_not_taken_for_one(
 def test_words_that_no_file_can_hold_are_put_right(torch_host: WorkerHost, folder: Path, call: CallFiles) -> None:
     with pytest.raises(WorkerReplyError, match=r"^RuntimeError: \?$"):
         run_python(torch_host, folder, "half_a_character", call)
+
+
+def test_words_of_a_library_that_are_not_utf_8_are_kept(torch_host: WorkerHost, call: CallFiles) -> None:
+    described = candidate("says_it_in_latin_1")
+    process = torch_host.spawn(scratch=call.folder)
+    process.request("load", timeout_s=60, candidate=described)
+    with pytest.raises(WorkerReplyError, match=r"^RuntimeError: no table for a caf\ufffd$"):
+        process.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"])
+    process.close()
+
+
+def test_a_file_that_is_too_large_is_named_as_such_and_a_compilers_is_not(
+    torch_host: WorkerHost, folder: Path, call: CallFiles
+) -> None:
+    run_python(torch_host, folder, "a_file_of_a_compiler", call)
+    with pytest.raises(WorkerGreedy, match=r"beyond 192 MB, the limit here: OSError: .*File too large"):
+        run_python(torch_host, folder, "a_file_too_large", call)
 
 
 def test_minus_zero_is_another_result_than_zero(torch_host: WorkerHost, folder: Path, call: CallFiles) -> None:

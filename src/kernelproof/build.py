@@ -59,6 +59,11 @@ HOST_FLAGS = ["-O3", *OF_A_LIBRARY]
 BINDING_FLAGS = ["-O2", *OF_A_LIBRARY, "-std=c++17"]
 
 
+SOURCE_SUFFIXES = (".cc", ".cpp", ".cxx", ".c++", ".C", ".c", ".cu")
+# With these a compiler ends well and makes no object, or no library.
+OTHER_MODES = frozenset("-E -S -c -M -MM -fsyntax-only -### --help --version -dumpversion -dumpmachine".split())
+
+
 def run(
     config: Config, operator: str, variant: str, output: Path, cuda_home: Path | None = None, cores: int | None = None
 ) -> BuildRecord:
@@ -700,7 +705,8 @@ def _machine_code_steps(plan: Plan, steps: Steps, folder: str) -> None:
     made = {arch: f"{folder}/{arch}.cubin" for arch in plan.archs}
     cuobjdump, nvdisasm = (shlex.quote(str(plan.cuda.tools[name].path)) for name in ("cuobjdump", "nvdisasm"))
     moves = " && ".join(f"mv ./*.{arch}.cubin ../{arch}.cubin" for arch in plan.archs)
-    line = f"mkdir -p {folder}/elf && cd {folder}/elf && {cuobjdump} -xelf all ../{Path(steps.target).name} && {moves}"
+    target = shlex.quote(f"../{Path(steps.target).name}")
+    line = f"mkdir -p {folder}/elf && cd {folder}/elf && {cuobjdump} -xelf all {target} && {moves}"
     steps.edges.append(Edge("cuobjdump", line, [steps.target], list(made.values()), f"{folder}/elf.log"))
     for arch, cubin in made.items():
         listing = cubin.removesuffix(".cubin") + ".sass"
@@ -799,7 +805,34 @@ def _ninja(plan: Plan, edges: Sequence[Edge], temporary: Path, name: str, shown:
             compiler_message=message,
             remedy="the log has the compiler's whole output",
         )
+    for edge in edges:
+        _check_made(plan, edge)
     log.say(f"{name}: {done.duration_s:.2f} s")
+
+
+def _check_made(plan: Plan, edge: Edge) -> None:
+    """Raises Unbuildable where a compiler ended well and made something else: of a header, or told to by a flag."""
+    missing = [path for path in (*edge.outputs, edge.depfile) if path and not (plan.root / path).is_file()]
+    if not missing and all(_is_machine_code(plan.root / path) for path in edge.outputs):
+        return
+    made = "nothing" if missing else "no machine code"
+    source, flags = edge.inputs[0], plan.variant.flags
+    if edge.what != "link" and Path(source).suffix not in SOURCE_SUFFIXES:
+        message = f"{source} is no source: the compiler makes {made} of it"
+        remedy = f"name files of C++ or CUDA ({', '.join(SOURCE_SUFFIXES)}) as sources"
+    else:
+        likely = [flag for flag in flags if flag in OTHER_MODES or flag.startswith("-o")] or flags
+        step = "the linker" if edge.what == "link" else f"the compiler, of {source},"
+        message = f"{step} ended well and made {made}; the likely reason is in its flags: {' '.join(likely) or 'none'}"
+        remedy = "take out of flags what has the compiler do something else than compile and link"
+    raise Unbuildable(f"failed to build: {message}", compiler_message=message, remedy=remedy)
+
+
+def _is_machine_code(path: Path) -> bool:
+    if path.suffix not in (".o", ".so"):
+        return True
+    with path.open("rb") as file:
+        return file.read(len(sass.ELF_MAGIC)) == sass.ELF_MAGIC
 
 
 def _blame_a_full_disk(said: str, temporary: Path) -> None:
@@ -819,7 +852,11 @@ def ninja_file(edges: Sequence[Edge], folder: str) -> str:
     for edge in edges:
         outputs, inputs = (" ".join(_ninja_path(path) for path in paths) for paths in (edge.outputs, edge.inputs))
         line = f"({edge.command}) > {shlex.quote(edge.log)} 2>&1"
-        lines += [f"build {outputs}: step {inputs}", f"  line = {line.replace('$', '$$')}", f"  what = {edge.what}"]
+        lines += [
+            f"build {outputs}: step {inputs}",
+            f"  line = {line.replace('$', '$$')}",
+            f"  what = {edge.what.replace('$', '$$')}",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -862,8 +899,8 @@ def _headers(plan: Plan, edges: Sequence[Edge], started_ns: int, compiled: Seque
 
 def parse_depfile(text: str) -> list[str]:
     """The prerequisites in a Makefile fragment that a compiler wrote with -MD."""
-    _, _, rest = text.replace("\\\n", " ").partition(":")
-    return [part.replace("\\ ", " ") for part in re.findall(r"(?:\\ |\S)+", rest)]
+    _, _, rest = text.replace("\\\n", " ").partition(": ")
+    return [re.sub(r"\\([ #:])|(\$)\$", r"\1\2", part) for part in re.findall(r"(?:\\ |\S)+", rest)]
 
 
 # --- facts ------------------------------------------------------------------------------------------------------------

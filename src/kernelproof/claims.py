@@ -78,7 +78,7 @@ def judge(name: str, *, claimed: bool, correct: bool, bench: BenchRecord | None)
 def found_by_bench(bench: BenchRecord | None, name: str) -> tuple[str, str] | None:
     """What the benchmark found wrong with a variant that the test had passed (a result, a crash, a hang), and why."""
     for contender in bench.contenders if bench else []:
-        if contender.name != name:
+        if contender.name != name or contender.outcome.startswith("not benchmarked"):  # then the verdict is the test's
             continue
         if not contender.correct and contender.verdict == "wrong":
             return "wrong when timed", contender.outcome

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import os
 import re
 import shlex
@@ -20,6 +21,7 @@ from typing import Any
 
 from kernelproof.errors import ConfigError
 from kernelproof.records import atomic_write, from_json
+from kernelproof.traces import FAMILIES
 
 GIVEN = "config.given.yaml"  # beside the resolved configuration: the file that it was made from, if that lay elsewhere
 # Where an override was given: to a stage's own command, as strings, or to the workflow, which hands on a mapping.
@@ -385,7 +387,8 @@ def _undeclared(operator: OperatorConfig, declared: Declared) -> Iterator[tuple[
         allowed = [_plain(value) for value in known]
         for name in map(_plain, names):
             if name not in allowed:
-                yield key, f"{operator.name} has no {kind} {name}; {_allowed(allowed)}{_nearest(name, allowed)}"
+                listed = f"{_allowed(allowed)}{_nearest(name, allowed)}" if allowed else "it has none"
+                yield key, f"{operator.name} has no {kind} {name}; {listed}"
 
     def options(key: Key, chosen: Mapping[str, Iterable[Any]]) -> Iterator[tuple[Key, str]]:
         for name, values in chosen.items():
@@ -450,6 +453,7 @@ def resolve(path: Path, overrides: Sequence[str] | Mapping[str, Any], root: Path
     schema = yaml.load(schema_file().read_text(encoding="utf-8"), Loader=_safe_loader())
     places = _Places(path, lines, overridden, SET if isinstance(overrides, Sequence) else CONFIG)
     faults += override_faults
+    data = _with_numbers(data, schema, schema)
     known = {fault.key for fault in faults}  # what is not finite is out of range as well
     for error in Draft202012Validator(schema).iter_errors(data):
         faults += [fault for fault in _schema_faults(error, places) if not fault.key or fault.key not in known]
@@ -655,7 +659,8 @@ def _scalar(value: Any) -> Any:
 def _dotted(key: Key) -> str:
     text = ""
     for part in key:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        name = part if isinstance(part, int) or part.isprintable() else json.dumps(part)
+        text += f"[{part}]" if isinstance(part, int) else f".{name}" if text else str(name)
     return text
 
 
@@ -726,13 +731,44 @@ def _schema_faults(error: Any, places: _Places) -> Iterator[Fault]:
             yield fault(error.message)
 
 
+# What everybody but YAML 1.1 takes for a number: that wants a point and a sign, as in 1.0e+7.
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
+def _with_numbers(value: Any, schema: dict[str, Any], whole: dict[str, Any]) -> Any:
+    """The same data with 1e7 as a number where the schema asks for one, and 2.0 as 2 where it asks for a whole one.
+
+    Not where text may stand: there 1e7 is what it looks like.
+    """
+    schema = _followed(schema, whole)
+    if isinstance(value, dict):
+        known, others = schema.get("properties", {}), schema.get("additionalProperties")
+        others = others if isinstance(others, dict) else {}
+        return {name: _with_numbers(item, known.get(name, others), whole) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(item, schema.get("items", {}), whole) for item in value]
+    kind = schema.get("type")
+    if kind in ("integer", "number") and isinstance(value, str) and _EXPONENT.fullmatch(value):
+        value = float(value) if math.isfinite(float(value)) else value
+    if kind == "integer" and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _followed(schema: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+    """The schema, or what its `$ref` refers to."""
+    if "$ref" not in schema:
+        return schema
+    target: Any = whole
+    for part in schema["$ref"].removeprefix("#/").split("/"):
+        target = target[part]
+    found: dict[str, Any] = target
+    return found
+
+
 def _fill_defaults(value: Any, schema: dict[str, Any], whole: dict[str, Any]) -> None:
     """Put the schema's defaults where a key is absent, all the way down."""
-    if "$ref" in schema:
-        target: Any = whole
-        for part in schema["$ref"].removeprefix("#/").split("/"):
-            target = target[part]
-        _fill_defaults(value, target, whole)
+    schema = _followed(schema, whole) | {name: item for name, item in schema.items() if name != "$ref"}
     if not isinstance(value, dict):
         return
     for name, inner in schema.get("properties", {}).items():
@@ -847,9 +883,13 @@ def _variant_faults(variant: dict[str, Any], operator: dict[str, Any]) -> Iterat
             re.compile(pattern)
         except re.error as error:
             yield (
-                f"calls: {pattern!r} is no regular expression ({error}); allowed: cublas, cutlass, cudnn, torch, "
-                "memcpy, memset, or a regular expression that is searched for in a kernel's name"
+                f"calls: {pattern!r} is no regular expression ({error}); {_allowed(FAMILIES)}, or a regular expression "
+                "that is searched for in a kernel's name"
             )
+        else:
+            slip = pattern.isalpha() and difflib.get_close_matches(pattern, FAMILIES, cutoff=0.8)
+            if pattern not in FAMILIES and (slip or variant["device"] == "cpu"):  # there kernels have no names
+                yield f"calls: no library {pattern!r}; {_allowed(FAMILIES)}{_nearest(pattern, FAMILIES)}"
     for requirement in variant["requires"]:
         try:
             Requirement(requirement)

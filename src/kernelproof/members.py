@@ -196,8 +196,9 @@ def _json_cleaned(data: bytes, names: privacy.Names) -> bytes:
 
 
 def _text_cleaned(data: bytes, names: privacy.Names, *, markup: bool) -> bytes:
-    text = privacy.scrubbed(data.decode("utf-8", "surrogateescape"), names)
-    if markup:  # pytest writes the machine's name; and a placeholder must not read as a tag
-        text = re.sub(r'(?<= hostname=")[^"]*(?=")', "host", text)
-        text = re.sub(rf"<({'|'.join(privacy.PLACEHOLDERS)})>", r"&lt;\1&gt;", text)
+    text = data.decode("utf-8", "surrogateescape")
+    if markup:  # pytest writes the machine's name
+        text = re.sub(r'(?<= hostname=")[^"]*(?=")', "host", privacy.scrubbed_markup(text, names))
+    else:
+        text = privacy.scrubbed(text, names)
     return text.encode("utf-8", "surrogateescape")

@@ -42,6 +42,11 @@ def scrubbed(text: str, names: Names = ()) -> str:
     return text
 
 
+def scrubbed_markup(text: str, names: Names = ()) -> str:
+    """The same for XML and HTML, where a placeholder must not read as a tag."""
+    return re.sub(rf"<({'|'.join(PLACEHOLDERS)})>", r"&lt;\1&gt;", scrubbed(text, names))
+
+
 def scrubbed_in_place(data: bytes) -> bytes:
     """For binary data whose lengths are part of its format: names and places are overwritten, not replaced."""
     text = data.decode("latin-1")

@@ -88,6 +88,7 @@ def parse_advice(text: str) -> list[CompilerAdvice]:
 
 # --- ELF --------------------------------------------------------------------------------------------------------------
 
+ELF_MAGIC = b"\x7fELF\x02\x01"  # 64-bit, little-endian
 SHT_RELA, SHT_NOBITS, SHF_ALLOC, SHF_EXECINSTR = 4, 8, 2, 4
 RELOCATION, SYMBOL = struct.Struct("<QIIq"), struct.Struct("<IBBHQQ")  # Elf64_Rela, Elf64_Sym
 
@@ -113,7 +114,7 @@ def read_elf(data: bytes) -> list[Section]:
 
     Raises ValueError when it is none or is cut short.
     """
-    if data[:6] != b"\x7fELF\x02\x01":
+    if not data.startswith(ELF_MAGIC):
         raise ValueError("not a 64-bit little-endian ELF file")
     try:
         (table,) = struct.unpack_from("<Q", data, 0x28)

@@ -355,6 +355,9 @@ class Worker:
             error = reply["error"]
             if error["type"] == "NotImplementedError":
                 raise WorkerRefused(error["message"], log=self.log)
+            if error["type"] == WorkerGreedy.__name__:
+                self._kill()
+                raise WorkerGreedy(error["message"], log=self.log)
             ours = error["type"] == WorkerReplyError.__name__
             raise WorkerReplyError(error["message"] if ours else f"{error['type']}: {error['message']}", log=self.log)
         return reply["result"]

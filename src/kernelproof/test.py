@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelproof import gpu, lease, records
 from kernelproof.errors import ConfigError, JudgeError, KernelproofError, LeaseError, TestError
-from kernelproof.privacy import scrubbed
+from kernelproof.privacy import scrubbed, scrubbed_markup
 from kernelproof.processes import scratch_folder
 from kernelproof.records import FileHash, Provenance, Status, TestRecord
 from kernelproof.repository import provenance
@@ -266,4 +266,4 @@ def _scrub_junit(path: Path) -> None:
     if not path.is_file():
         return
     text = re.sub(r'hostname="[^"]*"', 'hostname=""', path.read_text(encoding="utf-8"))
-    records.atomic_write(path, scrubbed(text))
+    records.atomic_write(path, scrubbed_markup(text))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import faulthandler
 import gc
 import json
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernelproof import sandbox
+from kernelproof.errors import WorkerGreedy
 from kernelproof.processes import collect_rarely, die_with_parent
 
 if TYPE_CHECKING:
@@ -39,7 +41,13 @@ if TYPE_CHECKING:
     from kernelproof.sealed import Cubins
 
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
-FILE_LIMIT_BYTES = 16 << 20  # the largest file a candidate can write, its log included: a disk cannot be filled
+# The largest file a candidate can write, its log included: a disk cannot be filled. A precompiled header, as
+# torch.compile makes one for a CPU, has 150 MB. The supervisor watches the sum, and a full log alone stays below that.
+FILE_LIMIT_BYTES = 192 << 20
+TOO_LARGE = (
+    os.strerror(errno.EFBIG),
+    signal.strsignal(signal.SIGXFSZ) or "",
+)  # what a program says that meets the limit
 OUT_SUFFIX, DIFFERING_SUFFIX = ".out", ".differing"  # of an image as the first call left it, and as another did
 REPEATS_SUFFIX = ".repeats"  # of an output image: some of the repeats, one behind the other
 REPEATS_KEPT_BYTES = 1 << 30
@@ -278,10 +286,23 @@ class Worker:
                     import traceback
 
                     traceback.print_exc()
-                    answer = {"error": {"type": type(error).__name__, "message": _first_lines(str(error))}}
+                    answer = {"error": self.words_of(error)}
                 sys.stdout.flush()
                 sys.stderr.flush()
                 self.say({"token": token, **answer})
+
+    def words_of(self, error: Exception) -> dict[str, str]:
+        """An exception's type and message, as the supervisor takes them."""
+        kind, words = type(error).__name__, str(error)
+        if isinstance(error, UnicodeDecodeError) and self.candidate and self.candidate.abi != "python":
+            # A library's message is not UTF-8: who made an exception of it failed at that, and holds the whole of it.
+            kind, words = "RuntimeError", error.object.decode(errors="replace")
+        if any(said in words for said in TOO_LARGE):
+            limit = (
+                f"a file of it, or of a program that it ran, grew beyond {FILE_LIMIT_BYTES >> 20} MB, the limit here"
+            )
+            kind, words = WorkerGreedy.__name__, f"{limit}: {kind}: {words}"
+        return {"type": kind, "message": _first_lines(words)}
 
     def say(self, message: dict[str, Any]) -> None:
         self.connection.sendall(json.dumps(message).encode() + b"\n")

@@ -76,6 +76,7 @@ DRAWN_FAMILIES = 3
 ELEMENTS = 3  # inputs that get another element, one at a time
 SIDES = {"end": "behind", "start": "in front of"}  # of a tensor, where it is fenced
 FENCED = 8  # cases
+NAMED = 3  # of the reasons why it takes no case
 QUICK_TRIALS = 10
 # Of the repeats' results some, drawn when they are there, are compared outside the candidate's process.
 COMPARED_BYTES, LEAST_COMPARED = 8 << 20, 3
@@ -419,6 +420,7 @@ class Climb:
 
     def launch(self) -> Outcome:
         """One call of the smallest case comes back without an error; nothing is judged."""
+        self._bar_without_cases()
         return self._step("launch", self._launch)
 
     def sanity(self) -> Outcome:
@@ -1081,6 +1083,19 @@ class Climb:
                 self.remedy = "run on a machine with an NVIDIA GPU, its driver, and a torch built for CUDA"
                 return f"no usable GPU here ({why})"
         return self._bar_of_packages()
+
+    def _bar_without_cases(self) -> None:
+        """Who declares to take none of the cases is not condemned for it: nothing is run."""
+        if self.cases or self.barred or not self.results:
+            return
+        left_out = list(dict.fromkeys(str(result.reason) for result in self.results))
+        more = f"; and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
+        self.barred = f"it declares to take none of the {len(self.results)} cases: {'; '.join(left_out[:NAMED])}{more}"
+        at = f"operators.{self.variant.operator}"
+        self.remedy = (
+            f"correct limits, options or dtypes of {at}.{self.variant.role}s.{self.variant.name}, or add a shape that "
+            f"it takes to {at}.shapes and {at}.test.shapes"
+        )
 
     def _bar_of_packages(self) -> str | None:
         absent = [name for name in self.variant.requires if not _installed(name)]
