@@ -47,13 +47,14 @@ def test_what_is_wrong_with_a_library_is_said(tmp_path: Path) -> None:
 
 def test_python_file_and_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / "mine.py").write_text("def twice(x):\n    return 2 * x\n")
+    (tmp_path / "kernels" / "beside_mine.py").write_text("TWO = 2\n")
+    (tmp_path / "kernels" / "mine.py").write_text("from beside_mine import TWO\n\ndef twice(x):\n    return TWO * x\n")
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
     assert loading.load(of("python", "kernels/mine.py:twice"), None, tmp_path)(4) == 8
     assert loading.load(of("python", "kernels.mine:twice"), None, tmp_path)(4) == 8
     assert loading.load(of("python", "torch.nn.functional:relu"), None, tmp_path)(torch.tensor(-1.0)) == 0
     for entry, words in (
-        ("kernels/mine.py:thrice", "no function 'thrice' in it .it has: twice"),
+        ("kernels/mine.py:thrice", "no function 'thrice' in it .it has: TWO, twice"),
         ("kernels/none.py:twice", "kernels/none.py: the file does not exist"),
         ("no_such_module:f", "No module named 'no_such_module'"),
         ("twice", "not of the form module:function"),

@@ -358,9 +358,10 @@ def _source_names(variant: VariantConfig, root: Path) -> list[str]:
     module = variant.entry.rpartition(":")[0]
     if variant.abi == "python" and module and not names:
         if module.endswith(".py"):
-            return [module]
-        found = [f"{prefix}{module.replace('.', '/')}.py" for prefix in ("", "src/")]
-        names += [name for name in found if (root / name).is_file()]
+            names = [module]
+        else:
+            found = [f"{prefix}{module.replace('.', '/')}.py" for prefix in ("", "src/")]
+            names = [name for name in found if (root / name).is_file()]
         if not module.startswith("kernelproof."):  # what lies beside a module is what it may import
             beside = [path for name in names for path in sorted((root / name).parent.glob("*.py"))]
             names += [name for path in beside if (name := str(path.relative_to(root))) not in names]

@@ -152,6 +152,7 @@ def _load_python(entry: str, library: Path | None, root: Path) -> Callable[..., 
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # Triton and dataclasses look a function's module up by name
+        sys.path.insert(0, str(path.parent))  # as for a script: it may import what lies beside it
         spec.loader.exec_module(module)
     else:
         if str(root) not in sys.path:

@@ -281,8 +281,10 @@ def caught_by(record: TestRecord, timed: BenchRecord | None = None) -> dict[str,
             found.setdefault(f"sanitizer/{failure.criterion}", failure.message)
     for rung in record.rungs:
         if rung.status == "failed" and not any(check.startswith(f"{rung.name}/") for check in found):
-            for criterion in _criteria(record, rung.name, rung.message or ""):
-                found[f"{rung.name}/{criterion}"] = rung.message or ""
+            broken = [f"{p.name} ({p.claim}): {p.message}" for p in record.properties if p.status == "failed"]
+            words = "; ".join(broken) if rung.name == "properties" and broken else rung.message or ""
+            for criterion in _criteria(record, rung.name, words):
+                found[f"{rung.name}/{criterion}"] = words
     if timed is not None and timed.operator == record.operator:
         for dropped in timed.discarded:
             if dropped.get("contender") == record.variant and dropped.get("what") == "contender":
