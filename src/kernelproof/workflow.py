@@ -27,6 +27,8 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 PACKAGE = Path(__file__).resolve().parent
 
+INCLUDED = (".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl", ".inc", ".ipp", ".tcc", ".tpp", ".def")  # what sources include
+
 _IMPORT = re.compile(r"^\s*from kernelproof(?:\.([\w.]+))? import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 _STARTED = re.compile(r'"kernelproof\.([\w.]+)"')  # "-m", "kernelproof.worker"
 
@@ -201,7 +203,7 @@ def binding_files(operator: OperatorConfig, variant: VariantConfig) -> list[str]
     files = [operator.binding] if operator.binding and variant.abi == "tvm_ffi" else []
     folders = {*operator.include, *(os.path.dirname(source) for source in source_files(operator, variant))}
     for folder in folders:
-        files += [str(p) for p in Path(folder).rglob("*") if p.suffix in (".h", ".cuh", ".hpp")]
+        files += [str(p) for p in Path(folder).rglob("*") if p.suffix in INCLUDED]
     return sorted(set(files))
 
 
@@ -286,9 +288,7 @@ def drop_stale_builds(config: Config) -> None:
         except (OSError, ValueError, KeyError, TypeError):
             continue
         for name, known in read.items():
-            if name.startswith(
-                "<"
-            ):  # a compiler's or a system's: the machine's fingerprint and the build look at those
+            if name.startswith("<"):  # a compiler's or a system's: the build and the machine's fingerprint see to those
                 continue
             if name not in current:
                 current[name] = sha256_file(config.root / name) if (config.root / name).is_file() else None
