@@ -618,12 +618,17 @@ def test_a_callable_that_was_changed_is_neither_timed_nor_tested(tmp_path: Path)
     assert "candidates.py is not the file that the build made" in (again.reason or "")
 
 
+def moving_sets(folder: Path) -> timing.ArgumentSets:
+    """A small call's arguments, of which one row of x can move."""
+    call = Call({"x": torch.rand(4, 16), "y": torch.zeros(4, 16)}, outputs=("y",), axes=("row", "column"))
+    spec = images.layout_images(call, folder / "images").spec
+    case = {"arguments": spec, "fresh": {"x": spec["x"]}, "moved": {"x": [2]}, "drawn": [], "outputs": ["y"]}
+    return timing.ArgumentSets(case, "cpu", "hot")
+
+
 def test_what_a_contender_asked_of_malloc_is_taken_back(tmp_path: Path) -> None:
     """Else everybody after it maps and clears new pages in each call."""
-    call = Call({"x": torch.rand(4, 16), "y": torch.zeros(4, 16)}, outputs=("y",), axes=("row", "column"))
-    spec = images.layout_images(call, tmp_path / "images").spec
-    case = {"arguments": spec, "fresh": {}, "moved": {}, "drawn": [], "outputs": ["y"]}
-    sets = timing.ArgumentSets(case, "cpu", "hot")
+    sets = moving_sets(tmp_path)
     runner = timing._ClockRunner(timing._Function("f", lambda *_: None, "destination"), sets, 0.1, 1.0)
     runner.prepare()
     libc = ctypes.CDLL(None)
@@ -703,9 +708,6 @@ def test_values_that_no_call_has_seen_end_at_those_that_are_judged(tmp_path: Pat
 
 def test_every_page_of_a_result_is_read_behind_new_values(tmp_path: Path) -> None:
     """It could be computed by whoever reads it: a page that nobody reads stays out of the process's memory."""
-    call = Call({"x": torch.rand(4, 16), "y": torch.zeros(4, 16)}, outputs=("y",), axes=("row", "column"))
-    spec = images.layout_images(call, tmp_path / "images").spec
-    case = {"arguments": spec, "fresh": {"x": spec["x"]}, "moved": {"x": [2]}, "drawn": [], "outputs": ["y"]}
     path = tmp_path / "result"
     path.write_bytes(bytes(1 << 20))
     with path.open("r+b") as stream:
@@ -715,7 +717,7 @@ def test_every_page_of_a_result_is_read_behind_new_values(tmp_path: Path) -> Non
         text = Path("/proc/self/smaps").read_text()
         return int(re.findall(rf"{re.escape(str(path))}\n(?:.*\n)*?Rss: +(\d+) kB", text)[0])
 
-    sets = timing.ArgumentSets(case, "cpu", "hot")
+    sets = moving_sets(tmp_path)
     runner = timing._ClockRunner(timing._Function("f", lambda *_: result, "return"), sets, 0.1, 1.0)
     runner.prepare()
     runner.visit()

@@ -152,13 +152,17 @@ def _load_python(entry: str, library: Path | None, root: Path) -> Callable[..., 
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # Triton and dataclasses look a function's module up by name
-        sys.path.insert(0, str(path.parent))  # as for a script: it may import what lies beside it
+        _import_from(path.parent)  # as for a script: what lies beside it
         spec.loader.exec_module(module)
     else:
-        if str(root) not in sys.path:
-            sys.path.insert(0, str(root))
+        _import_from(root)
         module = importlib.import_module(where)
     return _attribute(module, function, where)
+
+
+def _import_from(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
 
 
 def _attribute(module: Any, name: str, where: str) -> Callable[..., Any]:

@@ -44,10 +44,8 @@ PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 # The largest file a candidate can write, its log included: a disk cannot be filled. A precompiled header, as
 # torch.compile makes one for a CPU, has 150 MB. The supervisor watches the sum, and a full log alone stays below that.
 FILE_LIMIT_BYTES = 192 << 20
-TOO_LARGE = (
-    os.strerror(errno.EFBIG),
-    signal.strsignal(signal.SIGXFSZ) or "",
-)  # what a program says that meets the limit
+# What a program says that meets the limit.
+TOO_LARGE = (os.strerror(errno.EFBIG), signal.strsignal(signal.SIGXFSZ) or "")
 OUT_SUFFIX, DIFFERING_SUFFIX = ".out", ".differing"  # of an image as the first call left it, and as another did
 REPEATS_SUFFIX = ".repeats"  # of an output image: some of the repeats, one behind the other
 REPEATS_KEPT_BYTES = 1 << 30

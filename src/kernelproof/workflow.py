@@ -279,7 +279,12 @@ def drop_stale_builds(config: Config) -> None:
 
     The record knows what the compiler read, whatever its name and wherever it lies, and the file of a Python variant.
     """
-    current: dict[str, str | None] = {}
+
+    @functools.cache
+    def current(name: str) -> str | None:
+        path = config.root / name
+        return sha256_file(path) if path.is_file() else None
+
     for variant in config.variants():
         path = config.record("build", variant.operator, variant.name)
         try:
@@ -287,14 +292,9 @@ def drop_stale_builds(config: Config) -> None:
             read = {file["path"]: file["sha256"] for file in (*build["sources"], *build["headers"])}
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        for name, known in read.items():
-            if name.startswith("<"):  # a compiler's or a system's: the build and the machine's fingerprint see to those
-                continue
-            if name not in current:
-                current[name] = sha256_file(config.root / name) if (config.root / name).is_file() else None
-            if current[name] != known:
-                path.unlink()
-                break
+        # To a compiler's and a system's (<…>) the build and the machine's fingerprint see.
+        if any(current(name) != known for name, known in read.items() if not name.startswith("<")):
+            path.unlink()
 
 
 def drop_orphaned_receipt(folder: Path) -> None:

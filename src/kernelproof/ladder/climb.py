@@ -703,9 +703,7 @@ class Climb:
         if wrong := _failures(self._judged(job).failures):
             return f"{found}, and that one is wrong: {wrong}"
         for place, (repeat, _) in enumerate(handed.unlike):
-            if wrong := _failures(
-                self.session.judge.judge(self.settings.module, job, self._terms, unlike=place)[0].failures
-            ):
+            if wrong := _failures(self._judged(job, unlike=place).failures):
                 return f"{found}, and of those that were looked at repeat {repeat} is wrong: {wrong}"
         return None
 
@@ -986,9 +984,9 @@ class Climb:
             raise handed
         return handed
 
-    def _judged(self, job: Job, *, count: bool = False) -> CaseResult:
-        """The judge's findings; `count` adds the errors to the histogram."""
-        result, histogram = self.session.judge.judge(self.settings.module, job, self._terms)
+    def _judged(self, job: Job, *, count: bool = False, unlike: int | None = None) -> CaseResult:
+        """The judge's findings (Judge.judge); `count` adds the errors to the histogram."""
+        result, histogram = self.session.judge.judge(self.settings.module, job, self._terms, unlike=unlike)
         if late := self._late.get(job.key):
             result.status, result.failures = "failed", [late, *result.failures]
         if count:
