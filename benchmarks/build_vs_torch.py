@@ -16,6 +16,7 @@ With a CPU-only PyTorch the CUDA variants are left out, and the output says so.
 from __future__ import annotations
 
 import argparse
+import atexit
 import dataclasses
 import json
 import os
@@ -123,6 +124,8 @@ def measure(arguments: argparse.Namespace) -> None:
     cuda, why_not = cuda_for_both(arguments.cuda_home)
     if cuda is not None:
         os.environ |= {"CUDA_HOME": str(cuda.home), toolchain.CUDA_HOME_VARIABLE: str(cuda.home)}
+        if runtime := unversioned_runtime(cuda):
+            os.environ["LIBRARY_PATH"] = runtime
     # A dispatcher is linked with its rungs, which no one file of the peer's layout could hold.
     compiled = [v for v in loaded.variants() if v.abi == "tvm_ffi" and not v.rungs]
     variants = [v for v in compiled if arguments.only in (None, v.device)]
@@ -165,6 +168,17 @@ def cuda_for_both(cuda_home: Path | None) -> tuple[toolchain.CudaToolchain | Non
         return toolchain.find_cuda(cuda_home), ""
     except ToolError as error:
         return None, str(error)
+
+
+def unversioned_runtime(cuda: toolchain.CudaToolchain) -> str | None:
+    """A folder with `libcudart.so`, which the peer links with and the toolkit's wheels lack; None where it is there."""
+    if (cuda.library_folder / "libcudart.so").exists():
+        return None
+    folder = tempfile.mkdtemp(prefix="build-vs-torch-")
+    atexit.register(shutil.rmtree, folder)
+    versioned = next(cuda.library_folder.glob("libcudart.so.*"))
+    (Path(folder) / "libcudart.so").symlink_to(versioned)
+    return folder
 
 
 def version_line(cuda: toolchain.CudaToolchain | None) -> str:

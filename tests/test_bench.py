@@ -486,18 +486,6 @@ def test_without_a_gpu_the_record_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     assert json.loads((tmp_path / "record.json").read_text())["schema"] == "kernelproof.bench/1"
 
 
-def test_a_single_call_for_a_profiler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    loaded = project(tmp_path, {"ours": contender("into", "destination")}, {})
-    done = bench.once(loaded, "rmsnorm", "ours", "small", {})
-    assert str(done).startswith("rmsnorm/ours small-float32: one call, ")
-    assert done.elapsed_ms > 0
-    dims = loaded.operator("rmsnorm").shapes["small"]
-    assert done.bytes_written == 4 * dims["rows"] * dims["cols"]
-    assert capsys.readouterr().out == ""  # the command prints it, as text or as JSON
-    with pytest.raises(bench.BenchError, match="no such shape; allowed: small"):
-        bench.once(loaded, "rmsnorm", "ours", "smal", {})
-
-
 @pytest.mark.parametrize(
     ("kernel", "grid", "flags"),
     [("_Z4normPf", [17, 1, 1], []), ("_Z4normPf", [18, 1, 1], ["other_kernels_than_sealed"])],

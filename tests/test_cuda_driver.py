@@ -100,7 +100,7 @@ def test_layouts_and_numbers_are_the_headers(include: Path, tmp_path: Path) -> N
 
 
 def test_every_entry_point_is_of_a_version_that_the_header_knows(include: Path) -> None:
-    text = (include / "cudaTypedefs.h").read_text()
+    text = "".join((include / f"{name}Typedefs.h").read_text() for name in ("cuda", "cudaProfiler"))
     for name, (version, types) in cuda_driver.SIGNATURES.items():
         found = re.search(rf"CUDAAPI \*PFN_{name}_v{version}\)\((.*?)\);", text)
         assert found, f"{name} has no signature of version {version}"

@@ -20,7 +20,7 @@ NEEDS_TENSORS = {
     "judging",  # its process; the supervisor's end of it has no tensors
     "images",
     "loading",
-    "sanitizing",
+    "memory",
     "ordering",
     "sealed",
     "timing",

@@ -1,5 +1,6 @@
 """What a report of Nsight Compute says, read through NVIDIA's own module."""
 
+import csv
 import sys
 import types
 from pathlib import Path
@@ -232,6 +233,13 @@ def test_operations_and_bytes(report: Path) -> None:
     assert kernel.roofline["fp32_flops"] == pytest.approx(50e9 * 52.576e-6)
     assert kernel.roofline["dram_bytes"] == 4e6
     assert kernel.roofline["fp32_intensity"] == pytest.approx(50e9 * 52.576e-6 / 4e6)
+
+
+def test_every_counter_that_has_a_value_is_in_the_table(report: Path) -> None:
+    rows = list(csv.reader(nsight.counters_csv(nsight.actions(report)).splitlines()))
+    assert rows[0] == ["launch", "kernel", "metric", "unit", "value"]
+    assert ["0", "kernel(float *)", "gpu__time_duration.sum", "ns", "52576.0"] in rows
+    assert {row[2] for row in rows[1:]} == METRICS.keys() - {"dram__throughput.avg.pct_of_peak_sustained_elapsed"}
 
 
 @pytest.mark.parametrize("content", [None, b""])

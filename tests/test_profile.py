@@ -21,9 +21,6 @@ options = sys.argv[1:]
 if "--version" in options:
     print("NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.3.1.0 (build 36398880) (public-release)")
     sys.exit(0)
-if "--import" in options:
-    print('"ID","Kernel Name"\n"0","kernel"')
-    sys.exit(0)
 report, how = options[options.index("--export") + 1], os.environ["FAKE_NCU"]
 print("==PROF== Connected to process 1")
 if how == "permission":
@@ -89,7 +86,7 @@ def test_a_profile_with_its_report_and_counters(config: Config) -> None:
     assert record.report is not None
     report = config.root / record.report.path
     assert (records.sha256_file(report), report.stat().st_size) == (record.report.sha256, record.report.bytes)
-    assert (config.root / str(record.csv)).read_text().startswith('"ID"')
+    assert (config.root / str(record.csv)).read_text().startswith("launch,kernel,metric,unit,value\n0,kernel(float *),")
     assert "$ " in (config.root / str(record.log)).read_text()
 
 
@@ -104,9 +101,12 @@ def test_no_home_folder_stays_in_the_report(config: Config) -> None:
 
 def test_the_runner_makes_one_call_of_the_profiled_shape(config: Config) -> None:
     operator = config.operators["op"]
-    command = profile.runner(config, operator.variants["tiled"], operator.profile)
+    command = profile.runner(config, operator.variants["tiled"], operator.profile, None)
     assert command[1:4] == ["-m", "kernelproof", "bench"]
     assert command[-8:] == ["--operator", "op", "--variant", "tiled", "--shape", "large", "--once", "--json"]
+    folder = config.root / "inputs"
+    command = profile.runner(config, operator.variants["tiled"], operator.profile, folder)
+    assert command[-3:] == ["--json", "--inputs", str(folder)]
 
 
 def test_the_runner_says_what_the_case_costs_and_how_long_the_passes_took(config: Config) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from defects import REPOSITORY, CallFiles, candidate, project, rmsnorm_call
 
-from kernelproof import build, config, gpu, records, sanitizer, sanitizing, test, toolchain
+from kernelproof import build, config, gpu, memory, records, sanitizer, sanitizing, test, toolchain
 from kernelproof.config import Config, VariantConfig
 from kernelproof.errors import ToolError
 from kernelproof.ladder.climb import Climb, Resources, Session
@@ -305,7 +305,7 @@ def test_a_hang_is_noted_and_condemns_nobody(owner: Owner) -> None:
 # --- the process that is watched --------------------------------------------------------------------------------------
 
 
-class Kept(sanitizing.HostMemory):
+class Kept(memory.HostMemory):
     """Host memory that remembers what outputs held when they were given back, and how large each buffer was."""
 
     def __init__(self) -> None:
@@ -320,16 +320,16 @@ class Kept(sanitizing.HostMemory):
         self.freed.append(bytes(buffer))
 
 
-def called(call: CallFiles, values: list[dict[str, Any]], memory: Any) -> list[tuple[str, dict[str, Any]]]:
+def called(call: CallFiles, values: list[dict[str, Any]], kept: Any) -> list[tuple[str, dict[str, Any]]]:
     said: list[tuple[str, dict[str, Any]]] = []
-    loaded = sanitizing._memory
+    of_candidates = sanitizing.memory_of
     try:
-        sanitizing._memory = lambda _: memory  # type: ignore[assignment]
+        sanitizing.memory_of = lambda *_: kept
         torch = sys.modules.get("torch")
         plan = {"candidate": candidate("good"), "calls": [{"values": values, "outputs": ["y"]}]}
         sanitizing.call_all(plan, lambda state, **facts: said.append((state, facts)))
     finally:
-        sanitizing._memory = loaded
+        sanitizing.memory_of = of_candidates
         if torch is not None:
             sys.modules["torch"] = torch
         else:
@@ -374,7 +374,7 @@ def test_torch_tensors_are_the_images_too(tmp_path: Path) -> None:
     given: list[Any] = []
     values = {name: value for name, value in call.arguments.items() if name != "eps"}
     sanitizing.call_case(lambda *tensors: given.extend(t.clone() for t in tensors), "destination",
-                         sanitizing.TorchMemory("cpu"), [values], ["y"])  # fmt: skip
+                         memory.TorchMemory("cpu"), [values], ["y"])  # fmt: skip
     data = Path(call.arguments["x"]["image"]).read_bytes()[4096:-4096]
     assert torch.equal(given[0], torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(6, 10))
     assert [tuple(tensor.shape) for tensor in given] == [(6, 10), (10,), (6, 10)]

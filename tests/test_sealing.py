@@ -225,7 +225,7 @@ def test_what_bars_every_call_is_said_without_asking(tmp_path: Path, monkeypatch
     assert reason([cubin("sm_90a")]) == "its build has no kernel of its own for this GPU (sm_90a)"
     assert reason([cubin("sm_89", kernels=("_Z1kPf",))]) == "its build has no kernel of its own for this GPU (sm_90a)"
     assert reason([one], dataclasses.replace(good, passing="return")) == "it returns its outputs in memory of its own"
-    assert reason([one]) == "k.cubin is not the file that the build made; build it again"
+    assert reason([one]) == "k.cubin is not the file that the build made (its SHA-256 differs); build it again"
     one.sha256 = records.sha256_file(tmp_path / "k.cubin")
     assert "k.cubin cannot be read: not a 64-bit" in reason([one])
     monkeypatch.setattr(sass, "state_of", lambda data: ["the device variable calls"])

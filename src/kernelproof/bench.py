@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernelproof import launches, methods, records, replies, repository, traces
+from kernelproof import builds, launches, methods, records, replies, repository, traces
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig, check_declared
 from kernelproof.errors import (
@@ -202,7 +202,7 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
             contender.outcome = f"not benchmarked: {test.verdict.replace('_', ' ')}"
         elif variant.abi != "python" or test.build_signature:
             built = records.read(config.record("build", variant.operator, variant.name), BuildRecord)
-            library = _library(config, variant)
+            library = builds.library(config, variant, built)
             own = traces.own_kernels(built) if library else None
             if test.build_signature not in (None, built.signature):
                 contender.correct = False
@@ -222,21 +222,6 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
         "root": str(config.root.resolve()),
     }
     return Entrant(variant, contender, candidate, own, sealed)
-
-
-def _library(config: Config, variant: VariantConfig) -> Path | None:
-    """The built library, None for a Python variant. Raises RecordError where bytes are not those that were built."""
-    build = records.read(config.record("build", variant.operator, variant.name), BuildRecord)
-    if build.library is None and variant.abi != "python":
-        raise RecordError("its build record names no library", subject=variant.key)
-    for file in [build.library] if build.library else build.sources:
-        path = (config.root / file.path).resolve()
-        if not path.is_file() or records.sha256_file(path) != file.sha256:
-            again = config.command("build", variant)
-            raise RecordError(
-                f"{file.path} is not the file that the build made (build it again: {again})", subject=variant.key
-            )
-    return path if build.library else None
 
 
 def _cannot_run(device: str, entrants: Sequence[Entrant]) -> tuple[str, str | None] | None:
@@ -1329,75 +1314,3 @@ def _rounded(value: float) -> float:
 
 def _say(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
-
-
-# --- the single runner ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class OneCall:
-    """What the single runner did: the time by the host's clock, and what the case costs by the operator's model."""
-
-    variant: str  # operator/variant
-    case: str
-    elapsed_ms: float
-    flops: float
-    bytes_read: float
-    bytes_written: float
-
-    def __str__(self) -> str:
-        return f"{self.variant} {self.case}: one call, {self.elapsed_ms:.3f} ms by the host's clock (no benchmark)"
-
-
-def once(config: Config, operator: str, variant: str, shape: str, options: Mapping[str, Any]) -> OneCall:
-    """One call of one variant in this process, as a profiler wants it.
-
-    A first call sets everything up. On a GPU the one that counts runs between cudaProfilerStart and cudaProfilerStop.
-    """
-    settings = config.operator(operator).variant(variant)
-    if settings.device == "cuda":
-        from kernelproof import gpu
-
-        present, why = gpu.available()
-        if not present:
-            raise BenchError(f"no GPU: {why}", subject=settings.key, hint="run it on a machine with an NVIDIA GPU")
-    library = None if settings.abi == "python" else _library(config, settings)
-    import torch
-
-    from kernelproof import judge, loading, operators
-
-    case = _case_of(config.operator(operator), settings, shape, options)
-    owner = operators.load(config.operator(operator).module, config.root)
-    call, cost = owner.make_call(case, judge.generator(case)), owner.cost(case)
-    function = loading.load(settings, library, config.root.resolve())
-    values = [_placed(value, settings.device) for value in call.arguments.values()]
-    if settings.passing == "return":
-        values = [value for name, value in zip(call.arguments, values, strict=True) if name not in call.outputs]
-    function(*values)
-    loading.synchronise(settings.device)
-    profiler: Any = torch.cuda.cudart() if settings.device == "cuda" else None
-    if profiler:
-        profiler.cudaProfilerStart()
-    started = time.perf_counter()
-    function(*values)
-    loading.synchronise(settings.device)
-    elapsed_ms = 1000 * (time.perf_counter() - started)
-    if profiler:
-        profiler.cudaProfilerStop()
-    return OneCall(settings.key, case.bench_id, elapsed_ms, cost.flops, cost.bytes_read, cost.bytes_written)
-
-
-def _case_of(operator: OperatorConfig, variant: VariantConfig, shape: str, options: Mapping[str, Any]) -> Case:
-    """The case of a shape and options in the variant's first data type. Raises BenchError for an unknown shape."""
-    if shape not in operator.shapes:
-        raise BenchError(f"no such shape; allowed: {', '.join(operator.shapes)}", subject=f"{operator.name}: {shape}")
-    return Case(operator.name, shape, operator.shapes[shape], dict(options), variant.dtypes[0])
-
-
-def _placed(value: Any, device: str) -> Any:
-    """A tensor with its strides on the device; anything else as it is."""
-    import torch
-
-    if not isinstance(value, torch.Tensor):
-        return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device).copy_(value)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof import __version__, formats
-from kernelproof.errors import ExitCode, KernelproofError, RecordError, blamed
+from kernelproof.errors import ExitCode, KernelproofError, RecordError
 
 EVENTS = "KERNELPROOF_EVENTS"  # a file to which a stage tells when it starts and how it ended
 RUN_PID = "KERNELPROOF_RUN_PID"  # the workflow's process: a stage does not outlive it
@@ -121,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         "--option", action="append", default=[], metavar="NAME=VALUE", help="e.g. causal=true; with --once"
     )
     bench.add_argument("--once", action="store_true", help="one call of one variant, as a profiler wants it")
+    bench.add_argument("--inputs", type=Path, metavar="DIR", help="of that call, as `profile` lays them there")
 
     profile = command("profile", "profile one CUDA variant or baseline with Nsight Compute", _profile)
     _select(profile, required=True)
@@ -373,26 +374,31 @@ def _each_variant(arguments: argparse.Namespace, stage: str, run: Callable[[str]
     return ExitCode.COULD_NOT_RUN if ours else ExitCode.WELL
 
 
-def _bench(arguments: argparse.Namespace) -> int:
-    from kernelproof import bench
+def _once(arguments: argparse.Namespace, config: Any) -> int:
+    from kernelproof import single_call
 
+    if not arguments.variant or not arguments.shape:
+        raise KernelproofError("--once needs --variant and --shape", subject="bench")
+    options = dict(_option(entry) for entry in arguments.option)
+    done = single_call.once(config, arguments.operator, arguments.variant, arguments.shape, options, arguments.inputs)
+    print(json.dumps(dataclasses.asdict(done)) if arguments.json else done)  # one line, whoever else prints too
+    return ExitCode.WELL
+
+
+def _bench(arguments: argparse.Namespace) -> int:
     config = _measured(arguments)
     if arguments.ceilings:
         return _ceilings(arguments, config)
     if not arguments.operator:
         raise KernelproofError("give --operator (or --ceilings with --device)", subject="bench")
     if arguments.once:
-        if not arguments.variant or not arguments.shape:
-            raise KernelproofError("--once needs --variant and --shape", subject="bench")
-        options = dict(_option(entry) for entry in arguments.option)
-        with blamed(config.operator(arguments.operator).module, config.root):
-            done = bench.once(config, arguments.operator, arguments.variant, arguments.shape, options)
-        print(json.dumps(dataclasses.asdict(done)) if arguments.json else done)  # one line, whoever else prints too
-        return ExitCode.WELL
+        return _once(arguments, config)
     if not arguments.device:
         raise KernelproofError(
             "give --device cpu or --device cuda (or --once with --variant and --shape)", subject="bench"
         )
+    from kernelproof import bench
+
     output = config.record("bench", f"{arguments.operator}-{arguments.device}")
     subject = f"{arguments.operator} on {arguments.device}"
     return _stage(arguments, "bench", subject, lambda: bench.run(config, arguments.operator, arguments.device, output))

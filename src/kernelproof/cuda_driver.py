@@ -117,6 +117,8 @@ SIGNATURES: dict[str, tuple[int, list[Any]]] = {
     "cuMemcpyHtoD": (3020, [c_ulonglong, c_char_p, c_size_t]),
     "cuMemFree": (3020, [c_ulonglong]),
     "cuCtxSynchronize": (2000, []),
+    "cuProfilerStart": (4000, []),
+    "cuProfilerStop": (4000, []),
     "cuStreamCreate": (2000, [POINTER(c_void_p), c_uint]),
     "cuStreamDestroy": (4000, [c_void_p]),
     "cuStreamBeginCapture": (10010, [c_void_p, c_int]),

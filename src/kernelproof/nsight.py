@@ -6,8 +6,10 @@ Compute installation), never by parsing what `ncu` prints for people. An empty o
 
 from __future__ import annotations
 
+import csv
 import functools
 import importlib
+import io
 import math
 import os
 import re
@@ -145,11 +147,6 @@ def command(
     return [str(ncu), *options, "--export", str(report), *map(str, target)]
 
 
-def export_csv(ncu: Path, report: Path) -> str:
-    """Every metric of every kernel in the report, as CSV. Raises ToolError."""
-    return processes.run([ncu, "--import", report, "--csv", "--page", "raw"], timeout_s=120).stdout
-
-
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
@@ -159,7 +156,26 @@ def read_report(report: Path, metrics: Sequence[str] = METRICS, root: Path | Non
     `metrics` are looked up beside SECTION_METRICS; one of them that the report lacks has the value None. Source files
     are named relative to `root`. Raises ProfileError when the report is missing, empty, unreadable or holds no kernel.
     """
-    return [_kernel(reader(), action, metrics, root) for action in actions(report)]
+    return kernels_of(actions(report), metrics, root)
+
+
+def kernels_of(launches: Iterable[Any], metrics: Sequence[str], root: Path | None = None) -> list[ProfiledKernel]:
+    """The same of launches that were read (`actions`)."""
+    return [_kernel(reader(), action, metrics, root) for action in launches]
+
+
+def counters_csv(launches: Iterable[Any]) -> str:
+    """Every metric of every launch that has a value: `launch` (the first is 0), `kernel`, `metric`, `unit`, `value`."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("launch", "kernel", "metric", "unit", "value"))
+    for number, action in enumerate(launches):
+        kernel = action.name(action.NameBase_DEMANGLED)
+        for name in sorted(action.metric_names()):
+            metric = _metric(action, name)
+            if metric is not None and metric.value is not None:
+                table.writerow((number, kernel, name, metric.unit, metric.value))
+    return privacy.scrubbed(text.getvalue())
 
 
 def actions(report: Path) -> list[Any]:

@@ -1,9 +1,9 @@
 """Stage `profile`: a CUDA variant, or a baseline to hold variants against, under Nsight Compute, at the shape that the
 configuration names.
 
-The single runner (`kernelproof bench --once`) brackets exactly one call with cudaProfilerStart and cudaProfilerStop.
-What stands in the way (no GPU, no ncu, counters not permitted) is recorded with its remedy; nothing here needs sudo,
-and no setting of the GPU is touched.
+The single runner (`kernelproof bench --once`) brackets exactly one call with cuProfilerStart and cuProfilerStop; where
+it can do without torch, the call's inputs are made here while Nsight Compute starts. What stands in the way (no GPU, no
+ncu, counters not permitted) is recorded with its remedy; nothing here needs sudo, and no setting of the GPU is touched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelproof import gpu, lease, nsight, repository
+from kernelproof import gpu, lease, nsight, repository, single_call
 from kernelproof.cases import unsupported
 from kernelproof.config import Config, ProfileSelection, VariantConfig
 from kernelproof.errors import LeaseError, ProfileError, ToolError
@@ -96,7 +96,6 @@ def run(config: Config, operator: str, variant: str, output: Path) -> ProfileRec
     log = config.results / "logs" / "profile" / operator / f"{variant}.ncu.log"
     try:
         ncu = _preconditions(config, settings, case)
-        record.tool_version = nsight.version(ncu)
         log.unlink(missing_ok=True)
         record.log = _from_root(log, config)
         with lease.gpu_lease(config.bench.gpu_wait_s, "profile"):
@@ -165,12 +164,23 @@ def _profile(
     scratch = Path(tempfile.mkdtemp(prefix=f".{variant.name}.", dir=output.parent))
     try:
         report = scratch / "report.ncu-rep"
-        target = runner(config, variant, selection)
-        collected = _collect(config, ncu, report, target, sections, metrics, log)
-        with ThreadPoolExecutor(1) as beside:  # ncu needs most of a second to start
-            csv = beside.submit(nsight.export_csv, ncu, report)
-            record.kernels = nsight.read_report(report, metrics, config.root)
-            atomic_write(output.with_suffix(".csv"), csv.result())
+        inputs = scratch / "inputs" if variant.abi == "tvm_ffi" else None
+        target = runner(config, variant, selection, inputs)
+        # ncu needs most of a second to start and torch's import longer. What may be interrupted stays in this thread.
+        with ThreadPoolExecutor(2) as beside:
+            version = beside.submit(nsight.version, ncu)
+            if inputs is not None:  # the runner is told of any error
+                beside.submit(
+                    single_call.lay_out,
+                    *(config, variant.operator, variant.name, selection.shape, selection.options, inputs),
+                )
+            try:
+                collected = _collect(config, ncu, report, target, sections, metrics, log)
+            finally:
+                record.tool_version = version.result()
+        launches = nsight.actions(report)
+        record.kernels = nsight.kernels_of(launches, metrics, config.root)
+        atomic_write(output.with_suffix(".csv"), nsight.counters_csv(launches))
         record.cache_control = nsight.CACHE_CONTROL
         _take_call(record, collected.call)
         _place_under_roofline(record)
@@ -197,12 +207,17 @@ def _make_presentable(report: Path, kernels: int) -> None:
         raise ProfileError("the report cannot be read any more without the private texts in it", subject=str(report))
 
 
-def runner(config: Config, variant: VariantConfig, selection: ProfileSelection) -> list[str]:
-    """The command that makes exactly one call of the variant between the profiler's start and stop."""
+def runner(config: Config, variant: VariantConfig, selection: ProfileSelection, inputs: Path | None) -> list[str]:
+    """The command that makes exactly one call of the variant between the profiler's start and stop.
+
+    `inputs`: the folder where the call's inputs are laid out meanwhile; None where the runner makes them itself.
+    """
     resolved = config.results / "config.json"
     chosen = resolved if resolved.is_file() else config.root / config.source
     command = [sys.executable, "-m", "kernelproof", "bench", "--config", str(chosen), "--operator", variant.operator]
     command += ["--variant", variant.name, "--shape", selection.shape, "--once", "--json"]
+    if inputs is not None:
+        command += ["--inputs", str(inputs)]
     for name, value in selection.options.items():
         command += ["--option", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
     return command

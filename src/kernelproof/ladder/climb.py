@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
 
-from kernelproof import records, replies, sanitizer, suite
+from kernelproof import builds, records, replies, sanitizer, suite
 from kernelproof.cases import DEFAULT_FAMILY, case_of, covering_cases, select_cases, unsupported
 from kernelproof.errors import (
     KernelproofError,
@@ -493,13 +493,8 @@ class Climb:
         return "the build's record names no library"
 
     def _altered(self, file: FileHash) -> str | None:
-        again = f"build it again: {self._command('build')}"
-        path = self.session.root / file.path
-        if not path.is_file():
-            return f"{file.path} is gone; {again}"
-        if records.sha256_file(path) != file.sha256:
-            return f"{file.path} is not the file that the build made (its SHA-256 differs); {again}"
-        return None
+        why = builds.altered(file, self.session.root)
+        return why and f"{why}; build it again: {self._command('build')}"
 
     def _load(self) -> str | None:
         self._ready_worker()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import records, replies, sass, toolchain
+from kernelproof import builds, replies, sass, toolchain
 from kernelproof.errors import WorkerError, WorkerReplyError
 from kernelproof.launches import Indescribable, checked, kept, signature
 from kernelproof.records import BuildRecord, Cubin, FileHash, NotSealed, Sealing
@@ -66,11 +66,10 @@ class Sealer:
         if variant.passing != "destination":
             return "it returns its outputs in memory of its own"
         for cubin in self.cubins:
-            path = root / cubin.path
-            if not path.is_file() or records.sha256_file(path) != cubin.sha256:
-                return f"{cubin.path} is not the file that the build made; build it again"
+            if why := builds.altered(cubin, root):
+                return f"{why}; build it again"
             try:
-                state = sass.state_of(path.read_bytes())
+                state = sass.state_of((root / cubin.path).read_bytes())
             except ValueError as error:
                 return f"{cubin.path} cannot be read: {error}"
             if state:

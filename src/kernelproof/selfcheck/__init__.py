@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelproof import bench, gpu, lease, processes, records, repository, statistics, timing
+from kernelproof import bench, builds, gpu, lease, processes, records, repository, statistics, timing
 from kernelproof import config as configuration
 from kernelproof.config import CaseSelection, Config
 from kernelproof.errors import BenchError, KernelproofError
@@ -232,14 +232,14 @@ def _entrant(project: Config, device: str, name: str, limits: Mapping[str, list[
     built = project.operator("spin").variant(VARIANT_OF[device])
     entry = analysis.kind_of(name)
     variant = dataclasses.replace(built, name=name, entry=entry, limits=dict(limits), role=role)
-    library = bench._library(project, built)
+    record = records.read(project.record("build", "spin", built.name), records.BuildRecord)
     candidate = {
         "name": name,
         "abi": variant.abi,
         "device": device,
         "passing": variant.passing,
         "entry": entry,
-        "library": str(library),
+        "library": str(builds.library(project, built, record)),
         "root": str(project.root.resolve()),
     }
     return bench.Entrant(variant, Contender(name, role, variant.abi, "correct", True, bench.TIMED), candidate)
