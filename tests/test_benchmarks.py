@@ -24,3 +24,12 @@ def test_cpu_flash_is_timed_beside_torch() -> None:
 def test_torchs_build_has_a_binding_for_every_operator() -> None:
     built = {v.operator for v in config.load(ROOT / "config.yaml", root=ROOT).variants() if v.abi == "tvm_ffi"}
     assert runpy.run_path(str(ROOT / "benchmarks" / "build_vs_torch.py"))["BODIES"].keys() == built
+
+
+def test_what_the_project_began_with_is_still_there(tmp_path: Path) -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "whole_run.py"))
+    kept = tmp_path / "config.yaml"
+    kept.write_text((ROOT / "config.yaml").read_text())
+    script["keep_first"](kept)
+    found = config.load(kept, root=ROOT)
+    assert {o.name: {*o.variants, *o.baselines} for o in found.operators.values()} == script["FIRST"]
