@@ -14,7 +14,7 @@ import torch
 from kernelproof import config as configuration
 from kernelproof import judge, memory, operators, single_call
 from kernelproof.config import Config
-from kernelproof.errors import BenchError, JudgeError, RecordError
+from kernelproof.errors import BenchError, RecordError
 from kernelproof.processes import python_path
 
 RUNNER = """
@@ -84,21 +84,61 @@ def test_without_laid_out_inputs_a_library_is_called_all_the_same(tmp_path: Path
     assert (done.returncode, done.stdout.splitlines()[1]) == (0, "torch"), done.stderr
 
 
-def test_who_waits_for_inputs_is_told_why_there_are_none(tmp_path: Path) -> None:
-    folder = tmp_path / "inputs"
+def broken(tmp_path: Path, statement: str) -> Config:
+    """A project whose operator does this, in line 8 of broken.py, instead of making a call."""
     defects.project(tmp_path, "good")
     module = tmp_path / "broken.py"
-    module.write_text("from kernelproof.operators.rmsnorm import RmsNorm\n\n\nclass Broken(RmsNorm):\n"
-                      "    def make_call(self, case, generator):\n        raise KeyError('rows')\n\n\n"
+    module.write_text("import os\n\nfrom kernelproof.operators.rmsnorm import RmsNorm\n\n\nclass Broken(RmsNorm):\n"
+                      f"    def make_call(self, case, generator):\n        {statement}\n\n\n"
                       "OPERATOR = Broken()\n")  # fmt: skip
     text = (tmp_path / "config.yaml").read_text().replace("kernelproof.operators.rmsnorm", "broken.py")
     (tmp_path / "config.yaml").write_text(text)
-    config = configuration.load(tmp_path / "config.yaml", root=tmp_path)
-    with pytest.raises(JudgeError, match=r"broken\.py:6"):
-        single_call.lay_out(config, "rmsnorm", "good", "odd", {}, folder)
+    return configuration.load(tmp_path / "config.yaml", root=tmp_path)
+
+
+def test_inputs_that_a_process_beside_lays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "without_torch", lambda: None)
+    config, folder = defects.project(tmp_path, "good"), tmp_path / "inputs"
+    single_call.lay_out_beside(config, "rmsnorm", "good", "odd", {}, folder)
+    done = single_call.once(config, "rmsnorm", "good", "odd", {}, folder)
+    assert (done.case, done.bytes_written) == ("odd-float32", 4 * 17 * 101)
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("raise KeyError('rows')", "broken.py:8"),
+        ("os._exit(3)", "the process that makes them ended with exit code 3"),
+        ("os.write(2, b'first\\nlast\\n'); os.abort()", "the process that makes them was killed by SIGABRT: last"),
+    ],
+)
+def test_who_waits_for_inputs_is_told_why_there_are_none(tmp_path: Path, statement: str, why: str) -> None:
+    config, folder = broken(tmp_path, statement), tmp_path / "inputs"
+    single_call.lay_out_beside(config, "rmsnorm", "good", "odd", {}, folder)
     done = runner(config, "good", "--inputs", str(folder))
     assert done.returncode == 2
-    assert "rmsnorm/good: the call's inputs could not be made: broken.py:6" in done.stderr
+    assert f"rmsnorm/good: the call's inputs could not be made: {why}" in done.stderr
+
+
+def test_a_process_that_takes_too_long_over_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(single_call, "WAIT_S", 0.05)
+    monkeypatch.setattr(memory, "without_torch", lambda: None)
+    config, folder = defects.project(tmp_path, "good"), tmp_path / "inputs"
+    single_call.lay_out_beside(config, "rmsnorm", "good", "odd", {}, folder)
+    with pytest.raises(BenchError, match=r"the process that makes them ran past its limit of 0\.05 s"):
+        single_call.once(config, "rmsnorm", "good", "odd", {}, folder)
+
+
+def test_an_operators_fault_ends_that_process_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = broken(tmp_path, "raise KeyError('rows')")
+    task = {"config": str(single_call.configuration_file(config)), "operator": "rmsnorm", "variant": "good"}
+    task |= {"shape": "odd", "folder": str(tmp_path / "inputs")}
+    monkeypatch.setattr(sys, "argv", ["single_call", json.dumps({**task, "options": {}})])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=r"^kernelproof: broken\.py:8"):
+        single_call.main()
 
 
 def test_inputs_that_never_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,9 @@
 configuration names.
 
 The single runner (`kernelproof bench --once`) brackets exactly one call with cuProfilerStart and cuProfilerStop; where
-it can do without torch, the call's inputs are made here while Nsight Compute starts. What stands in the way (no GPU, no
-ncu, counters not permitted) is recorded with its remedy; nothing here needs sudo, and no setting of the GPU is touched.
+it can do without torch, another process makes the call's inputs while Nsight Compute starts. This one never imports
+torch: beside NVIDIA's reader of reports it ends in a segmentation fault. What stands in the way (no GPU, no ncu,
+counters not permitted) is recorded with its remedy; nothing here needs sudo, and no setting of the GPU is touched.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ def _profile(
             version = beside.submit(nsight.version, ncu)
             if inputs is not None:  # the runner is told of any error
                 beside.submit(
-                    single_call.lay_out,
+                    single_call.lay_out_beside,
                     *(config, variant.operator, variant.name, selection.shape, selection.options, inputs),
                 )
             try:
@@ -212,10 +213,9 @@ def runner(config: Config, variant: VariantConfig, selection: ProfileSelection, 
 
     `inputs`: the folder where the call's inputs are laid out meanwhile; None where the runner makes them itself.
     """
-    resolved = config.results / "config.json"
-    chosen = resolved if resolved.is_file() else config.root / config.source
-    command = [sys.executable, "-m", "kernelproof", "bench", "--config", str(chosen), "--operator", variant.operator]
-    command += ["--variant", variant.name, "--shape", selection.shape, "--once", "--json"]
+    command = [sys.executable, "-m", "kernelproof", "bench", "--config", str(single_call.configuration_file(config))]
+    command += ["--operator", variant.operator, "--variant", variant.name, "--shape", selection.shape]
+    command += ["--once", "--json"]
     if inputs is not None:
         command += ["--inputs", str(inputs)]
     for name, value in selection.options.items():

@@ -4,13 +4,16 @@ The call that counts runs between cuProfilerStart and cuProfilerStop, and is the
 
 A profiler starts such a process for each variant, so it must start fast. Whoever starts the profiler can make the
 call's inputs meanwhile (`lay_out`); then the process takes them from their folder, and loads no torch where the variant
-needs none.
+needs none. `python -m kernelproof.single_call '{...}'` makes them in a process of its own, for one that must not load
+torch either (`lay_out_beside`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -18,9 +21,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelproof import builds, memory
-from kernelproof.config import Config, OperatorConfig, VariantConfig
-from kernelproof.errors import BenchError, KernelproofError, blamed
+from kernelproof import builds, memory, processes
+from kernelproof.config import Config, OperatorConfig, VariantConfig, load
+from kernelproof.errors import BenchError, KernelproofError, ToolError, blamed, describe_exit
 from kernelproof.records import BuildRecord, Case, atomic_write, read
 
 LAID_OUT = "call.json"  # the last file to appear in a folder of inputs
@@ -54,6 +57,17 @@ class LaidOut:
     arguments: dict[str, Any] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
     error: str | None = None
+
+
+def main() -> None:
+    """Read the task from the command line: `config` (a file; the current folder is its root) and `lay_out`'s own."""
+    processes.collect_rarely()
+    task = json.loads(sys.argv[1])
+    try:
+        config = load(Path(task.pop("config")))
+        lay_out(config, **(task | {"folder": Path(task["folder"])}))
+    except KernelproofError as error:
+        sys.exit(f"kernelproof: {error}")
 
 
 def once(
@@ -150,6 +164,33 @@ def lay_out(config: Config, operator: str, variant: str, shape: str, options: Ma
     _say(folder, said)
 
 
+def lay_out_beside(
+    config: Config, operator: str, variant: str, shape: str, options: Mapping[str, Any], folder: Path
+) -> None:
+    """Call `lay_out` in a process of its own; should that end without a word, `once` is told so.
+
+    For the process that reads Nsight Compute's reports: NVIDIA's module for that and torch in one process end in a
+    segmentation fault.
+    """
+    task = {"operator": operator, "variant": variant, "shape": shape, "options": dict(options), "folder": str(folder)}
+    task["config"] = str(configuration_file(config))
+    command = [sys.executable, "-P", "-m", "kernelproof.single_call", json.dumps(task)]
+    environment = {**os.environ, "PYTHONPATH": processes.python_path()}
+    try:
+        done = processes.run(command, cwd=config.root, env=environment, check=False, timeout_s=WAIT_S)
+        words = ": ".join([describe_exit(done.returncode), *done.stderr.strip().splitlines()[-1:]])
+    except ToolError as error:
+        words = error.message
+    if not (folder / LAID_OUT).is_file():
+        _say(folder, LaidOut(error=f"the process that makes them {words}"))
+
+
+def configuration_file(config: Config) -> Path:
+    """What a process of ours loads this configuration from: as the run resolved it, else its source."""
+    resolved = config.results / "config.json"
+    return resolved if resolved.is_file() else config.root / config.source
+
+
 def _laid_out(config: Config, case: Case, folder: Path) -> LaidOut:
     from kernelproof import images, judge, operators
 
@@ -169,3 +210,7 @@ def case_of(operator: OperatorConfig, variant: VariantConfig, shape: str, option
     if shape not in operator.shapes:
         raise BenchError(f"no such shape; allowed: {', '.join(operator.shapes)}", subject=f"{operator.name}: {shape}")
     return Case(operator.name, shape, operator.shapes[shape], dict(options), variant.dtypes[0])
+
+
+if __name__ == "__main__":
+    main()
