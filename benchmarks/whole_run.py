@@ -5,8 +5,8 @@ with this interpreter. Work is the time in which at least one stage was between 
 (results/run/events.jsonl); the rest is Snakemake, and the start of interpreters before a stage begins. Ends with 1 when
 a line is missed.
 
-With `--first` only what the project began with takes part (FIRST), at the shapes that it began with; with `--limit 180`
-that is the line for a run on a GPU, profile included.
+With `--first` only what the project began with takes part (FIRST), at the shapes that it began with, and variants alone
+are profiled; with `--limit 180` that is the line for a run on a GPU.
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ def copy_tracked(target: Path) -> None:
 
 
 def keep_first(config: Path) -> None:
-    """Take out of a configuration what is not in FIRST, and the shapes that are timed on a GPU only."""
+    """Take out of a configuration what is not in FIRST, shapes that are timed on a GPU only, profiles of baselines."""
     data = yaml.safe_load(config.read_text(encoding="utf-8"))
     data["operators"] = {name: data["operators"][name] for name in FIRST}
     for name, operator in data["operators"].items():
         operator["bench"].pop("cuda_shapes", None)
+        operator["profile"].pop("baselines", None)
         for kind in ("variants", "baselines"):
             operator[kind] = {key: value for key, value in operator[kind].items() if key in FIRST[name]}
     config.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")

@@ -390,5 +390,7 @@ def test_baselines_share_a_job_unless_a_gpu_would_keep_them_waiting() -> None:
     apart = {job.name: len(job.variants) for job in workflow.test_jobs(config, driver=True)}
     assert apart["attention_sdpa_cudnn"] == 1
     assert "attention_baselines_cuda" not in apart
+    first = {job.name for job in workflow.test_jobs(config, driver=True) if job.priority == 2}
+    assert first == {f"{v.operator}_{v.name}" for v in config.variants() if (v.role, v.device) == ("baseline", "cuda")}
     assert apart["attention_baselines_cpu"] == names["attention_baselines_cpu"]
     assert sum(names.values()) == sum(apart.values())

@@ -214,6 +214,7 @@ class Job:
     name: str
     operator: OperatorConfig
     variants: list[VariantConfig]
+    long: bool = False
 
     @property
     def arguments(self) -> str:
@@ -222,8 +223,11 @@ class Job:
 
     @property
     def priority(self) -> int:
-        """Higher for what CPU variants need: where there is no GPU theirs are the longest chains."""
-        return int(any(variant.device == "cpu" for variant in self.variants))
+        """Higher for what takes longest, so that nobody waits for it in the end.
+
+        Where there is no GPU, the chains of CPU variants do.
+        """
+        return 2 if self.long else int(any(variant.device == "cpu" for variant in self.variants))
 
 
 def build_jobs(config: Config) -> list[Job]:
@@ -240,8 +244,8 @@ def build_jobs(config: Config) -> list[Job]:
 def test_jobs(config: Config, *, driver: bool) -> list[Job]:
     """One job for each variant, and one for the baselines of an operator on a device.
 
-    With an NVIDIA driver each baseline on the GPU is a job of its own: libraries that compile or search while they are
-    called (cuDNN, Triton) would keep the others waiting for most of a minute.
+    With an NVIDIA driver each baseline on the GPU is a job of its own and comes first: libraries that compile or search
+    while they are called (cuDNN, Triton) would keep the others waiting for most of a minute.
     """
     jobs: list[Job] = []
     for operator in config.operators.values():
@@ -249,7 +253,7 @@ def test_jobs(config: Config, *, driver: bool) -> list[Job]:
         for device in ("cpu", "cuda"):
             baselines = [v for v in operator.baselines.values() if v.device == device]
             if device == "cuda" and driver:
-                jobs += [Job(f"{operator.name}_{v.name}", operator, [v]) for v in baselines]
+                jobs += [Job(f"{operator.name}_{v.name}", operator, [v], long=True) for v in baselines]
             elif baselines:
                 jobs.append(Job(f"{operator.name}_baselines_{device}", operator, baselines))
     return jobs
