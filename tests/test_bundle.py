@@ -306,9 +306,14 @@ def test_what_is_dropped_first_is_stated(run: Run) -> None:
     tarball = run.pack()
     assert tarball.stat().st_size <= 100_000
     document = json.loads((run.folder / "manifest.yaml").read_text())
-    assert [row["path"] for row in document["dropped"]] == ["profile/op/tiled.csv", "profile/op/tiled.ncu-rep"]
-    assert document["dropped"][1]["bytes"] == 200_000
-    assert document["dropped"][1]["why"]
+    dropped = document["dropped"]
+    assert [row["path"] for row in dropped] == [
+        "profile/op/tiled.csv",
+        "sass/op/tiled/sm_89.sass",
+        "profile/op/tiled.ncu-rep",
+    ]
+    assert dropped[2]["bytes"] == 200_000
+    assert dropped[2]["why"]
     assert "profile/op/tiled.ncu-rep" not in unpacked(tarball)
     assert verify.run(tarball).good
 

@@ -43,8 +43,8 @@ LOGGED_STAGES = ("capture", "build", "test", "bench", "profile")  # the later st
 # When a bundle is too large, members go in this order; nothing else is ever left out. (prefix, suffix, why it may go)
 DROPPED_FIRST = (
     ("profile/", ".csv", "the .ncu-rep holds the same counters"),
-    ("profile/", ".ncu-rep", "the profile's record holds its metrics, advice and hot lines"),
     ("sass/", "", "it can be disassembled from the cubin, and its hash is in the build's record"),
+    ("profile/", ".ncu-rep", "the profile's record holds its metrics, advice and hot lines"),
     ("cubins/", "", "its hash and resources are in the build's record, and the sources rebuild it"),
 )
 

@@ -165,13 +165,16 @@ def kernels_of(launches: Iterable[Any], metrics: Sequence[str], root: Path | Non
 
 
 def counters_csv(launches: Iterable[Any]) -> str:
-    """Every metric of every launch that has a value: `launch` (the first is 0), `kernel`, `metric`, `unit`, `value`."""
+    """Every metric of every launch that has a value: `launch` (the first is 0), `kernel`, `metric`, `unit`, `value`.
+
+    Without those that only list others' names (`breakdown:…`, `group:…`).
+    """
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(("launch", "kernel", "metric", "unit", "value"))
     for number, action in enumerate(launches):
         kernel = action.name(action.NameBase_DEMANGLED)
-        for name in sorted(action.metric_names()):
+        for name in sorted(name for name in action.metric_names() if ":" not in name):
             metric = _metric(action, name)
             if metric is not None and metric.value is not None:
                 table.writerow((number, kernel, name, metric.unit, metric.value))
