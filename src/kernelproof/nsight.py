@@ -222,21 +222,27 @@ def reader() -> Any:
 
 def _kernel(module: Any, action: Any, metrics: Sequence[str], root: Path | None) -> ProfiledKernel:
     found = {name: _metric(action, name) for name in (*metrics, *SECTION_METRICS)}
-    duration = found["gpu__time_duration.sum"]
-    if duration is None or not isinstance(duration.value, int | float):
-        raise ProfileError("a kernel without a duration: the report is incomplete", subject=action.name())
+    spent_us = duration_us(action)
     return ProfiledKernel(
         name=action.name(action.NameBase_DEMANGLED),
         grid=_dimensions(action, "launch__grid_dim"),
         block=_dimensions(action, "launch__block_dim"),
-        duration_us=duration.value * NANOSECONDS[duration.unit] / 1e3,
+        duration_us=spent_us,
         # One that was asked for and is missing stays, without a value; one of a section's may be absent.
         metrics={name: metric or Metric(None) for name, metric in found.items() if metric or name in metrics},
         rules=_rules(module, action),
         hot_lines=_hot_lines(action, root),
         stalls=_stalls(action),
-        roofline=_roofline(action, duration.value * NANOSECONDS[duration.unit] / 1e9),
+        roofline=_roofline(action, spent_us / 1e6),
     )
+
+
+def duration_us(action: Any) -> float:
+    """How long a launch took on the device. Raises ProfileError where the report does not say."""
+    duration = _metric(action, "gpu__time_duration.sum")
+    if duration is None or not isinstance(duration.value, int | float):
+        raise ProfileError("a kernel without a duration: the report is incomplete", subject=action.name())
+    return float(duration.value * NANOSECONDS[duration.unit] / 1e3)
 
 
 def _metric(action: Any, name: str) -> Metric | None:
@@ -440,16 +446,13 @@ def _roofline(action: Any, seconds: float) -> dict[str, float]:
 
 
 def _bytes(action: Any) -> float | None:
-    read, written = _scaled_bytes(action, "dram__bytes_read.sum"), _scaled_bytes(action, "dram__bytes_write.sum")
+    read, written = bytes_of(action, "dram__bytes_read.sum"), bytes_of(action, "dram__bytes_write.sum")
     return None if read is None or written is None else read + written
 
 
-def _scaled_bytes(action: Any, name: str) -> float | None:
-    return in_bytes(_metric(action, name), name)
-
-
-def in_bytes(metric: Metric | None, name: str) -> float | None:
+def bytes_of(action: Any, name: str) -> float | None:
     """A metric that counts bytes; None where it has no number. Raises ProfileError for another unit."""
+    metric = _metric(action, name)
     if metric is None or not isinstance(metric.value, int | float):
         return None
     scale = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}.get(metric.unit)

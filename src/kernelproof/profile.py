@@ -97,6 +97,7 @@ def run(config: Config, operator: str, variant: str, output: Path) -> ProfileRec
     log = config.results / "logs" / "profile" / operator / f"{variant}.ncu.log"
     try:
         ncu = _preconditions(config, settings, case)
+        record.tool_version = nsight.version(ncu)
         log.unlink(missing_ok=True)
         record.log = _from_root(log, config)
         with lease.gpu_lease(config.bench.gpu_wait_s, "profile"):
@@ -168,17 +169,11 @@ def _profile(
         inputs = scratch / "inputs" if variant.abi == "tvm_ffi" else None
         target = runner(config, variant, selection, inputs)
         # ncu needs most of a second to start and torch's import longer. What may be interrupted stays in this thread.
-        with ThreadPoolExecutor(2) as beside:
-            version = beside.submit(nsight.version, ncu)
-            if inputs is not None:  # the runner is told of any error
-                beside.submit(
-                    single_call.lay_out_beside,
-                    *(config, variant.operator, variant.name, selection.shape, selection.options, inputs),
-                )
-            try:
-                collected = _collect(config, ncu, report, target, sections, metrics, log)
-            finally:
-                record.tool_version = version.result()
+        with ThreadPoolExecutor(1) as beside:
+            if inputs is not None:
+                call = (config, variant.operator, variant.name, selection.shape, selection.options)
+                beside.submit(single_call.lay_out_beside, *call, inputs)
+            collected = _collect(config, ncu, report, target, sections, metrics, log)
         launches = nsight.actions(report)
         record.kernels = nsight.kernels_of(launches, metrics, config.root)
         atomic_write(output.with_suffix(".csv"), nsight.counters_csv(launches))
