@@ -114,6 +114,10 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def read(report: Path, root: Path | None = None) -> list[records.ProfiledKernel]:
+    return nsight.kernels_of(nsight.actions(report), root=root)
+
+
 def install(monkeypatch: pytest.MonkeyPatch, ranges: list[list[StandIn]]) -> None:
     module = types.ModuleType("ncu_report")
     module.load_report = lambda path: ranges  # type: ignore[attr-defined]
@@ -125,7 +129,7 @@ def install(monkeypatch: pytest.MonkeyPatch, ranges: list[list[StandIn]]) -> Non
 
 
 def test_launch_and_metrics(report: Path) -> None:
-    (kernel,) = nsight.read_report(report)
+    (kernel,) = read(report)
     assert (kernel.name, kernel.grid, kernel.block) == ("kernel(float *)", [63, 2, 1], [256])
     assert kernel.duration_us == pytest.approx(52.576)
     assert kernel.metrics["sm__throughput.avg.pct_of_peak_sustained_elapsed"] == records.Metric(27.8, "%")
@@ -136,7 +140,7 @@ def test_launch_and_metrics(report: Path) -> None:
 
 
 def test_advice_by_its_estimated_speedup(report: Path) -> None:
-    (kernel,) = nsight.read_report(report)
+    (kernel,) = read(report)
     assert [(a.message, a.severity, a.estimated_speedup_percent, a.scope) for a in kernel.rules] == [
         ("Large: see Warp State and the guide", "warning", 50.0, "global"),
         ("Small: of the whole", "optimization", 5.0, "global"),
@@ -146,7 +150,7 @@ def test_advice_by_its_estimated_speedup(report: Path) -> None:
 
 
 def test_hot_lines_gather_their_instructions(report: Path) -> None:
-    (kernel,) = nsight.read_report(report)
+    (kernel,) = read(report)
     hot, cold, no_line = kernel.hot_lines
     assert (hot.file, hot.line, hot.source, hot.samples, hot.share) == ("csrc/k.cu", 4, "y[i] = x[i];", 8, 0.8)
     assert hot.instructions == [
@@ -163,7 +167,7 @@ def test_hot_lines_gather_their_instructions(report: Path) -> None:
 
 def test_a_line_tells_what_its_warps_waited_for(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, [[action(METRICS | SAMPLED_STALLS)]])
-    (kernel,) = nsight.read_report(report)
+    (kernel,) = read(report)
     # Seven of its eight samples waited, six of them for memory; a warp that issues does not wait.
     assert kernel.hot_lines[0].stall == records.Stall("long_scoreboard", 6 / 8)
     assert [line.stall for line in kernel.hot_lines[1:]] == [None, None]
@@ -171,14 +175,14 @@ def test_a_line_tells_what_its_warps_waited_for(report: Path, monkeypatch: pytes
 
 def test_stalls_of_a_kernel_are_counted_where_counters_are(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, [[action(METRICS | SAMPLED_STALLS)]])
-    (sampled,) = nsight.read_report(report)
+    (sampled,) = read(report)
     assert [(stall.reason, stall.share) for stall in sampled.stalls] == [
         ("long_scoreboard", 0.6),
         ("selected", 0.3),
         ("wait", 0.1),
     ]
     install(monkeypatch, [[action(METRICS | SAMPLED_STALLS | COUNTED_STALLS)]])
-    (counted,) = nsight.read_report(report)
+    (counted,) = read(report)
     assert counted.stalls == [
         records.Stall("warpgroup_arrive", 0.625),
         records.Stall("selected", 0.25),
@@ -189,7 +193,7 @@ def test_stalls_of_a_kernel_are_counted_where_counters_are(report: Path, monkeyp
 def test_a_report_that_samples_only_idle_schedulers(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     only = {name: found for name, found in SAMPLED_STALLS.items() if name.endswith("_not_issued")}
     install(monkeypatch, [[action(METRICS | only)]])
-    (kernel,) = nsight.read_report(report)
+    (kernel,) = read(report)
     assert kernel.stalls == [records.Stall("wait", 1.0)]
 
 
@@ -211,7 +215,7 @@ def test_files_are_named_from_the_root(
     found = action()
     found.source_info = lambda address: StandIn(file_name=file.format(root=tmp_path), line=1)
     install(monkeypatch, [[found]])
-    (kernel,) = nsight.read_report(report, root=tmp_path)
+    (kernel,) = read(report, root=tmp_path)
     assert {line.file for line in kernel.hot_lines} == {shown}
 
 
@@ -223,12 +227,12 @@ def test_a_source_that_was_not_imported_is_read_from_the_repository(
     found = action()
     found.source_files = dict
     install(monkeypatch, [[found]])
-    (kernel,) = nsight.read_report(report, root=tmp_path)
+    (kernel,) = read(report, root=tmp_path)
     assert kernel.hot_lines[0].source == "y[i] = x[i];"
 
 
 def test_operations_and_bytes(report: Path) -> None:
-    (kernel,) = nsight.read_report(report)
+    (kernel,) = read(report)
     assert kernel.roofline["fp32_flops_per_s"] == pytest.approx(50e9)
     assert kernel.roofline["fp32_flops"] == pytest.approx(50e9 * 52.576e-6)
     assert kernel.roofline["dram_bytes"] == 4e6
@@ -248,38 +252,38 @@ def test_an_empty_report_is_an_error(tmp_path: Path, content: bytes | None) -> N
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ProfileError, match="empty or was not written"):
-        nsight.read_report(path)
+        read(path)
 
 
 def test_a_report_without_kernels_is_an_error(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, [])
     with pytest.raises(ProfileError, match="holds no kernel"):
-        nsight.read_report(report)
+        read(report)
 
 
 def test_a_report_without_durations_is_an_error(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, [[action({})]])
     with pytest.raises(ProfileError, match="incomplete"):
-        nsight.read_report(report)
+        read(report)
 
 
 def test_an_unknown_unit_is_not_guessed_at(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, [[action(METRICS | {"dram__bytes_read.sum": metric(1.0, "furlong")})]])
     with pytest.raises(ProfileError, match="furlong"):
-        nsight.read_report(report)
+        read(report)
 
 
 @pytest.mark.skipif(not SAMPLE.is_file(), reason="no sample of a real report here")
 def test_a_real_report_and_what_is_not_one(tmp_path: Path) -> None:
     pytest.importorskip("ncu_report")
     nsight.reader.cache_clear()
-    kernels = nsight.read_report(SAMPLE)
+    kernels = read(SAMPLE)
     assert kernels[0].duration_us > 0
     assert kernels[0].hot_lines
     garbage = tmp_path / "garbage.ncu-rep"
     garbage.write_bytes(b"this is no report" * 100)
     with pytest.raises(ProfileError, match="no kernel, or is damaged"):
-        nsight.read_report(garbage)
+        read(garbage)
 
 
 @pytest.mark.parametrize(

@@ -150,17 +150,14 @@ def command(
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_report(report: Path, metrics: Sequence[str] = METRICS, root: Path | None = None) -> list[ProfiledKernel]:
-    """Every kernel in a report.
+def kernels_of(
+    launches: Iterable[Any], metrics: Sequence[str] = METRICS, root: Path | None = None
+) -> list[ProfiledKernel]:
+    """What a report says of launches (`actions`).
 
     `metrics` are looked up beside SECTION_METRICS; one of them that the report lacks has the value None. Source files
-    are named relative to `root`. Raises ProfileError when the report is missing, empty, unreadable or holds no kernel.
+    are named relative to `root`. Raises ProfileError for a launch without a duration.
     """
-    return kernels_of(actions(report), metrics, root)
-
-
-def kernels_of(launches: Iterable[Any], metrics: Sequence[str], root: Path | None = None) -> list[ProfiledKernel]:
-    """The same of launches that were read (`actions`)."""
     return [_kernel(reader(), action, metrics, root) for action in launches]
 
 
@@ -182,7 +179,10 @@ def counters_csv(launches: Iterable[Any]) -> str:
 
 
 def actions(report: Path) -> list[Any]:
-    """The profiled launches as NVIDIA's module gives them. Raises ProfileError as `read_report` does."""
+    """The profiled launches as NVIDIA's module gives them.
+
+    Raises ProfileError when the report is missing, empty, unreadable or holds no kernel.
+    """
     if not report.is_file() or report.stat().st_size == 0:
         raise ProfileError("the report is empty or was not written", subject=str(report), hint="see the profile's log")
     module = reader()
