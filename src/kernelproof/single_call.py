@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -92,7 +91,7 @@ def once(
         library = builds.library(config, settings, built)
     with contextlib.ExitStack() as stack:
         if inputs is None:
-            inputs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelproof-once-")))
+            inputs = stack.enter_context(processes.scratch_folder("once"))
             lay_out(config, operator, variant, shape, options, inputs)
         elif settings.abi == "tvm_ffi":
             memory.without_torch()
