@@ -146,6 +146,10 @@ def test_a_wrong_command_line_could_not_run(arguments: list[str]) -> None:
         (["bench", "--operator", "attention"], "give --device cpu or --device cuda"),
         (["bench", "--operator", "attention", "--once"], "--once needs --variant and --shape"),
         (
+            ["bench", "--once", "--variant", "cpu_fast", "--shape", "mission"],
+            "cpu_fast: which variant is meant? no operator",
+        ),
+        (
             ["bench", "--operator=attention", "--once", "--variant=cpu_flash", "--shape=mission", "--option=causal"],
             "--option causal: not of the form name=value",
         ),

@@ -105,6 +105,22 @@ def test_what_only_the_operator_knows_is_held_against_its_declaration(
     assert text[line - 1].strip().startswith(f"{last}:")
 
 
+def test_what_fits_nowhere_is_told_beside_what_the_schema_forbids(folder: Path) -> None:
+    data = changed(f"{OP}.test.shapes", ["smal"])
+    data["gate"] = {"max_ratio": -1}
+    data["operators"]["op"]["variants"]["v"] |= {"sources": ["w.cc"], "flasg": []}
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(data, folder))
+    said = caught.value.message
+    for fault in ("no shape 'smal'", "gate.max_ratio", "'w.cc' does not exist", "did you mean 'flags'?"):
+        assert fault in said
+    # What follows from a key that was misspelt is not told as another fault.
+    data["operators"]["op"]["variants"]["v"]["source"] = data["operators"]["op"]["variants"]["v"].pop("sources")
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(data, folder))
+    assert "at least one source file" not in caught.value.message
+
+
 def test_a_shape_that_the_machine_cannot_hold_is_a_fault(folder: Path) -> None:
     loaded = config.load(written(GOOD, folder))
     declared = config.Declared({"rows": None}, {}, ["normal"], ["float32"], {"large": 1e18}, {"small": "too few rows"})
@@ -156,8 +172,8 @@ OP = "operators.op"
         (f"{OP}.variants.v.sources", ["../v.cc"], "is not a path below this folder"),
         (f"{OP}.variants.v.macros", {"1BAD": 1}, "is not the name of a macro: letters, digits and _"),
         (f"{OP}.baselines.b.entry", "nothing", "abi python needs entry"),
-        (f"{OP}.test.shapes", ["smal"], "no shape of this name; allowed: large, small; did you mean 'small'?"),
-        (f"{OP}.bench.cuda_shapes", ["smal"], "no shape of this name; allowed: large, small; did you mean 'small'?"),
+        (f"{OP}.test.shapes", ["smal"], "no shape 'smal'; allowed: large, small; did you mean 'small'?"),
+        (f"{OP}.bench.cuda_shapes", ["smal"], "no shape 'smal'; allowed: large, small; did you mean 'small'?"),
         (f"{OP}.profile", {"shape": "huge"}, "no shape 'huge'; allowed: large, small"),
         (
             f"{OP}.profile",
@@ -260,8 +276,8 @@ def test_a_fault_names_the_line(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("rung", "expected"),
     [
-        ("v", "rungs[0]: no other variant of this name; allowed: tiled"),
-        ("tiles", "rungs[0]: no other variant of this name; allowed: tiled; did you mean 'tiled'?"),
+        ("v", "rungs[0]: no other variant 'v'; allowed: tiled"),
+        ("tiles", "rungs[0]: no other variant 'tiles'; allowed: tiled; did you mean 'tiled'?"),
         ("tiled", "rungs[0]: tiled is of cuda tvm_ffi, v of cpu tvm_ffi"),
     ],
 )

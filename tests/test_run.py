@@ -152,6 +152,13 @@ def test_table() -> None:
     assert baselines == "   and 2 baselines: 1 correct, 1 not run here"
 
 
+def test_a_baseline_at_fault_is_shown_since_nobody_was_compared_with_it() -> None:
+    wrong = next(v for v in VERDICTS if v["role"] == "baseline") | {"variant": "mistyped", "correctness": "wrong"}
+    *rows, baselines = run.table([*VERDICTS, wrong])
+    assert baselines.endswith("1 not run here, 1 at fault: nobody was compared with those")
+    assert any("mistyped" in row and "wrong" in row for row in rows)
+
+
 @pytest.mark.parametrize(("shown", "status"), [(VERDICTS, 1), (VERDICTS[:1], 0)])
 def test_the_end_of_a_run(
     tmp_path: Path,

@@ -374,13 +374,24 @@ def _each_variant(arguments: argparse.Namespace, stage: str, run: Callable[[str]
     return ExitCode.COULD_NOT_RUN if ours else ExitCode.WELL
 
 
+def _only_operator_of(config: Any, variant: str) -> str:
+    """The operator that has a variant or baseline of this name, where only one has."""
+    owners = [v.operator for v in config.variants() if v.name == variant]
+    if len(owners) != 1:
+        found = f"{' and '.join(owners)} have one" if owners else "no operator has one"
+        hint = "give --operator too; the operators are " + ", ".join(config.operators)
+        raise KernelproofError(f"which variant is meant? {found} of this name", subject=variant, hint=hint)
+    return str(owners[0])
+
+
 def _once(arguments: argparse.Namespace, config: Any) -> int:
     from kernelproof import single_call
 
     if not arguments.variant or not arguments.shape:
         raise KernelproofError("--once needs --variant and --shape", subject="bench")
+    operator = arguments.operator or _only_operator_of(config, arguments.variant)
     options = dict(_option(entry) for entry in arguments.option)
-    done = single_call.once(config, arguments.operator, arguments.variant, arguments.shape, options, arguments.inputs)
+    done = single_call.once(config, operator, arguments.variant, arguments.shape, options, arguments.inputs)
     print(json.dumps(dataclasses.asdict(done)) if arguments.json else done)  # one line, whoever else prints too
     return ExitCode.WELL
 
@@ -389,10 +400,10 @@ def _bench(arguments: argparse.Namespace) -> int:
     config = _measured(arguments)
     if arguments.ceilings:
         return _ceilings(arguments, config)
-    if not arguments.operator:
-        raise KernelproofError("give --operator (or --ceilings with --device)", subject="bench")
     if arguments.once:
         return _once(arguments, config)
+    if not arguments.operator:
+        raise KernelproofError("give --operator (or --ceilings with --device)", subject="bench")
     if not arguments.device:
         raise KernelproofError(
             "give --device cpu or --device cuda (or --once with --variant and --shape)", subject="bench"

@@ -7,6 +7,7 @@ that is what the stages read.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -457,10 +458,7 @@ def resolve(path: Path, overrides: Sequence[str] | Mapping[str, Any], root: Path
     known = {fault.key for fault in faults}  # what is not finite is out of range as well
     for error in Draft202012Validator(schema).iter_errors(data):
         faults += [fault for fault in _schema_faults(error, places) if not fault.key or fault.key not in known]
-    if not faults:
-        _fill_defaults(data, schema, schema)
-        _name_members(data)
-        faults += _cross_check(data, places, root)
+    faults += _faults_across(data, schema, places, root, faults)
     if faults:
         raise _invalid(faults)
     resolved: dict[str, Any] = data
@@ -796,6 +794,28 @@ def _name_members(data: dict[str, Any]) -> None:
                 variant.setdefault("passing", "destination" if variant["abi"] == "tvm_ffi" else "return")
 
 
+def _faults_across(
+    data: dict[str, Any], schema: dict[str, Any], places: _Places, root: Path, known: Sequence[Fault]
+) -> list[Fault]:
+    """Make the data whole, and check what a schema cannot say (`_cross_check`).
+
+    Where the schema found faults it goes as far as the data lets it, and says nothing above or below what is known.
+    """
+    found: list[Fault] = []
+
+    def apart(fault: Fault, other: Fault) -> bool:
+        ours, theirs = (key.replace("[", ".[").split(".") for key in (fault.key, other.key))
+        return any(a != b for a, b in zip(ours, theirs, strict=False))
+
+    with contextlib.suppress(Exception) if known else contextlib.nullcontext():
+        _fill_defaults(data, schema, schema)
+        _name_members(data)
+        for fault in _cross_check(data, places, root):
+            if all(apart(fault, other) for other in known):
+                found.append(fault)
+    return found
+
+
 def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[Fault]:
     """What a schema cannot say: files exist, names refer to something, parts fit together."""
 
@@ -822,9 +842,7 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
         for stage, shapes in (("test", "shapes"), ("bench", "shapes"), ("bench", "cuda_shapes")):
             for index, shape in enumerate(operator[stage][shapes]):
                 if shape not in operator["shapes"]:
-                    message = (
-                        f"no shape of this name; {_allowed(operator['shapes'])}{_nearest(shape, operator['shapes'])}"
-                    )
+                    message = f"no shape {shape!r}; {_allowed(operator['shapes'])}{_nearest(shape, operator['shapes'])}"
                     yield fault((*here, stage, shapes, index), message)
         family_shape = operator["test"]["family_shape"]
         if family_shape and family_shape not in operator["shapes"]:
@@ -862,7 +880,7 @@ def _rung_fault(rung: str, variant: dict[str, Any], variants: dict[str, Any]) ->
     """Why a variant cannot be a rung of another, or None."""
     others = {name for name, other in variants.items() if not other["rungs"] and name != variant["name"]}
     if rung not in others:
-        return f"no other variant of this name; {_allowed(others)}{_nearest(rung, others)}"
+        return f"no other variant {rung!r}; {_allowed(others)}{_nearest(rung, others)}"
     kind = variant["device"], variant["abi"]
     found = variants[rung]["device"], variants[rung]["abi"]
     return None if found == kind else f"{rung} is of {' '.join(found)}, {variant['name']} of {' '.join(kind)}"

@@ -381,17 +381,19 @@ def read_verdicts(reports: Path) -> list[dict[str, Any]]:
 
 
 def table(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line a variant; of the baselines, only those that are bad, and a line that counts them."""
+    """One line a variant; of the baselines, only those at fault, who are no peers, and a line that counts them."""
     baselines = [verdict for verdict in verdicts if verdict.get("role") == "baseline"]
-    shown = [verdict for verdict in verdicts if verdict not in baselines or verdict.get("bad")]
+    faulty = [v for v in baselines if v.get("bad") or v.get("correctness") not in ("correct", "not_run")]
+    shown = [verdict for verdict in verdicts if verdict not in baselines or verdict in faulty]
     header = ("", "variant", "device", "build", "correctness", "time / best baseline", "gate", "profile")
     rows = [header, *(_row(verdict) for verdict in shown)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     if baselines:
         correct = sum(verdict.get("correctness") == "correct" for verdict in baselines)
-        absent = sum(str(verdict.get("correctness")).replace("_", " ") == "not run" for verdict in baselines)
-        lines.append(f"   and {len(baselines)} baselines: {correct} correct, {absent} not run here")
+        absent = sum(verdict.get("correctness") == "not_run" for verdict in baselines)
+        others = f", {len(faulty)} at fault: nobody was compared with those" if faulty else ""
+        lines.append(f"   and {len(baselines)} baselines: {correct} correct, {absent} not run here{others}")
     return lines
 
 
