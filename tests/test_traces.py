@@ -611,7 +611,7 @@ def test_a_callable_that_was_changed_is_neither_timed_nor_tested(tmp_path: Path)
     assert (tested.verdict, bool(tested.build_signature)) == ("correct", True)
     (tmp_path / "candidates.py").write_text(CANDIDATES + "\n# changed\n")
     record = bench.run(loaded, "rmsnorm", "cpu", loaded.record("bench", "rmsnorm-cpu"))
-    words = "candidates.py is not the file that the build made (build it again: kernelproof build"
+    words = "candidates.py is not the file that the build made (its SHA-256 differs); build it again: kernelproof build"
     assert words in record.contenders[0].outcome
     (again,) = test.run(loaded, "rmsnorm", ["good"], tmp_path / "again")
     assert again.verdict == "failed_to_build"

@@ -25,5 +25,5 @@ def library(config: Config, variant: VariantConfig, built: BuildRecord) -> Path 
         raise RecordError("its build record names no library", subject=variant.key)
     for file in [built.library] if built.library else built.sources:
         if why := altered(file, config.root):
-            raise RecordError(f"{why} (build it again: {config.command('build', variant)})", subject=variant.key)
+            raise RecordError(f"{why}; build it again: {config.command('build', variant)}", subject=variant.key)
     return (config.root / built.library.path).resolve() if built.library else None
