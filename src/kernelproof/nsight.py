@@ -40,6 +40,7 @@ SECTIONS = (
     "SourceCounters",
     "InstructionStats",
 )
+DURATION = "gpu__time_duration.sum"
 # Asked for beside the sections' own, and stated as missing where a GPU does not have one.
 METRICS = (
     "sm__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -60,7 +61,7 @@ METRICS = (
 )
 # What the report shows of the sections' metrics; the CSV and the .ncu-rep hold all.
 SECTION_METRICS = (
-    "gpu__time_duration.sum",
+    DURATION,
     "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
     "l1tex__throughput.avg.pct_of_peak_sustained_active",
     "l1tex__t_sector_hit_rate.pct",
@@ -239,7 +240,7 @@ def _kernel(module: Any, action: Any, metrics: Sequence[str], root: Path | None)
 
 def duration_us(action: Any) -> float:
     """How long a launch took on the device. Raises ProfileError where the report does not say."""
-    duration = _metric(action, "gpu__time_duration.sum")
+    duration = _metric(action, DURATION)
     if duration is None or not isinstance(duration.value, int | float):
         raise ProfileError("a kernel without a duration: the report is incomplete", subject=action.name())
     return float(duration.value * NANOSECONDS[duration.unit] / 1e3)

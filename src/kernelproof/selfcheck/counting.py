@@ -15,7 +15,7 @@ from typing import Any
 from kernelproof import nsight, processes
 from kernelproof.errors import BenchError
 
-DRAM_READ, DURATION = "dram__bytes_read.sum", "gpu__time_duration.sum"
+DRAM_READ = "dram__bytes_read.sum"
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def counted(rotation: str, folder: Path) -> list[dict[str, Any]]:
     report = folder / "rotation.ncu-rep"
     target = [sys.executable, "-m", "kernelproof.selfcheck.rotation", rotation]
     # The caches are left as the calls before leave them: that is what is to be proved.
-    command = nsight.command(ncu, report, target, [], [DRAM_READ, DURATION], cache_control="none")
+    command = nsight.command(ncu, report, target, [], [DRAM_READ, nsight.DURATION], cache_control="none")
     done = processes.run(command, timeout_s=120, log=folder / "logs" / "rotation.log")
     made = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[{")))
     launches = nsight.actions(report)
