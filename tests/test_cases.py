@@ -115,6 +115,15 @@ def test_benchmark_has_one_case_for_each_shape_option_and_data_type() -> None:
     ]
 
 
+def test_shapes_for_a_gpu_are_tested_on_no_cpu() -> None:
+    selection = replace(operator().test, shapes=["main", "s63"], cuda_shapes=["s513"])
+    tested = {device: enumerate_cases(operator(test=selection), variant(device=device)) for device in ("cpu", "cuda")}
+    assert {c.shape for c in tested["cpu"]} == {"main", "s63"}
+    assert {c.shape for c in tested["cuda"]} == {"main", "s63", "s513"}
+    for name, values in OPTIONS.items():
+        assert {c.options[name] for c in tested["cuda"] if c.shape == "s513"} == set(values)
+
+
 def test_shapes_for_a_gpu_are_timed_on_no_cpu() -> None:
     selection = replace(operator().bench, cuda_shapes=["s513", "main"])
     timed = {

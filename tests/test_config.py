@@ -173,6 +173,7 @@ OP = "operators.op"
         (f"{OP}.variants.v.macros", {"1BAD": 1}, "is not the name of a macro: letters, digits and _"),
         (f"{OP}.baselines.b.entry", "nothing", "abi python needs entry"),
         (f"{OP}.test.shapes", ["smal"], "no shape 'smal'; allowed: large, small; did you mean 'small'?"),
+        (f"{OP}.test.cuda_shapes", ["smal"], "no shape 'smal'; allowed: large, small; did you mean 'small'?"),
         (f"{OP}.bench.cuda_shapes", ["smal"], "no shape 'smal'; allowed: large, small; did you mean 'small'?"),
         (f"{OP}.profile", {"shape": "huge"}, "no shape 'huge'; allowed: large, small"),
         (
@@ -418,7 +419,7 @@ def test_the_source_is_named_from_the_root_and_a_stranger_is_copied(folder: Path
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("operators.op.test.dtypes", ["float32"], "operators.op.test.dtypes: unknown key; allowed: families, family_"),
+        ("operators.op.test.dtypes", ["float32"], "operators.op.test.dtypes: unknown key; allowed: cuda_shapes, families"),
         ("operators.op.bench.families", ["normal"], "operators.op.bench.families: unknown key; allowed: cuda_shapes, "),
         ("operators.op.bench.family_shape", "small", "operators.op.bench.family_shape: unknown key"),
         ("operators.op.bench.seeds", [1], "operators.op.bench.seeds: unknown key"),

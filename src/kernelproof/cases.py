@@ -174,10 +174,9 @@ def unsupported(variant: VariantConfig, case: Case) -> str | None:
 def _timed(
     operator: OperatorConfig, variant: VariantConfig, chosen: CaseSelection, combinations: list[Options], seed: int
 ) -> list[Case]:
-    shapes = [*chosen.shapes, *(chosen.cuda_shapes if variant.device == "cuda" else [])]
     return [
         Case(operator.name, shape, dict(operator.shapes[shape]), dict(options), dtype, DEFAULT_FAMILY, seed)
-        for shape in shapes
+        for shape in chosen.shapes_on(variant.device)
         for options in combinations
         for dtype in variant.dtypes
         if not chosen.dtypes or dtype in chosen.dtypes
@@ -208,7 +207,7 @@ def _tested(
     if quick:
         return cases
     covering = _covering(chosen.options)
-    for turn, shape in enumerate(s for s in chosen.shapes if s != main):
+    for turn, shape in enumerate(s for s in chosen.shapes_on(variant.device) if s != main):
         seed = next(seed_of)
         cases += [case(shape, options, next(dtype_of), default, seed) for options in covering[turn % len(covering)]]
         if turn % len(covering) == len(covering) - 1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import itertools
 import json
 import math
 import os
@@ -99,7 +100,7 @@ class VariantConfig:
 class CaseSelection:
     """Which shapes and option values a stage goes through; empty: all there are.
 
-    Families, their shape and seeds are the tests' own, data types and a GPU's further shapes the benchmark's.
+    Families, their shape and seeds are the tests' own, data types the benchmark's.
     """
 
     shapes: list[str]
@@ -108,7 +109,11 @@ class CaseSelection:
     seeds: list[int] = field(default_factory=list)
     dtypes: list[str] = field(default_factory=list)
     family_shape: str = ""  # of the families other than normal; empty: the profiled shape
-    cuda_shapes: list[str] = field(default_factory=list)  # timed on a GPU, beside `shapes`
+    cuda_shapes: list[str] = field(default_factory=list)  # on a GPU, beside `shapes`
+
+    def shapes_on(self, device: str) -> list[str]:
+        """Names of the shapes that a variant for this device goes through."""
+        return [*self.shapes, *(self.cuda_shapes if device == "cuda" else [])]
 
 
 @dataclass(frozen=True)
@@ -839,7 +844,7 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
             yield from missing((*here, "binding"), operator["binding"])
         for index, folder in enumerate(operator["include"]):
             yield from missing((*here, "include", index), folder, folder=True)
-        for stage, shapes in (("test", "shapes"), ("bench", "shapes"), ("bench", "cuda_shapes")):
+        for stage, shapes in itertools.product(("test", "bench"), ("shapes", "cuda_shapes")):
             for index, shape in enumerate(operator[stage][shapes]):
                 if shape not in operator["shapes"]:
                     message = f"no shape {shape!r}; {_allowed(operator['shapes'])}{_nearest(shape, operator['shapes'])}"
