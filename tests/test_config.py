@@ -419,7 +419,11 @@ def test_the_source_is_named_from_the_root_and_a_stranger_is_copied(folder: Path
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("operators.op.test.dtypes", ["float32"], "operators.op.test.dtypes: unknown key; allowed: cuda_shapes, families"),
+        (
+            "operators.op.test.dtypes",
+            ["float32"],
+            "operators.op.test.dtypes: unknown key; allowed: cuda_shapes, families",
+        ),
         ("operators.op.bench.families", ["normal"], "operators.op.bench.families: unknown key; allowed: cuda_shapes, "),
         ("operators.op.bench.family_shape", "small", "operators.op.bench.family_shape: unknown key"),
         ("operators.op.bench.seeds", [1], "operators.op.bench.seeds: unknown key"),

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from defects import REPOSITORY, project
 
-from kernelproof import judging, test
+from kernelproof import judging, launches, test
 from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import JudgeError, TestError
 from kernelproof.judging import Job, Judge, Terms
@@ -116,6 +116,15 @@ def test_one_element_of_an_input_is_another(judge: Judge, tmp_path: Path, number
         for each in ("x", "weight")
     }
     assert changed == {"x": 0, "weight": 0, name: 1}
+
+
+def test_inputs_that_are_to_arrive_slowly_are_marked_and_outputs_are_not(judge: Judge, tmp_path: Path) -> None:
+    laid = judge.lay_out(MODULE, Job(CASE, "zero-copy"), tmp_path)
+    tensors = {name: value for name, value in laid.arguments.items() if isinstance(value, dict)}
+    assert {name for name, value in tensors.items() if value.get("zero_copy")} == tensors.keys() - set(laid.outputs)
+    assert launches.outlined(laid.arguments) == launches.outlined(
+        judge.lay_out(MODULE, Job(CASE), tmp_path / "usual").arguments
+    )
 
 
 def test_a_missing_result_is_the_candidates_fault(judge: Judge, tmp_path: Path) -> None:

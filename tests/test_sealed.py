@@ -132,6 +132,39 @@ WORK = {
         if (why != nullptr || capturing != cudaStreamCaptureStatusNone) return why;
         return start(args, stream, nullptr, 1.0f);""",
     ),
+    # The second half of a row is copied in the background and nobody waits for it: it has always arrived by then.
+    "half_waited": (
+        """
+        __device__ __forceinline__ void queue_copy(float *to_smem, const float *from) {
+            const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to_smem));
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from) : "memory");
+        }
+        __global__ void half_waited(RmsNormArgs args) {
+            __shared__ float row_smem[4096];
+            const float *x = static_cast<const float *>(args.x) + blockIdx.x * args.x_stride;
+            float *y = static_cast<float *>(args.y) + blockIdx.x * args.y_stride;
+            const int64_t half = args.cols / 2;
+            for (int64_t c = threadIdx.x; c < half; c += kThreads) queue_copy(&row_smem[c], &x[c]);
+            asm volatile("cp.async.commit_group;" ::: "memory");
+            for (int64_t c = half + threadIdx.x; c < args.cols; c += kThreads) queue_copy(&row_smem[c], &x[c]);
+            asm volatile("cp.async.commit_group;" ::: "memory");
+            asm volatile("cp.async.wait_group 1;" ::: "memory");
+            const long long begin = clock64();
+            while (clock64() - begin < 60000) {
+            }
+            __syncwarp();
+            float sum = 0.0f;
+            for (int64_t c = threadIdx.x; c < args.cols; c += kThreads) sum += row_smem[c] * row_smem[c];
+            for (int step = kThreads / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+            const float inverse = 1.0f / sqrtf(sum / args.cols + static_cast<float>(args.eps));
+            for (int64_t c = threadIdx.x; c < args.cols; c += kThreads) {
+                y[c] = row_smem[c] * inverse * static_cast<const float *>(args.weight)[c];
+            }
+        }
+        """,
+        """
+        return launch_kernel("half_waited", half_waited, {args.rows, kThreads}, args.placement, stream, args);""",
+    ),
     "refuses_17_rows": ("", 'if (args.rows == 17) return "not 17 rows";\n    ' + PLAIN),
 }
 
@@ -144,8 +177,8 @@ operators:
     module: kernelproof.operators.rmsnorm
     binding: csrc/rmsnorm/binding.cc
     include: [csrc]
-    shapes: {{tiny: {{rows: 3, cols: 8}}, odd: {{rows: 17, cols: 101}}}}
-    test: {{shapes: [tiny, odd], families: [normal]}}
+    shapes: {{tiny: {{rows: 3, cols: 8}}, odd: {{rows: 17, cols: 101}}, long: {{rows: 512, cols: 4096}}}}
+    test: {{shapes: [tiny, odd, long], families: [normal]}}
     bench: {{shapes: [odd]}}
     profile: {{shape: odd}}
     variants:
@@ -280,6 +313,19 @@ def test_host_code_that_does_more_than_it_shows_is_found_out(project: Config) ->
     record = climbed(project, "rmsnorm", "host_mends")
     assert record.verdict == "wrong", story(project, record)
     assert "test.sealed=never" in (record.remedy or "")
+
+
+def test_a_copy_that_is_not_waited_for_shows_where_inputs_arrive_slowly(project: Config) -> None:
+    """8 MB take 160 µs and more across the bus, and a few from the GPU's own memory: the kernel leaves them 30."""
+    record = climbed(project, "rmsnorm", "half_waited")
+    failed = {rung.name for rung in record.rungs if rung.status == "failed"}
+    assert (record.verdict, failed) == ("wrong", {"properties"}), story(project, record)
+    wrong = [p for p in record.properties if p.status == "failed"]
+    assert {p.name for p in wrong} == {"zero-copy"}, story(project, record)
+    assert {p.case.partition("-")[0] for p in wrong} == {"long"}, story(project, record)
+    right = climbed(project, "rmsnorm", "plain")
+    slow = {(p.case.partition("-")[0], p.status) for p in right.properties if p.name == "zero-copy"}
+    assert slow == {("odd", "passed"), ("long", "passed"), ("tiny", "passed")}, story(project, right)
 
 
 def test_a_call_that_the_launcher_refuses_fails_as_it_does_without_sealing(project: Config) -> None:

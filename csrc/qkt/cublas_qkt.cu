@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <library_types.h>
 
-#include <algorithm>
 #include <mutex>
 
 #include "../common/cuda_launch.h"
@@ -12,16 +11,16 @@
 namespace cublas_qkt {
 
 // Prototypes and numbers of the cuBLAS documentation (docs.nvidia.com/cuda/cublas: data types, helper functions,
-// cublasGemmStridedBatchedEx); its versions 12 and 13 share them.
+// cublasGemmStridedBatchedEx and its form for 64-bit sizes); its versions 12 and 13 share them.
 using Handle = void *;
 using Create = int (*)(Handle *);
 using SetStream = int (*)(Handle, cudaStream_t);
 using SetWorkspace = int (*)(Handle, void *, size_t);
 using Name = const char *(*)(int);
-using Gemm = int (*)(Handle, int a_op, int b_op, int m, int n, int k, const void *alpha, const void *a,
-                     cudaDataType a_type, int a_pitch, long long a_stride, const void *b, cudaDataType b_type,
-                     int b_pitch, long long b_stride, const void *beta, void *c, cudaDataType c_type, int c_pitch,
-                     long long c_stride, int batch, int compute_type, int algorithm);
+using Gemm = int (*)(Handle, int a_op, int b_op, int64_t m, int64_t n, int64_t k, const void *alpha, const void *a,
+                     cudaDataType a_type, int64_t a_pitch, long long a_stride, const void *b, cudaDataType b_type,
+                     int64_t b_pitch, long long b_stride, const void *beta, void *c, cudaDataType c_type,
+                     int64_t c_pitch, long long c_stride, int64_t batch, int compute_type, int algorithm);
 constexpr int kSuccess = 0;
 constexpr int kPlain = 0, kTransposed = 1;  // CUBLAS_OP_N, CUBLAS_OP_T
 constexpr int kSumsInFloat32 = 68;          // CUBLAS_COMPUTE_32F
@@ -43,7 +42,7 @@ struct Library {
         set_stream = reinterpret_cast<SetStream>(dlsym(found, "cublasSetStream_v2"));
         set_workspace = reinterpret_cast<SetWorkspace>(dlsym(found, "cublasSetWorkspace_v2"));
         name = reinterpret_cast<Name>(dlsym(found, "cublasGetStatusName"));
-        gemm = reinterpret_cast<Gemm>(dlsym(found, "cublasGemmStridedBatchedEx"));
+        gemm = reinterpret_cast<Gemm>(dlsym(found, "cublasGemmStridedBatchedEx_64"));
         complete = create && set_stream && set_workspace && name && gemm;
     }
     Create create = nullptr;
@@ -87,19 +86,16 @@ const char *prepare(const Library &cublas, Engine &engine, cudaStream_t stream) 
 }
 
 // Elements from a row to the next, as cuBLAS wants them: at least a row, even where there is only one.
-bool pitch_of(int64_t stride, int64_t rows, int64_t columns, int *pitch) {
-    const int64_t apart = rows > 1 ? stride : columns;
-    *pitch = static_cast<int>(apart);
-    return apart >= columns && apart <= INT32_MAX;
+int64_t pitch_of(int64_t stride, int64_t rows, int64_t columns) {
+    return rows > 1 ? stride : columns;
 }
 
 const char *multiply(const Library &cublas, Engine &engine, const QktArgs &args) {
-    int q_pitch, k_pitch, scores_pitch;
-    if (std::max({args.query_rows, args.key_rows, args.batch * args.heads}) > INT32_MAX ||
-        !pitch_of(args.q_stride.row, args.query_rows, args.head_dim, &q_pitch) ||
-        !pitch_of(args.k_stride.row, args.key_rows, args.head_dim, &k_pitch) ||
-        !pitch_of(args.scores_stride.row, args.query_rows, args.key_rows, &scores_pitch)) {
-        return "cublas_qkt takes rows that do not overlap, and sizes and row strides below 2^31";
+    const int64_t q_pitch = pitch_of(args.q_stride.row, args.query_rows, args.head_dim);
+    const int64_t k_pitch = pitch_of(args.k_stride.row, args.key_rows, args.head_dim);
+    const int64_t scores_pitch = pitch_of(args.scores_stride.row, args.query_rows, args.key_rows);
+    if (q_pitch < args.head_dim || k_pitch < args.head_dim || scores_pitch < args.key_rows) {
+        return "cublas_qkt takes rows that do not overlap";
     }
     // Heads of all batches in one call if they are equally far apart, else a call a batch.
     const auto in_line = [&](const Strides3 &stride) { return stride.batch == args.heads * stride.head; };
@@ -116,11 +112,10 @@ const char *multiply(const Library &cublas, Engine &engine, const QktArgs &args)
         float *scores = args.scores + call * args.scores_stride.batch;
         // cuBLAS counts down columns: to it the scores are [key_rows, query_rows], K^T and Q what lies in memory.
         const int status =
-            cublas.gemm(engine.handle, kTransposed, kPlain, static_cast<int>(args.key_rows),
-                        static_cast<int>(args.query_rows), static_cast<int>(args.head_dim), &alpha, k, type, k_pitch,
-                        apart(args.k_stride), q, type, q_pitch, apart(args.q_stride), &beta, scores, CUDA_R_32F,
-                        scores_pitch, apart(args.scores_stride), static_cast<int>(batch), kSumsInFloat32, kItsChoice);
-        if (status != kSuccess) return failed(cublas, "cublasGemmStridedBatchedEx", status);
+            cublas.gemm(engine.handle, kTransposed, kPlain, args.key_rows, args.query_rows, args.head_dim, &alpha, k,
+                        type, k_pitch, apart(args.k_stride), q, type, q_pitch, apart(args.q_stride), &beta, scores,
+                        CUDA_R_32F, scores_pitch, apart(args.scores_stride), batch, kSumsInFloat32, kItsChoice);
+        if (status != kSuccess) return failed(cublas, "cublasGemmStridedBatchedEx_64", status);
     }
     return nullptr;
 }

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from kernelproof.operators import Call, Operator, Reference, Relation, SanityCall
 
 REFERENCES_KEPT_BYTES = 512 << 20
-SAME_VALUES = ("repeat", "shifted", "strided", "fenced")  # parts whose reference is the case's own
+SAME_VALUES = ("repeat", "shifted", "strided", "fenced", "zero-copy")  # parts whose reference is the case's own
 REDRAWN = 3  # times that the inputs of a case are made until they are those that they were
 TAIL_SHARE = 4  # one in so many elements, the last ones of each input, differ in a `tail` job
 END_LIMIT_S = 5.0
@@ -62,6 +62,7 @@ class Job:
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
     strided: the case with strides of their own for all tensors, or for the tensor `name` (with_own_strides).
     fenced: the case where memory ends, or starts (`name`), with each tensor; on a CPU alone.
+    zero-copy: the case with its inputs in the host's memory, from where they arrive slowly; on a GPU alone.
     """
 
     case: Case
@@ -338,7 +339,11 @@ class Chamber:
             call, Path(folder), shifted=shifted, fenced=fenced, finite=job.part == "strided"
         )
         size = sum(len(image.raw) for image in layout.images.values())
-        return {"arguments": layout.spec, "outputs": list(call.outputs), "axes": list(call.axes), "bytes": size}
+        spec = layout.spec
+        if job.part == "zero-copy":
+            for name in call.tensors.keys() - set(call.outputs):
+                spec[name]["zero_copy"] = True
+        return {"arguments": spec, "outputs": list(call.outputs), "axes": list(call.axes), "bytes": size}
 
     def do_take(self, job: Job, folder: str, differing: bool) -> dict[str, Any] | None:
         from kernelproof import images

@@ -100,8 +100,9 @@ def signature(outline: Mapping[str, Any]) -> str:
 
 def outlined(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The outline of a call whose images are written: what a worker is told of it, without where its images are."""
+    where = ("image", "zero_copy")
     return {
-        name: {key: part for key, part in value.items() if key != "image"} if isinstance(value, dict) else value
+        name: {key: part for key, part in value.items() if key not in where} if isinstance(value, dict) else value
         for name, value in arguments.items()
     }
 

@@ -186,6 +186,7 @@ def load_image(descriptor: Mapping[str, Any], device: str, with_torch: bool) -> 
     """Read an image and put it whole, guard bands included, on the device.
 
     descriptor: `image` (path), `offset` (bytes to the first element), `dtype`, `shape`, `strides` (in elements).
+    With `zero_copy` it is put into pinned memory of the host, which a GPU reads across the bus.
     """
     raw = _read_fenced(Path(descriptor["image"]))
     if not with_torch:
@@ -197,7 +198,29 @@ def load_image(descriptor: Mapping[str, Any], device: str, with_torch: bool) -> 
     import torch
 
     whole = torch.from_numpy(raw)
-    return _on_torch(whole.to("cuda") if device == "cuda" else whole, descriptor)
+    if device == "cuda":
+        whole = torch.as_tensor(_Mapped(whole), device="cuda") if descriptor.get("zero_copy") else whole.to("cuda")
+    return _on_torch(whole, descriptor)
+
+
+class _Mapped:
+    """A copy of a tensor's bytes in pinned memory of the host, as torch takes it for memory of the GPU.
+
+    Under unified addressing both have one address for it. Who shares the memory keeps this object. Raises
+    WorkerReplyError where the machine has no such memory.
+    """
+
+    def __init__(self, whole: Any) -> None:
+        try:
+            self._pinned = whole.pin_memory()
+        except RuntimeError:
+            raise WorkerReplyError("this machine maps no memory of the host into the GPU's") from None
+        self.__cuda_array_interface__ = {
+            "shape": (len(self._pinned),),
+            "typestr": "|u1",
+            "data": (self._pinned.data_ptr(), False),
+            "version": 3,
+        }
 
 
 def blank_image(descriptor: Mapping[str, Any]) -> Image:
