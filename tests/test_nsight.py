@@ -273,6 +273,38 @@ def test_an_unknown_unit_is_not_guessed_at(report: Path, monkeypatch: pytest.Mon
         read(report)
 
 
+# What ncu 2025.3 prints for `--import … --csv --page raw --print-units base`, with fewer columns.
+PRINTED = """\
+==PROF== Disconnected
+"ID","Process ID","Kernel Name","Grid Size","dram__bytes_read.sum","gpu__time_duration.sum"
+"","","","","byte","ns"
+"0","17","read(const float *, long)","(132, 1, 1)","8,388,608","2,912"
+"1","17","read(const float *, long)","(132, 1, 1)","{bytes}","2,880"
+"""
+
+
+def stand_in(folder: Path, text: str) -> Path:
+    program = folder / "ncu"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_what_ncu_itself_prints_is_read(tmp_path: Path) -> None:
+    names = ["dram__bytes_read.sum", "gpu__time_duration.sum"]
+    ncu = stand_in(tmp_path, PRINTED.format(bytes="0"))
+    found = nsight.exported(ncu, tmp_path / "report.ncu-rep", names)
+    assert [[launch[name] for name in names] for launch in found] == [[8388608.0, 2912.0], [0.0, 2880.0]]
+    with pytest.raises(ProfileError, match=r"lts__t_bytes.sum: launch 0 has no number: ncu printed None for it"):
+        nsight.exported(ncu, tmp_path / "report.ncu-rep", ["lts__t_bytes.sum"])
+    ncu = stand_in(tmp_path, PRINTED.format(bytes="n/a"))
+    with pytest.raises(ProfileError, match=r"dram__bytes_read.sum: launch 1 has no number: ncu printed 'n/a' for it"):
+        nsight.exported(ncu, tmp_path / "report.ncu-rep", names)
+    ncu = stand_in(tmp_path, PRINTED.format(bytes="0").replace('"byte"', '"furlong"'))
+    with pytest.raises(ProfileError, match="unknown unit 'furlong'"):
+        nsight.exported(ncu, tmp_path / "report.ncu-rep", names)
+
+
 @pytest.mark.skipif(not SAMPLE.is_file(), reason="no sample of a real report here")
 def test_a_real_report_and_what_is_not_one(tmp_path: Path) -> None:
     pytest.importorskip("ncu_report")

@@ -97,6 +97,7 @@ TOP_LINES = 12
 TOP_INSTRUCTIONS, LEAST_OF_LINE = 2, 0.1  # of a line, with at least this share of its samples
 _TOOLKIT = re.compile(r"^results/store/toolkit-\w+/")  # the build's link to it
 MAX_KERNELS = 64  # one call launches a handful; more means that something else was profiled
+BYTES = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 NANOSECONDS = {"ns": 1.0, "nsecond": 1.0, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9}
 
 
@@ -179,6 +180,36 @@ def counters_csv(launches: Iterable[Any]) -> str:
     return privacy.scrubbed(text.getvalue())
 
 
+def exported(ncu: Path, report: Path, names: Sequence[str]) -> list[dict[str, float]]:
+    """Metrics of each launch, in bytes and ns, as `ncu` itself prints a report.
+
+    For who must not depend on NVIDIA's module (`actions`), which reports can bring down. Raises ToolError when ncu
+    fails, and ProfileError when it prints no such metric.
+    """
+    printed = processes.run(
+        [ncu, "--import", report, "--csv", "--page", "raw", "--print-units", "base"], timeout_s=120
+    ).stdout
+    rows = list(csv.DictReader(io.StringIO(printed[printed.find('"ID"') :])))
+    found: list[dict[str, float]] = []
+    for row in rows[1:]:  # the first holds the units
+        values = {}
+        for name in names:
+            try:
+                values[name] = float((row.get(name) or "").replace(",", "")) * _scale_of(name, rows[0][name])
+            except (ValueError, KeyError):
+                said = f"ncu printed {row.get(name)!r} for it"
+                raise ProfileError(f"launch {len(found)} has no number: {said}", subject=name) from None
+        found.append(values)
+    return found
+
+
+def _scale_of(name: str, unit: str) -> float:
+    """What makes bytes or ns of a number in this unit. Raises ProfileError for another unit."""
+    if (scale := (BYTES | NANOSECONDS).get(unit)) is None:
+        raise ProfileError(f"unknown unit {unit!r}", subject=name)
+    return scale
+
+
 def actions(report: Path) -> list[Any]:
     """The profiled launches as NVIDIA's module gives them.
 
@@ -223,7 +254,7 @@ def reader() -> Any:
 
 def _kernel(module: Any, action: Any, metrics: Sequence[str], root: Path | None) -> ProfiledKernel:
     found = {name: _metric(action, name) for name in (*metrics, *SECTION_METRICS)}
-    spent_us = duration_us(action)
+    spent_us = _duration_us(action)
     return ProfiledKernel(
         name=action.name(action.NameBase_DEMANGLED),
         grid=_dimensions(action, "launch__grid_dim"),
@@ -238,7 +269,7 @@ def _kernel(module: Any, action: Any, metrics: Sequence[str], root: Path | None)
     )
 
 
-def duration_us(action: Any) -> float:
+def _duration_us(action: Any) -> float:
     """How long a launch took on the device. Raises ProfileError where the report does not say."""
     duration = _metric(action, DURATION)
     if duration is None or not isinstance(duration.value, int | float):
@@ -447,19 +478,16 @@ def _roofline(action: Any, seconds: float) -> dict[str, float]:
 
 
 def _bytes(action: Any) -> float | None:
-    read, written = bytes_of(action, "dram__bytes_read.sum"), bytes_of(action, "dram__bytes_write.sum")
+    read, written = _bytes_of(action, "dram__bytes_read.sum"), _bytes_of(action, "dram__bytes_write.sum")
     return None if read is None or written is None else read + written
 
 
-def bytes_of(action: Any, name: str) -> float | None:
+def _bytes_of(action: Any, name: str) -> float | None:
     """A metric that counts bytes; None where it has no number. Raises ProfileError for another unit."""
     metric = _metric(action, name)
     if metric is None or not isinstance(metric.value, int | float):
         return None
-    scale = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}.get(metric.unit)
-    if scale is None:
-        raise ProfileError(f"unknown unit {metric.unit!r}", subject=name)
-    return metric.value * scale
+    return metric.value * _scale_of(name, metric.unit)
 
 
 def _product(*factors: float | None) -> float | None:

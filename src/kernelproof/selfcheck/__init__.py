@@ -30,10 +30,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelproof import bench, builds, gpu, lease, processes, records, repository, statistics, timing
+from kernelproof import bench, builds, gpu, lease, nsight, processes, records, repository, statistics, timing
 from kernelproof import config as configuration
 from kernelproof.config import CaseSelection, Config
-from kernelproof.errors import BenchError, KernelproofError
+from kernelproof.errors import BenchError, KernelproofError, ProfileError, ToolError
 from kernelproof.records import Contender, SelfcheckLine, SelfcheckRecord
 from kernelproof.selfcheck import analysis
 from kernelproof.selfcheck.analysis import Shape
@@ -46,6 +46,7 @@ FIRST_ITERATIONS = {"cuda": (500, 5000), "cpu": (20_000, 200_000)}  # to find ou
 # What `timer` waits for: on a GPU multiples of 1,024 ns, for %globaltimer steps by 32 ns on some and 1,024 on others.
 WAIT_NS = {"cuda": (1024, 2048, 4096, 9216, 18_432), "cpu": (18_000, 48_000, 98_000, 198_000, 498_000)}
 READ_BYTES = tuple(megabytes << 20 for megabytes in (1, 8, 64, 200))
+DRAM_READ = "dram__bytes_read.sum"
 COLD_SHARE = 0.98  # of the input's bytes must come from memory
 RESERVE_S = {"cuda": 40.0, "cpu": 2.0}  # of the time asked for: what comes after the comparisons
 PEER_REPEATS, PEER_LIMIT_S = 12, 300.0
@@ -499,12 +500,31 @@ def _cold(project: Config, record: SelfcheckRecord, target: str) -> list[Selfche
 
 
 def _counted(project: Config) -> list[dict[str, Any]]:
-    """One entry a profiled launch. Raises ToolError where they cannot be counted."""
+    """What rotation.py called, with each launch's `dram_bytes` and `duration_us`.
+
+    Raises ToolError or ProfileError where they cannot be counted.
+    """
+    ncu = nsight.find_ncu()
+    if ncu is None:
+        raise ToolError(
+            "Nsight Compute (ncu) is not installed", hint="install it, or name it: KERNELPROOF_NCU=/path/to/ncu"
+        )
     candidate = {name: value for name, value in _candidate(project).items() if name != "name"}
-    task = {"rotation": {"candidate": candidate, "sizes": list(READ_BYTES)}, "folder": str(project.results)}
-    command = [sys.executable, "-m", "kernelproof.selfcheck.counting", json.dumps(task)]
-    done = processes.run(command, env=_environment(), timeout_s=150, log=project.results / "logs" / "counting.log")
-    return list(json.loads(done.stdout))
+    task = json.dumps({"candidate": candidate, "sizes": list(READ_BYTES)})
+    report = project.results / "rotation.ncu-rep"
+    target = [sys.executable, "-m", "kernelproof.selfcheck.rotation", task]
+    # The caches are left as the calls before leave them: that is what is to be proved.
+    command = nsight.command(ncu, report, target, [], [DRAM_READ, nsight.DURATION], cache_control="none")
+    log = project.results / "logs" / "rotation.log"
+    done = processes.run(command, env=_environment(), timeout_s=120, log=log)
+    made = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[{")))
+    launches = nsight.exported(ncu, report, [DRAM_READ, nsight.DURATION])
+    if len(launches) != len(made):
+        raise ProfileError(f"{len(launches)} launches were profiled and {len(made)} were made", subject=str(report))
+    return [
+        {**entry, "dram_bytes": launch[DRAM_READ], "duration_us": launch[nsight.DURATION] / 1e3}
+        for entry, launch in zip(made, launches, strict=True)
+    ]
 
 
 def _candidate(project: Config, entry: str = "read") -> dict[str, Any]:
