@@ -99,20 +99,24 @@ def _estimate(by_process: Sequence[Sequence[float]], settings: Settings, centre:
 def bootstrap_interval(values: Floats, settings: Settings) -> tuple[float, float]:
     """Interval for the mean of a few independent replicates: a percentile bootstrap, stretched for their small number.
 
-    Efron & Tibshirani, *An Introduction to the Bootstrap* (1993), ch. 13, with the stretch sqrt(n/(n-1))·t/z of
-    Hesterberg, "What Teachers Should Know About the Bootstrap" (The American Statistician 69, 2015), sec. 4.1.2,
-    applied to the deviations and not to the percentile levels (5 replicates have only 126 resamples to take them from).
+    On neither side is it narrower than Student's t. Efron & Tibshirani, *An Introduction to the Bootstrap* (1993),
+    ch. 13, with the stretch sqrt(n/(n-1))·t/z of Hesterberg, "What Teachers Should Know About the Bootstrap" (The
+    American Statistician 69, 2015), sec. 4.1.2, applied to the deviations and not to the percentile levels (5
+    replicates have only 126 resamples to take them from).
 
-    Why not plainer. Coverage of a nominal 95 % interval in simulation, 800 trials each, 5 processes of 12 blocks, when
-    the variance is mostly between processes / half / mostly within:
+    Why not plainer. Coverage of a nominal 95 % interval in simulation, 5 processes of 12 blocks, when the variance is
+    mostly between processes / half / mostly within; 6000 trials each, and 800 of the second and the last:
 
     | interval | between | half | within |
     | --- | --- | --- | --- |
-    | percentile over processes | 83 % | 82 % | 86 % |
+    | percentile over processes | 84.3 % | 82.4 % | 83.5 % |
     | hierarchical (processes, then blocks) | 84 % | 94 % | 99 % |
-    | percentile, stretched: this one | 94 % | 93 % | 94 % |
-    | Student t | 95 % | 93 % | 95 % |
+    | percentile, stretched | 94.7 % | 94.4 % | 94.3 % |
+    | Student's t | 95.1 % | 94.8 % | 94.8 % |
+    | the wider of the two on each side, 1.03 times as wide as t: this one | 95.3 % | 95.1 % | 95.1 % |
     | bootstrap-t, 1.6 times as wide | 95 % | 93 % | 95 % |
+
+    Normal replicates, that is; of skewed ones (exponential) t holds 89 % and this one 90 %.
 
     The hierarchical bootstrap counts the variance within a process twice (a process's figure already carries it), and
     misses what five replicates do not show; it is wrong in both directions, by an unknown amount.
@@ -132,9 +136,11 @@ def bootstrap_interval(values: Floats, settings: Settings) -> tuple[float, float
         rng=np.random.default_rng(settings.seed),
     ).confidence_interval
     inside = (1 + settings.confidence) / 2
-    stretch = math.sqrt(count / (count - 1)) * student_t_quantile(inside, count - 1) / float(stats.norm.ppf(inside))
-    middle = float(values.mean())
-    return middle + (float(plain.low) - middle) * stretch, middle + (float(plain.high) - middle) * stretch
+    quantile = student_t_quantile(inside, count - 1)
+    stretch = math.sqrt(count / (count - 1)) * quantile / float(stats.norm.ppf(inside))
+    middle, reach = float(values.mean()), quantile * float(values.std(ddof=1)) / math.sqrt(count)
+    low, high = ((float(end) - middle) * stretch for end in (plain.low, plain.high))
+    return middle + min(low, -reach), middle + max(high, reach)
 
 
 @cache
