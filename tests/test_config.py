@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kernelproof import config
+from kernelproof import config, toolchain
 from kernelproof.errors import ConfigError
 
 GOOD = {
@@ -188,7 +188,12 @@ OP = "operators.op"
         (f"{OP}.baselines.b.entry", "kernels/nope.py:gelu", "'kernels/nope.py' does not exist"),
         ("bench.processes", True, "true is not a whole number"),
         ("bundle.max_bytes", 26_000_000, "at most 25000000"),
-        ("archs", ["sm90"], '"sm90" is not an architecture such as sm_90a, or native'),
+        ("archs", ["sm90"], 'archs[0]: "sm90" is not known; allowed: native, sm_100, '),
+        ("archs", ["sm90"], "did you mean 'sm_90'?"),
+        ("archs", ["native", "sm_9999"], 'archs[1]: "sm_9999" is not known; allowed: native, sm_100, '),
+        (f"{OP}.variants.v.archs", ["sm_12x"], "did you mean 'sm_12"),
+        (f"{OP}.variants.v.archs", ["sm_75q"], 'variants.v.archs[0]: "sm_75q" is not known; allowed: native, '),
+        (f"{OP}.variants.v.archs", ["sm_75q"], "did you mean 'sm_75'?"),
         ("schema", "kernelproof.config/9", "which this kernelproof reads"),
         ("operators", {}, "must not be empty"),
     ],
@@ -212,7 +217,8 @@ def test_a_fault_says_what_is_allowed(folder: Path, key: str, value: object, exp
         (f"{OP}.variants.v.macros", {"A\n": 1}, "is not the name of a macro"),
         (f"{OP}.variants.v.sources", ["v.cc\n"], "is not a path below this folder"),
         (f"{OP}.variants.v.sources", ["a\n/../../v.cc"], "is not a path below this folder"),
-        ("archs", ["sm_90a\n"], "is not an architecture such as sm_90a"),
+        ("archs", ["sm_90a\n"], '"sm_90a\\n" is not known; allowed: native, '),
+        ("archs", [90], "archs[0]: 90 is not known; allowed: native, "),
         (f"{OP}.shapes.small.rows", 1.5, "1.5 is not a whole number"),
         (f"{OP}.shapes.small.rows", "4", '"4" is not a whole number'),
         ("bench.processes", "1e-1", "0.1 is not a whole number"),
@@ -265,6 +271,31 @@ def test_who_has_no_options_says_so(folder: Path) -> None:
     loaded = config.load(written(changed(f"{OP}.variants.v.options", {"causal": [True]}), folder))
     with pytest.raises(ConfigError, match="op has no option causal; it has none"):
         config.check_declared(loaded, loaded.operator("op"), config.Declared({"rows": None}, {}, ["n"], ["float32"]))
+
+
+def test_an_architecture_that_the_toolkit_in_use_compiles_for_is_known(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvcc = folder / "cuda" / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text("#!/bin/sh\necho \"Allowed values for this option:  'compute_140','sm_140','sm_140a'.\"\n")
+    nvcc.chmod(0o755)
+    path = written(changed("archs", ["sm_140a", "sm_90a"]), folder)
+    assert config.load(path, cuda_home=folder / "cuda").archs == ["sm_140a", "sm_90a"]
+    with pytest.raises(ConfigError, match='"sm_140a" is not known'):
+        config.load(path)
+    monkeypatch.setenv(toolchain.CUDA_HOME_VARIABLE, str(folder / "cuda"))
+    assert config.load(path).archs == ["sm_140a", "sm_90a"]
+    with pytest.raises(ConfigError, match=r'"sm_140f" is not known; allowed: .*sm_140a, .*did you mean \'sm_140'):
+        config.load(written(changed("archs", ["sm_140f"]), folder))
+
+
+def test_the_schema_lists_what_the_locked_toolkit_compiles_for() -> None:
+    home = next(iter(toolchain.wheel_homes()), Path("none"))
+    if not toolchain.tool_version(home / "bin" / "nvcc").startswith("13.0."):
+        pytest.skip("the locked toolkit is not installed; ./repro.sh selftest installs it")
+    schema = yaml.safe_load(config.schema_file().read_text())
+    assert sorted(schema["$defs"]["arch"]["enum"]) == ["native", *toolchain.compiled_archs(home)]
 
 
 def test_a_fault_names_the_line(folder: Path) -> None:

@@ -209,7 +209,7 @@ def _select(parser: argparse.ArgumentParser, *, required: bool = False, several:
 def _config(arguments: argparse.Namespace) -> Any:
     from kernelproof import config
 
-    return config.load(arguments.config, arguments.set)
+    return config.load(arguments.config, arguments.set, cuda_home=getattr(arguments, "cuda_home", None))
 
 
 def _measured(arguments: argparse.Namespace) -> Any:

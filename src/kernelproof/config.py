@@ -302,16 +302,20 @@ class Config:
 
 
 def load(
-    path: Path = Path("config.yaml"), overrides: Sequence[str] | Mapping[str, Any] = (), root: Path | None = None
+    path: Path = Path("config.yaml"),
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    root: Path | None = None,
+    cuda_home: Path | None = None,
 ) -> Config:
     """Load and check a configuration.
 
     `path` is a YAML file, or the JSON that `save` wrote. `overrides` are `dotted.key=value` strings or a (nested)
-    mapping. Paths in it are relative to `root`, by default the current folder. Raises ConfigError with every fault.
+    mapping. Paths in it are relative to `root`, by default the current folder. `cuda_home`: the toolkit that is built
+    with, where it was named. Raises ConfigError with every fault.
     """
     if path.suffix == ".json":
         return dataclasses.replace(_from_resolved(path), root=root or Path())
-    config: Config = from_json(Config, resolve(path, overrides, root or Path()))
+    config: Config = from_json(Config, resolve(path, overrides, root or Path(), cuda_home))
     return dataclasses.replace(config, root=root or Path())
 
 
@@ -446,10 +450,11 @@ class Fault:
         return f"{self.place}: {self.key}: {self.message}" if self.key else f"{self.place}: {self.message}"
 
 
-def resolve(path: Path, overrides: Sequence[str] | Mapping[str, Any], root: Path) -> dict[str, Any]:
+def resolve(
+    path: Path, overrides: Sequence[str] | Mapping[str, Any], root: Path, cuda_home: Path | None = None
+) -> dict[str, Any]:
     """The configuration as plain data, defaults and overrides applied, ready for `Config`."""
     import yaml
-    from jsonschema import Draft202012Validator
 
     text = _read(path)
     data, lines, faults = _compose(text, path)
@@ -461,7 +466,7 @@ def resolve(path: Path, overrides: Sequence[str] | Mapping[str, Any], root: Path
     faults += override_faults
     data = _with_numbers(data, schema, schema)
     known = {fault.key for fault in faults}  # what is not finite is out of range as well
-    for error in Draft202012Validator(schema).iter_errors(data):
+    for error in _violations(data, schema, cuda_home):
         faults += [fault for fault in _schema_faults(error, places) if not fault.key or fault.key not in known]
     faults += _faults_across(data, schema, places, root, faults)
     if faults:
@@ -471,6 +476,20 @@ def resolve(path: Path, overrides: Sequence[str] | Mapping[str, Any], root: Path
     inside = path.resolve().is_relative_to(root.resolve())
     resolved["source"] = os.path.relpath(path, root) if inside else str(path.absolute())
     return resolved
+
+
+def _violations(data: Any, schema: dict[str, Any], cuda_home: Path | None) -> list[Any]:
+    """What the schema forbids. An architecture that it does not list is no fault where the toolkit in use has it."""
+    from jsonschema import Draft202012Validator
+
+    validator, known = Draft202012Validator(schema), schema["$defs"]["arch"]["enum"]
+    found = list(validator.iter_errors(data))
+    if any(error.validator_value is known for error in found):
+        from kernelproof import toolchain
+
+        known[:] = {*known, *toolchain.compiled_archs(cuda_home)}
+        found = list(validator.iter_errors(data))
+    return found
 
 
 def _invalid(faults: Sequence[Fault]) -> ConfigError:

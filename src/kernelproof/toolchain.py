@@ -291,6 +291,16 @@ def arch_name(major: int, minor: int) -> str:
     return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
 
 
+def compiled_archs(cuda_home: Path | None = None) -> list[str]:
+    """Every architecture that the CUDA compiler in use makes machine code for; empty where there is none."""
+    try:
+        home, _ = _find_home(cuda_home)
+        said = run([home / "bin" / "nvcc", "--help"], check=False, timeout_s=20).stdout
+    except ToolError:
+        return []
+    return sorted(set(re.findall(r"'(sm_\w+)'", said)))  # --list-gpu-code leaves out those with a suffix
+
+
 def resolve_archs(archs: list[str]) -> list[str]:
     """`native` replaced by the present GPUs' architectures (dropped when there is none), each arch once."""
     expanded = [arch for entry in archs for arch in (native_archs() if entry == "native" else (entry,))]
