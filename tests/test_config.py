@@ -68,6 +68,21 @@ def changed(key: str, value: object) -> dict:
 DECLARED = config.Declared(
     {"batch": 1, "rows": None}, {"causal": [False, True], "layout": ["bhsd", "bshd"]}, ["normal"], ["float32"]
 )
+MODULE = """
+import nothing_of_this_name
+
+class Op:
+    name = "op"
+    dims: dict[str, int | None] = {"batch": 1, "rows": None}
+    options = {"causal": (False, True), "layout": ("bhsd", "bshd")}
+    families = ("normal",)
+    dtypes = ["float32"]
+
+    def make_call(self, case, generator):
+        return case.dims.get("rows")
+
+OPERATOR = Op()
+"""
 
 
 @pytest.mark.parametrize(
@@ -103,6 +118,47 @@ def test_what_only_the_operator_knows_is_held_against_its_declaration(
     line = int(fault.split(":")[1])
     last = fault.split(": ")[1].rpartition(".")[2]
     assert text[line - 1].strip().startswith(f"{last}:")
+    # And in the same words when the configuration is read, where the module states it plainly.
+    (folder / "op.py").write_text(MODULE)
+    with pytest.raises(ConfigError) as early:
+        config.load(Path("config.yaml"))
+    assert early.value.message == caught.value.message
+
+
+def test_what_a_module_states_plainly_is_read_without_running_it(folder: Path) -> None:
+    (folder / "op.py").write_text(MODULE)
+    assert config.stated("op.py", folder) == DECLARED
+    config.load(written(GOOD, folder))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("class Op:", "class Op(Base):"),
+        ("class Op:", "@changed\nclass Op:"),
+        ("class Op:", "class Op(metaclass=Kind):"),
+        ("OPERATOR = Op()", "OPERATOR = Op('more')"),
+        ("OPERATOR = Op()", "OPERATOR = Op()\nif MORE:\n    OPERATOR = Other()"),
+        ("OPERATOR = Op()", "Op = wrapped(Op)\nfrom other import OPERATOR"),
+        ("OPERATOR = Op()", "class Op:\n    pass\nOPERATOR = Op()"),
+        ("OPERATOR = Op()", "OPERATOR = Op()\nOPERATOR.dims['cols'] = 3"),
+        ("OPERATOR = Op()", "OPERATOR = Op()\nOPERATOR.dims.update(cols=3)"),
+        ("OPERATOR = Op()", "OPERATOR = Op()\nOPERATOR.dims |= {'cols': 3}"),
+        ("OPERATOR = Op()", "OPERATOR = Op()\nsetattr(Op, 'dims', {})"),
+        ('"rows": None}', '"rows": None, **MORE}'),
+        ('"rows": None}', '"rows": None}\n    dims["cols"] = None'),
+        ('"rows": None}', '"rows": None}\n    if MORE:\n        dims = MORE'),
+        ("    def make_call", "    @property\n    def dims(self):\n        return {}\n\n    def make_call"),
+        ("    def make_call", "    def __init__(self):\n        self.dims = {}\n\n    def make_call"),
+        ('{"batch": 1, "rows": None}', '("batch", "rows")'),
+        ("import", "not Python"),
+    ],
+)
+def test_what_a_module_may_state_otherwise_is_left_to_a_stage(folder: Path, old: str, new: str) -> None:
+    assert old in MODULE
+    (folder / "op.py").write_text(MODULE.replace(old, new))
+    assert config.stated("op.py", folder).dims is None
+    config.load(written(changed(f"{OP}.shapes.small.cols", 3), folder))
 
 
 def test_what_fits_nowhere_is_told_beside_what_the_schema_forbids(folder: Path) -> None:

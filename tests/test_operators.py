@@ -15,7 +15,7 @@ import torch
 import tvm_ffi
 
 from kernelproof import baselines, judge, operators, simfp8, toolchain
-from kernelproof.config import Precision, Tolerance
+from kernelproof.config import Precision, Tolerance, stated
 from kernelproof.errors import ConfigError, JudgeError, KernelproofError
 from kernelproof.images import Returned
 from kernelproof.operators import attention, qkt, quantised_attention, rmsnorm
@@ -71,6 +71,16 @@ def test_every_operator_keeps_the_interface(operator: operators.Operator) -> Non
     assert isinstance(operator, operators.Operator)
     assert operator.families[0] == "normal"
     assert operators.load(f"kernelproof.operators.{operator.name}", Path()) is operator
+
+
+@pytest.mark.parametrize("operator", ALL, ids=lambda o: o.name)
+def test_what_is_read_of_a_module_is_what_it_has_when_run(operator: operators.Operator) -> None:
+    read = stated(f"kernelproof.operators.{operator.name}", Path())
+    assert read.dims in (None, operator.dims)
+    assert read.options in (None, {name: list(values) for name, values in operator.options.items()})
+    assert read.dtypes in (None, list(operator.dtypes))
+    # That of quantised attention says `ATTENTION.dims`.
+    assert (read.dims is None) == (read.options is None) == (operator is quantised_attention.OPERATOR)
 
 
 def test_load_takes_a_path(tmp_path: Path) -> None:

@@ -7,16 +7,19 @@ that is what the stages read.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import difflib
+import importlib.util
 import itertools
 import json
 import math
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -359,13 +362,13 @@ class Declared:
     """What an operator's module says that it takes; see kernelproof.operators.declared.
 
     dims: with their defaults; None is required. bytes: of the inputs and the output of each shape. refused: shapes that
-    the operator refuses, and why.
+    the operator refuses, and why. None in place of the first four: not known, see `stated`.
     """
 
-    dims: dict[str, int | str | None]
-    options: dict[str, list[Any]]
-    families: list[str]
-    dtypes: list[str]
+    dims: dict[str, int | str | None] | None = None
+    options: dict[str, list[Any]] | None = None
+    families: list[str] | None = None
+    dtypes: list[str] | None = None
     bytes: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
@@ -373,7 +376,7 @@ class Declared:
 def check_declared(config: Config, operator: OperatorConfig, declared: Declared) -> None:
     """Hold an operator's shapes, options, families and data types against what its module declares.
 
-    Only a process that has loaded the module can do this. Raises ConfigError with every fault.
+    Only a process that has loaded the module knows all of it. Raises ConfigError with every fault.
     """
     if found := list(_undeclared(operator, declared)):
         raise _invalid([Fault(place_of(config, *key), _dotted(key), message) for key, message in found])
@@ -393,16 +396,16 @@ def _undeclared(operator: OperatorConfig, declared: Declared) -> Iterator[tuple[
     """Keys of the configuration and what is wrong with each."""
     here: Key = ("operators", operator.name)
 
-    def unknown(key: Key, kind: str, names: Iterable[Any], known: Iterable[Any]) -> Iterator[tuple[Key, str]]:
-        allowed = [_plain(value) for value in known]
+    def unknown(key: Key, kind: str, names: Iterable[Any], known: Iterable[Any] | None) -> Iterator[tuple[Key, str]]:
+        allowed = [_plain(value) for value in known or ()]
         for name in map(_plain, names):
-            if name not in allowed:
+            if known is not None and name not in allowed:
                 listed = f"{_allowed(allowed)}{_nearest(name, allowed)}" if allowed else "it has none"
                 yield key, f"{operator.name} has no {kind} {name}; {listed}"
 
     def options(key: Key, chosen: Mapping[str, Iterable[Any]]) -> Iterator[tuple[Key, str]]:
         for name, values in chosen.items():
-            if name not in declared.options:
+            if declared.options is None or name not in declared.options:
                 yield from unknown((*key, name), "option", [name], declared.options)
             else:
                 yield from unknown((*key, name), f"value of {name}", values, declared.options[name])
@@ -412,7 +415,7 @@ def _undeclared(operator: OperatorConfig, declared: Declared) -> Iterator[tuple[
         at: Key = (*here, "shapes", shape)
         for name in dims:
             yield from unknown((*at, name), "dimension", [name], declared.dims)
-        for name, default in declared.dims.items():
+        for name, default in (declared.dims or {}).items():
             if default is None and name not in dims:
                 yield at, f"the shape does not give {name}"
         if shape in declared.refused:
@@ -431,6 +434,102 @@ def _undeclared(operator: OperatorConfig, declared: Declared) -> Iterator[tuple[
             yield from options((*at, "options"), variant.options)
             for name in variant.limits:
                 yield from unknown((*at, "limits", name), "dimension", [name], declared.dims)
+
+
+def stated(module: str, root: Path) -> Declared:
+    """What an operator's module states in so many words: it is read and not run, for that takes torch and seconds.
+
+    That is what a class without bases, whose instance `OPERATOR` is, assigns in its body, once and as a literal, and
+    what nothing in the file changes. All else is None, and a stage asks the module itself.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):  # its author's, who reads them where it is run
+            tree = ast.parse(_module_file(module, root).read_bytes())
+    except (ImportError, OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return Declared()
+    nodes = list(ast.walk(tree))
+    operator = _class_of_operator(tree, nodes)
+    changed = {name for node in nodes for name in _changed(node)}
+    if operator is None or "setattr" in changed:
+        return Declared()
+    return Declared(**{name: form(_literal(operator, name)) for name, form in _FORMS.items() if name not in changed})
+
+
+def _module_file(module: str, root: Path) -> Path:
+    """The file of an operator's module, of which nothing is imported. Raises ImportError or ValueError for none."""
+    if module.endswith(".py"):
+        return root / module
+    top, *rest = module.split(".")
+    spec = importlib.util.find_spec(top)
+    for folder in (spec and spec.submodule_search_locations) or ():
+        path = Path(folder, *rest)
+        for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+            if rest and candidate.is_file():
+                return candidate
+    raise ImportError(module)
+
+
+def _class_of_operator(tree: ast.Module, nodes: Sequence[ast.AST]) -> ast.ClassDef | None:
+    """The class of OPERATOR, where one line says which that is, and the class's own body what it has."""
+    made = [node for node in nodes if isinstance(node, ast.Name) and node.id == "OPERATOR" and _stored(node)]
+    for line in tree.body:
+        match line:
+            case ast.Assign([ast.Name("OPERATOR")], ast.Call(ast.Name(name), [], [])) if len(made) == 1:
+                found = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name]
+                plain = not any(kind.bases or kind.keywords or kind.decorator_list for kind in found)
+                return found[0] if plain and len(found) == 1 else None
+    return None
+
+
+def _changed(node: ast.AST) -> Iterator[str]:
+    """The attribute, of whatever object, that something assigns or changes in place; `setattr` for any of them."""
+    match node:
+        case ast.Attribute(_, name) | ast.Subscript(ast.Attribute(_, name)) if _stored(node):
+            yield name
+        case ast.Call(ast.Attribute(ast.Attribute(_, name), method)) if method not in _READS:
+            yield name
+        case ast.Name("setattr"):
+            yield node.id
+
+
+_READS = ("get", "items", "keys", "values", "copy", "index", "count")  # methods that leave a mapping or list as it is
+
+
+def _stored(node: ast.AST) -> bool:
+    return not isinstance(getattr(node, "ctx", None), ast.Load)
+
+
+def _literal(operator: ast.ClassDef, name: str) -> Any:
+    """What the body assigns to a name that it mentions nowhere else, if that is a literal; else None."""
+    methods = [line for line in operator.body if isinstance(line, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lines = [line for line in operator.body if line not in methods]
+    mentions = [node for line in lines for node in ast.walk(line) if isinstance(node, ast.Name) and node.id == name]
+    if len(mentions) != 1 or any(method.name == name for method in methods):
+        return None
+    for line in lines:
+        match line:
+            case ast.Assign([target], value) | ast.AnnAssign(target, _, ast.expr() as value) if target is mentions[0]:
+                with contextlib.suppress(ValueError, TypeError, RecursionError):
+                    return ast.literal_eval(value)
+    return None
+
+
+def _listed(value: Any) -> list[str] | None:
+    """Names as `Declared` has them; None for what a stage will refuse."""
+    return list(value) if isinstance(value, tuple | list) and all(isinstance(item, str) for item in value) else None
+
+
+def _keyed(value: Any) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) and all(isinstance(key, str) for key in value) else None
+
+
+def _options(value: Any) -> dict[str, list[Any]] | None:
+    found = _keyed(value)
+    lists = found is not None and all(isinstance(values, tuple | list) for values in found.values())
+    return {name: list(values) for name, values in found.items()} if found is not None and lists else None
+
+
+_FORMS: dict[str, Callable[[Any], Any]] = {"dims": _keyed, "options": _options, "families": _listed, "dtypes": _listed}
 
 
 def _plain(value: Any) -> str:
@@ -898,6 +997,9 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
                 if variant["abi"] == "python" and entered.endswith(".py"):
                     yield from missing((*at, "entry"), entered, anywhere=True)
                 yield from (fault(at, message) for message in _variant_faults(variant, operator))
+    for operator in data["operators"].values():
+        found = _undeclared(from_json(OperatorConfig, operator), stated(operator["module"], root))
+        yield from (fault(key, message) for key, message in found)
 
 
 def _rung_fault(rung: str, variant: dict[str, Any], variants: dict[str, Any]) -> str | None:
