@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import random
+import re
 import types
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CONTENDERS = """
 import os
 import sys
+import time
 
 import torch
 
@@ -77,6 +79,11 @@ def failing_later(x, weight, eps):
     SEEN["later"] = SEEN.get("later", 0) + 1
     if SEEN["later"] > 40:
         raise RuntimeError("enough")
+    return norm(x, weight, eps)
+
+
+def dozing(x, weight, eps):
+    time.sleep(0.15)
     return norm(x, weight, eps)
 
 
@@ -225,6 +232,27 @@ def test_a_known_ratio_is_found_and_every_sample_is_kept(tmp_path: Path) -> None
         assert found.value == pytest.approx(row.ratio, rel=1e-4)
 
 
+def test_who_is_too_slow_for_a_mode_has_no_time_there_and_is_named(tmp_path: Path) -> None:
+    variants = {"once": contender("once"), "dozing": contender("dozing")}
+    record = measured(project(tmp_path, variants, {"base": contender("thrice")}, modes=("hot", "cold")))
+    assert outcomes(record) == {
+        "once": "timed",
+        "dozing": "timed, but not cold in small-float32: too slow",
+        "base": "timed",
+    }
+    (row,) = record.untimed
+    assert (row.contender, row.case, row.mode, row.outcome) == ("dozing", "small-float32", "cold", "too slow")
+    assert re.fullmatch(
+        r"one visit takes 0\.\d+ s, more than the budget of 0\.1 s \(hot; bench.max_seconds sets it\)", row.reason
+    )
+    hot, cold = (line for line in record.oracle if line.variant == "dozing")
+    assert (hot.best_baseline, cold.best_baseline) == ("base", None)
+    assert cold.reason == f"the variant has no time here: too slow, {row.reason}"
+    (time_row,) = (line for line in times_of(record, "dozing") if line.method == "cpu_clock")
+    assert (time_row.mode, time_row.samples) == ("hot", 2)
+    assert "one_call_a_process" in time_row.flags
+
+
 def test_faulty_contenders_are_named_and_the_others_go_on(tmp_path: Path) -> None:
     variants = {name: contender(name) for name in ("once", "raising", "crashing", "remembering")}
     variants["lazy"] = contender("lazy", "destination")
@@ -363,7 +391,11 @@ def test_samples_of_an_earlier_run_go_with_its_record(tmp_path: Path) -> None:
 
 
 def summarised(
-    folder: Path, rows: list[dict[str, Any]], others: int = 0, energy: list[dict[str, Any]] | None = None
+    folder: Path,
+    rows: list[dict[str, Any]],
+    others: int = 0,
+    energy: list[dict[str, Any]] | None = None,
+    notes: list[dict[str, Any]] | None = None,
 ) -> BenchRecord:
     """What the stage says of samples that came from its processes; `rows` override what a good sample is."""
     loaded = project(folder, {"ours": contender("once")}, {"base": contender("thrice")})
@@ -372,12 +404,13 @@ def summarised(
 
     operator = operators.load("kernelproof.operators.rmsnorm", folder)
     arenas = bench._arenas(loaded.operator("rmsnorm"), operator, entrants, folder / "images")
-    found = bench.Measured(neighbours=others, energy=energy or [])
+    found = bench.Measured(neighbours=others, energy=energy or [], notes=notes or [])
     good = {"case": arenas[0].id, "mode": "hot", "method": "cpu_clock", "calls": 100, "time_us": 10.0, "throttle": ""}
     for row in rows:
         for name in ("process", *bench_columns()):
             found.samples[name].append({"process": 0, "block": 0, "order": 0, **good, **row}.get(name))
-    record = BenchRecord(operator="rmsnorm", device="cpu", modes=["hot"], processes=2)
+    modes = list(dict.fromkeys(row.get("mode", "hot") for row in rows)) or ["hot"]
+    record = BenchRecord(operator="rmsnorm", device="cpu", modes=modes, processes=2)
     record.contenders = [entrant.contender for entrant in entrants]
     record.cases = [arena.cost for arena in arenas]
     bench.Summary(loaded, record, entrants, arenas, found).fill(0, folder / "samples.csv.gz")
@@ -411,8 +444,24 @@ def test_a_gpu_that_throttles_throughout_gives_no_number(tmp_path: Path) -> None
     }
     assert not times_of(record, "ours")
     assert not record.ratios
-    assert [row.reason for row in record.oracle] == ["the variant has no time here"]
+    why = "discarded, throttled: hw_thermal_slowdown"
+    assert [row.reason for row in record.oracle] == [f"the variant has no time here: {why}"]
+    assert [row.why for row in record.untimed] == [why]
     assert {entry["reason"] for entry in record.discarded} == {"throttled: hw_thermal_slowdown"}
+
+
+def test_throttled_in_one_mode_alone_is_not_simply_timed(tmp_path: Path) -> None:
+    throttled = blocks("ours", mode="cold", throttle="hw_thermal_slowdown")
+    record = summarised(tmp_path, [*blocks("ours"), *throttled, *blocks("base"), *blocks("base", mode="cold")])
+    assert outcomes(record) == {"ours": "timed, but not cold in small-float32: discarded", "base": "timed"}
+
+
+def test_one_call_a_process_is_flagged_in_the_mode_that_had_no_more(tmp_path: Path) -> None:
+    slow = {"contender": "ours", "case": "small-float32", "mode": "cold", "outcome": "slow", "message": "0.3 s"}
+    rows = [*blocks("ours"), *blocks("ours", mode="cold"), *blocks("base"), *blocks("base", mode="cold")]
+    record = summarised(tmp_path, rows, notes=[slow])
+    assert {row.mode: row.flags for row in times_of(record, "ours")} == {"hot": [], "cold": ["one_call_a_process"]}
+    assert record.untimed == []
 
 
 def test_a_clock_that_drops_between_blocks_is_flagged(tmp_path: Path) -> None:

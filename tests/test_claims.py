@@ -3,7 +3,7 @@
 import pytest
 
 from kernelproof import claims
-from kernelproof.records import BenchRecord, Contender, OracleRow
+from kernelproof.records import BenchRecord, Contender, OracleRow, TimeRow, UntimedRow
 
 
 def bench(*highs: float | None) -> BenchRecord:
@@ -51,6 +51,26 @@ def test_what_is_not_correct_or_not_measured_neither_passes_nor_fails(claimed: b
     for correct, record in ((False, bench(0.5)), (True, wrong), (True, None), (True, absent)):
         found = claims.judge("v", claimed=claimed, correct=correct, bench=record)
         assert (found.word, found.note, bool(found.reason)) == (word, "", True)
+
+
+def test_a_mode_without_a_time_is_named_with_its_reason() -> None:
+    assert claims.untimed(None, "v") == claims.untimed(bench(0.9), "v") == ""
+    record = BenchRecord(
+        times=[TimeRow(name, case, "hot", "cpu_clock", 1.0, 1.0, 1.0, 1, 1) for name in "vw" for case in "abc"],
+        untimed=[
+            UntimedRow("v", "a", "cold", "too slow", "0.6 s"),
+            UntimedRow("w", "a", "cold", "too slow", "0.9 s"),
+            UntimedRow("v", "b", "cold", "too slow", "0.7 s"),
+            UntimedRow("v", "c", "cold", "no sample"),
+            UntimedRow("w", "d", "hot", "discarded", "throttled"),
+        ],
+    )
+    assert (
+        claims.untimed(record, "v") == "not timed cold in 2 of 3 cases: too slow, 0.6 s; not timed cold in c: no sample"
+    )
+    assert (
+        claims.untimed(record, "w") == "not timed cold in a: too slow, 0.9 s; not timed hot in d: discarded, throttled"
+    )
 
 
 def test_a_verdict_of_the_test_is_not_the_benchmarks() -> None:

@@ -103,6 +103,14 @@ def test_the_gate_condemns_only_variants_that_claim_to_pass_it(config: Config) -
     assert said.reason == "the gate: not shown within the limit in its one case: large-float32 hot, 1.3 > 0.95"
 
 
+def test_a_mode_without_a_time_is_in_the_verdict(config: Config) -> None:
+    row = records.UntimedRow("plain", "large-float32", "cold", "too slow", "one visit takes 3 s")
+    rewrite(config, "results/bench/op-cpu.json", records.BenchRecord, untimed=[row])
+    facts = gathered(config)
+    assert verdict(facts, "plain").untimed == "not timed cold in large-float32: too slow, one visit takes 3 s"
+    assert (verdict(facts, "library").untimed, facts.overall) == ("", "good")
+
+
 def test_a_fault_that_the_benchmark_found_is_bad_as_for_the_gate(config: Config) -> None:
     outcome = "dropped: wrong for new values in the same memory (hot)"
     contender = records.Contender("plain", "variant", "tvm_ffi", "wrong", False, outcome)

@@ -30,6 +30,7 @@ from kernelproof.records import (
     Record,
     RuleAdvice,
     TestRecord,
+    UntimedRow,
 )
 from kernelproof.views import bench as bench_view
 from kernelproof.views import profile as profile_view
@@ -398,6 +399,29 @@ def test_advice_of_the_compiler_stands_at_its_variant_and_accuses_nobody(tmp_pat
     assert [line for line in summary.splitlines() if line.startswith(("##", "|"))] == [
         line for line in before[1].splitlines() if line.startswith(("##", "|"))
     ]
+
+
+def test_a_mode_without_a_time_says_why(tmp_path: Path) -> None:
+    manifest, records = report_records.cpu_run()
+    bench = records["results/bench/attention-cpu.json"]
+    assert isinstance(bench, BenchRecord)
+    why = "one visit takes 0.6 s, more than the budget of 0.25 s (hot; bench.max_seconds sets it)"
+    for name in ("cpu_naive", "sdpa_math_cpu"):
+        bench.times = [row for row in bench.times if (row.contender, row.mode) != (name, "cold")]
+        bench.untimed += [UntimedRow(name, case.id, "cold", "too slow", why) for case in bench.cases]
+    for row in bench.oracle:
+        if (row.variant, row.mode) == ("cpu_naive", "cold"):
+            row.ratio = row.low = row.high = row.best_baseline = None
+            row.reason = f"the variant has no time here: too slow, {why}"
+    text, summary = render(tmp_path, (manifest, records))
+    page = checked(text)
+    assert page.text.count(f"Not timed: cpu_naive cold, too slow, {why}; sdpa_math_cpu cold, too slow, {why}.") == 2
+    assert page.text.count(f"not timed cold in 2 of 2 cases: too slow, {why}") == 1, "beside the variant's verdict"
+    assert text.count(">too slow<") == 2 * 2 + 2, "in the table of each case for both, in the oracle's for the variant"
+    assert re.search(r"\| `cpu_naive` \| 18\.\d+ \([^)]*\) \| too slow \|", summary)
+    for name in ("cpu_naive", "sdpa_math_cpu"):
+        said = rf"\n`{name}`: not timed cold in 2 of 2 cases: too slow, one visit takes 0\S*6 s,"
+        assert re.search(said, summary)
 
 
 def test_a_wrong_contender_is_drawn_and_not_ranked(tmp_path: Path) -> None:

@@ -152,6 +152,12 @@ def test_table() -> None:
     assert baselines == "   and 2 baselines: 1 correct, 1 not run here"
 
 
+def test_below_the_table_stands_who_has_no_time_in_a_mode() -> None:
+    missing = [VERDICTS[0], VERDICTS[3] | {"untimed": "not timed cold in large-float32: too slow, one visit takes 3 s"}]
+    last = "   attention/sdpa_cpu: not timed cold in large-float32: too slow, one visit takes 3 s"
+    assert run.table(missing)[-1] == last
+
+
 def test_a_baseline_at_fault_is_shown_since_nobody_was_compared_with_it() -> None:
     wrong = next(v for v in VERDICTS if v["role"] == "baseline") | {"variant": "mistyped", "correctness": "wrong"}
     *rows, baselines = run.table([*VERDICTS, wrong])

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernelproof import builds, launches, methods, records, replies, repository, traces
+from kernelproof import builds, formats, launches, methods, records, replies, repository, traces
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig, check_declared
 from kernelproof.errors import (
@@ -52,6 +52,7 @@ from kernelproof.records import (
     RatioRow,
     TestRecord,
     TimeRow,
+    UntimedRow,
 )
 from kernelproof.samples import DISCARDED_STATES
 
@@ -1026,6 +1027,7 @@ class Summary:
         self.write_samples(samples_path)
         samples = self.usable()
         self.times(samples)
+        self.untimed()
         self.ratios(samples)
         self.oracle()
         self.contenders()
@@ -1131,7 +1133,7 @@ class Summary:
             yield f"only_{row.processes}_of_{self.config.bench.processes}_processes", ""
         if row.samples == 1:
             yield "one_sample", "a single sample has no interval"
-        if any(n["outcome"] == "slow" and (n["contender"], n["case"]) == (contender, case) for n in self.found.notes):
+        if any(note["mode"] == mode for note in self.slow(contender, case)):
             yield "one_call_a_process", ""
         for note in self.found.notes:
             if note["outcome"] in NOTED and (note["contender"], note["case"]) == (contender, case):
@@ -1141,6 +1143,31 @@ class Summary:
         if shared := self.shared():
             yield "gpu_shared", f"{shared} on the GPU while it was measured"
         yield from methods.doubts(self.seen(key, rows))
+
+    def slow(self, contender: str, case: str) -> list[dict[str, Any]]:
+        """What was noted of a contender that was too slow for a case, by process; it was left out of later modes."""
+        notes = [note for note in self.found.notes if note["outcome"] == "slow"]
+        return [note for note in notes if (note["contender"], note["case"]) == (contender, case)]
+
+    def untimed(self) -> None:
+        """Every mode of a case in which somebody who took part to the end has no time."""
+        self.record.untimed = [
+            UntimedRow(name, arena.id, mode, *self.why_untimed(name, arena.id, mode))
+            for arena in self.arenas
+            for name in arena.names
+            for mode in self.record.modes
+            if (name, arena.id, mode, self.primary) not in self.estimates
+        ]
+
+    def why_untimed(self, contender: str, case: str, mode: str) -> tuple[str, str]:
+        """Outcome and reason of an UntimedRow."""
+        if slow := self.slow(contender, case):
+            said = formats.one_line(slow[0]["message"])
+            return "too slow", f"{said} ({slow[0]['mode']}; bench.max_seconds sets it)"
+        key = (contender, case, mode, self.primary)
+        where = dict(zip(("contender", "case", "mode", "method"), key, strict=True))
+        entries = [entry for entry in self.record.discarded if where.items() <= entry.items()]
+        return ("discarded", "; ".join(dict.fromkeys(e["reason"] for e in entries))) if entries else ("no sample", "")
 
     def others_than_sealed(self, contender: str, case: str) -> bool:
         """Whether a timed call ran other kernels than the same call did from the cubin alone, where it did."""
@@ -1239,7 +1266,9 @@ class Summary:
         self, variant: str, arena: Arena, mode: str, by_pair: Mapping[tuple[str, str, str, str], RatioRow]
     ) -> OracleRow:
         if (variant, arena.id, mode, self.primary) not in self.estimates:
-            return OracleRow(variant, arena.id, mode, None, None, None, None, False, "the variant has no time here")
+            place = (variant, arena.id, mode)
+            why = next(row.why for row in self.record.untimed if (row.contender, row.case, row.mode) == place)
+            return OracleRow(*place, None, None, None, None, False, f"the variant has no time here: {why}")
         baselines = [
             (self.estimates[key].value, name)
             for name in arena.names
@@ -1260,14 +1289,21 @@ class Summary:
         return OracleRow(variant, arena.id, mode, best, row.ratio, row.low, row.high, passed, reason)
 
     def contenders(self) -> None:
-        """Say of those that lost some cases which."""
+        """Say of those that lost some cases, or a mode of them, which."""
         timed = {row.contender for row in self.record.times if row.method == self.primary}
         for entrant in self.entrants:
-            if entrant.contender.outcome == TIMED and entrant.name not in timed and self.throttled[entrant.name]:
-                entrant.contender.outcome = "no time: every sample was taken while the GPU was throttled"
+            untimed = [row for row in self.record.untimed if row.contender == entrant.name]
+            if entrant.contender.outcome == TIMED and entrant.name not in timed and untimed:
+                throttled = "every sample was taken while the GPU was throttled" if self.throttled[entrant.name] else ""
+                entrant.contender.outcome = f"no time: {throttled or untimed[0].why}"
             lost = [entry for entry in self.found.dropped if entry["contender"] == entrant.name and entry["case"]]
-            if entrant.contender.outcome == TIMED and lost:
-                entrant.contender.outcome = f"{TIMED}, but dropped from {', '.join(entry['case'] for entry in lost)}"
+            missing = [f"dropped from {', '.join(entry['case'] for entry in lost)}"] if lost else []
+            cases = defaultdict[tuple[str, str], list[str]](list)
+            for row in untimed:
+                cases[row.mode, row.outcome].append(row.case)
+            missing += [f"not {mode} in {', '.join(found)}: {outcome}" for (mode, outcome), found in cases.items()]
+            if entrant.contender.outcome == TIMED and missing:
+                entrant.contender.outcome = f"{TIMED}, but {'; '.join(missing)}"
             wrong = [entry for entry in self.found.dropped if entry["contender"] == entrant.name]
             if any(entry["reason"].startswith("wrong") for entry in wrong):
                 entrant.contender.verdict, entrant.contender.correct = "wrong", False

@@ -6,10 +6,11 @@ mode that was measured the upper end of ours / fastest correct baseline is at mo
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from kernelproof import records
-from kernelproof.records import BenchRecord, OracleRow
+from kernelproof.records import BenchRecord, OracleRow, UntimedRow
 
 PASSES, FAILS, NO_CLAIM, NOT_RUN = "passes", "fails", "no claim", "not run"
 
@@ -73,6 +74,19 @@ def judge(name: str, *, claimed: bool, correct: bool, bench: BenchRecord | None)
     if not claimed:
         return Claim(NO_CLAIM, rows)
     return Claim(PASSES if all(row.passed for row in rows) else FAILS, rows)
+
+
+def untimed(bench: BenchRecord | None, name: str) -> str:
+    """`not timed cold in 2 of 8 cases: too slow, one visit takes …`; empty where every mode has its time."""
+    rows = [row for row in bench.untimed if row.contender == name] if bench else []
+    total = len({row.case for row in (*rows, *(bench.times if bench else ())) if row.contender == name})
+    groups = defaultdict[tuple[str, str], list[UntimedRow]](list)
+    for row in rows:
+        groups[row.mode, row.outcome].append(row)
+    return "; ".join(
+        f"not timed {mode} in {f'{len(found)} of {total} cases' if len(found) > 1 else found[0].case}: {found[0].why}"
+        for (mode, _), found in groups.items()
+    )
 
 
 def found_by_bench(bench: BenchRecord | None, name: str) -> tuple[str, str] | None:

@@ -149,6 +149,7 @@ def _verdict(config: Config, operator: OperatorConfig, variant: VariantConfig, g
         bad=bool(faults) and variant.role == "variant",
         reason="; ".join(faults) or _why_not_run(test),
         gate=str(claim) if variant.role == "variant" else "",
+        untimed=claims.untimed(bench, variant.name),
     )
 
 

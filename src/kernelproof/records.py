@@ -476,6 +476,25 @@ class TimeRow:
 
 
 @dataclass
+class UntimedRow:
+    """A mode of a case in which a contender that took part has no time: what happened in a word or two, and why.
+
+    outcome: `too slow`, `discarded` (its samples do not count) or `no sample`.
+    """
+
+    contender: str
+    case: str
+    mode: str
+    outcome: str
+    reason: str = ""
+
+    @property
+    def why(self) -> str:
+        """`too slow, one visit takes 0.6 s, …`."""
+        return f"{self.outcome}, {self.reason}" if self.reason else self.outcome
+
+
+@dataclass
 class EnergyRow:
     """Energy of one call of a contender, the whole board's; without a figure, the `reason`.
 
@@ -564,6 +583,7 @@ class BenchRecord(Record):
     processes: int = 0
     startup_s: float = 0.0
     threads: int | None = None
+    untimed: list[UntimedRow] = field(default_factory=list)
 
 
 @dataclass
@@ -721,6 +741,7 @@ class Verdict:
     bad: bool
     reason: str | None = None
     gate: str = ""  # the word of claims.py, with the cases that it rests on; empty for a baseline
+    untimed: str = ""  # modes that it has no time in, and why, in the words of claims.py
 
 
 @dataclass

@@ -381,7 +381,10 @@ def read_verdicts(reports: Path) -> list[dict[str, Any]]:
 
 
 def table(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line a variant; of the baselines, only those at fault, who are no peers, and a line that counts them."""
+    """One line a variant; of the baselines, only those at fault, who are no peers, and a line that counts them.
+
+    Below it, who has no time in some mode, and why.
+    """
     baselines = [verdict for verdict in verdicts if verdict.get("role") == "baseline"]
     faulty = [v for v in baselines if v.get("bad") or v.get("correctness") not in ("correct", "not_run")]
     shown = [verdict for verdict in verdicts if verdict not in baselines or verdict in faulty]
@@ -394,6 +397,7 @@ def table(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
         absent = sum(verdict.get("correctness") == "not_run" for verdict in baselines)
         others = f", {len(faulty)} at fault: nobody was compared with those" if faulty else ""
         lines.append(f"   and {len(baselines)} baselines: {correct} correct, {absent} not run here{others}")
+    lines += [f"   {v['operator']}/{v['variant']}: {v['untimed']}" for v in verdicts if v.get("untimed")]
     return lines
 
 

@@ -9,7 +9,16 @@ from typing import Any
 
 from kernelproof import charts, formats
 from kernelproof.charts import Axis
-from kernelproof.records import OK, BenchCase, BenchRecord, CeilingsRecord, OracleRow, ProfileRecord, TimeRow
+from kernelproof.records import (
+    OK,
+    BenchCase,
+    BenchRecord,
+    CeilingsRecord,
+    OracleRow,
+    ProfileRecord,
+    TimeRow,
+    UntimedRow,
+)
 from kernelproof.views.common import (
     Badge,
     Fact,
@@ -60,6 +69,7 @@ class BenchRow:
     floors: tuple[float, ...]
     hot: TimeRow | None
     cold: TimeRow | None
+    untimed: Mapping[str, UntimedRow]  # by mode
     floor_us: float | None
     ratio: str
     ratio_interval: str
@@ -95,6 +105,7 @@ class CaseView:
     methods: tuple[str, ...]
     method_rows: tuple[MethodRow, ...]
     no_energy: tuple[str, ...]
+    untimed: tuple[UntimedRow, ...]
 
 
 @dataclass(frozen=True)
@@ -109,12 +120,12 @@ class RoofView:
 
 @dataclass(frozen=True)
 class OracleLine:
-    """One case and mode, with a cell for each variant."""
+    """One case and mode, with a cell for each variant, and a word for those that have no time."""
 
     case: str
     mode: str
     baseline: str
-    cells: tuple[OracleRow | None, ...]
+    cells: tuple[tuple[OracleRow | None, str], ...]
 
 
 @dataclass(frozen=True)
@@ -196,10 +207,12 @@ def _bench(
 def _oracle(record: BenchRecord, labels: Mapping[str, str]) -> OracleView:
     variants = tuple(dict.fromkeys(row.variant for row in record.oracle))
     cells = {(row.case, row.mode, row.variant): row for row in record.oracle}
+    untimed = {(row.case, row.mode, row.contender): row.outcome for row in record.untimed}
     lines = []
     for case, mode in dict.fromkeys((row.case, row.mode) for row in record.oracle):
-        found = tuple(cells.get((case, mode, name)) for name in variants)
-        baseline = next((row.best_baseline for row in found if row and row.best_baseline), "")
+        places = [(case, mode, name) for name in variants]
+        found = tuple((cells.get(place), untimed.get(place, "")) for place in places)
+        baseline = next((row.best_baseline for row, _ in found if row and row.best_baseline), "")
         lines.append(OracleLine(labels.get(case, case), mode, baseline, found))
     reasons = [
         (name, tuple(dict.fromkeys(r.reason for r in record.oracle if r.variant == name and r.reason and not r.passed)))
@@ -244,6 +257,7 @@ def _case(
         tuple(methods),
         tuple(method_rows),
         tuple(dict.fromkeys(row.reason for row in record.energy if row.case == case.id and row.reason)),
+        tuple(row for row in record.untimed if row.case == case.id),
     )
 
 
@@ -302,6 +316,7 @@ def _bench_row(
         tuple(sorted({on.at(row.median_us) for row in my_floors})),
         hot,
         cold,
+        {row.mode: row for row in record.untimed if (row.contender, row.case) == (name, case.id)},
         min((row.median_us for row in my_floors), default=None),
         ratio,
         interval,

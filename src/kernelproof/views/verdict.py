@@ -42,6 +42,7 @@ class VerdictRow:
     gate: Badge
     speed: Speed | None
     reason: str
+    untimed: str
     bad: bool
 
 
@@ -160,6 +161,7 @@ def _verdict_group(
             _gate_badge(claim),
             speed,
             _why(verdict, chosen),
+            claims.untimed(bench, verdict.variant),
             verdict.bad,
         )
 
