@@ -24,10 +24,14 @@ LOCKS = ("installer", "build", "tool", "cuda", "torch", "torch-cuda", "dev")
 # A stand-in for every package that the environment is tried out with.
 MODULES = "torch snakemake/cli pandas scipy/stats jinja2 jsonschema yaml pytest tvm_ffi/libinfo pynvml".split()
 RUN_STUB = """\
-import os, sys
+import os, sys, time
+print("AT", time.monotonic())
 print("RUN", sys.prefix, *sys.argv[1:])
 print("CUDA", os.environ.get("KERNELPROOF_CUDA_HOME"))
 """
+# The line: from ./repro.sh to the first line of the run that it becomes, where the environment is there. On two cores it
+# takes 0.12 s, and 0.5 s beside eight programs that keep them busy.
+REUSE_S, TRIES = 1.0, 10
 
 
 @pytest.fixture
@@ -72,6 +76,17 @@ def wheelhouse(clone: Path, tmp_path: Path) -> Path:
 def repro(clone: Path, *arguments: str, path: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     variables = _variables(path, variables)
     return subprocess.run(_command(clone, *arguments), capture_output=True, text=True, env=variables, check=False)
+
+
+def reused_s(clone: Path, *arguments: str) -> float:
+    """Seconds from the command to the run's first line, on the clock of the machine; nothing of the run is in it."""
+    started = time.monotonic()
+    done = repro(clone, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "making" not in done.stdout
+    begun = re.search(r"^AT (\S+)$", done.stdout, re.MULTILINE)
+    assert begun
+    return float(begun[1]) - started
 
 
 def _command(clone: Path, *arguments: str) -> list[str]:
@@ -292,13 +307,8 @@ def test_killed_in_the_middle_then_made_then_reused_then_made_anew(clone: Path, 
     assert f"RUN {clone / '.venv'} run" in done.stdout
     assert json.loads(stamp.read_text())["installer"] == "pip"
 
-    started = time.monotonic()
-    again = repro(clone, *offline)
-    elapsed = time.monotonic() - started
-    assert again.returncode == 0
-    assert "making" not in again.stdout
-    # Under a second on a quiet machine; this one may be busy.
-    assert elapsed < 5
+    # The best of some tries, for other programs only add to a time; the first below the line ends them.
+    assert any(reused_s(clone, *offline) < REUSE_S for _ in range(TRIES)), f"every try took {REUSE_S:g} s or more"
 
     tested = repro(clone, *offline, "selftest", "--", "-q")
     assert "adding dev to .venv" in tested.stdout
