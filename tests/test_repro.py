@@ -29,8 +29,8 @@ print("AT", time.monotonic())
 print("RUN", sys.prefix, *sys.argv[1:])
 print("CUDA", os.environ.get("KERNELPROOF_CUDA_HOME"))
 """
-# The line: from ./repro.sh to the first line of the run that it becomes, where the environment is there. On two cores it
-# takes 0.12 s, and 0.5 s beside eight programs that keep them busy.
+# The line: from ./repro.sh to the first line of the run that it becomes, where the environment is there. Two idle cores
+# take 0.12 s, and 0.5 s beside eight programs that keep them busy.
 REUSE_S, TRIES = 1.0, 10
 
 
