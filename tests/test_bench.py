@@ -262,7 +262,8 @@ def test_faulty_contenders_are_named_and_the_others_go_on(tmp_path: Path) -> Non
     assert "ValueError: no such launch" in found["raising"]
     assert "crashed" in found["crashing"]
     assert "SIGABRT" in found["crashing"]
-    assert "wrong for new values in the same memory" in found["remembering"]
+    said = found["remembering"]
+    assert re.search(r"wrong for new values in the same memory \(hot, --case \S+-s\d+\): ", said), said
     assert "wrong" in found["lazy"]
     assert {row.contender for row in record.times} == {"once", "base"}
     assert {row.variant for row in record.ratios} == {"once"}

@@ -52,39 +52,6 @@ __device__ __forceinline__ uint32_t load_pair(const T *from_smem) {
     return *reinterpret_cast<const uint32_t *>(from_smem);
 }
 
-// Online softmax of 16 rows: turns a lane's scores of rows g and g + 8 into weights, four lanes a row.
-template <typename T, int kTiles>
-__device__ __forceinline__ void weigh(float (&s_rmem)[kTiles][4], float factor, float (&highest)[2], float (&total)[2],
-                                      float (&shrink)[2]) {
-    constexpr float kBias = kWeightBias<T>;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        const float before = highest[r];
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-            highest[r] = fmaxf(highest[r], fmaxf(s_rmem[n][2 * r], s_rmem[n][2 * r + 1]));
-        }
-        highest[r] = fmaxf(highest[r], __shfl_xor_sync(kAllLanes, highest[r], 1));
-        highest[r] = fmaxf(highest[r], __shfl_xor_sync(kAllLanes, highest[r], 2));
-        shrink[r] = shrink_factor(before, highest[r], factor, kBias);
-        total[r] *= shrink[r];
-        WeightBase at = weight_base(highest[r], factor, kBias);
-        if (at.rest != 0.0f) {
-#pragma unroll
-            for (int n = 0; n < kTiles; ++n) s_rmem[n][2 * r] -= highest[r], s_rmem[n][2 * r + 1] -= highest[r];
-            at.base = kBias;
-        }
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-            for (int i = 2 * r; i < 2 * r + 2; ++i) {
-                s_rmem[n][i] = exp2_approx(fmaf(s_rmem[n][i], factor, at.base));
-                total[r] += s_rmem[n][i];
-            }
-        }
-    }
-}
-
 template <typename T, int kDim, int kKeys>
 __global__ void __maxnreg__(kMaxRegisters) attention(AttentionArgs args, SoftmaxScale scale, bool aligned) {
     static_assert(kDim % 16 == 0 && kKeys % 16 == 0, "mma multiplies 16 x 16 by 16 x 8");
@@ -191,7 +158,7 @@ __global__ void __maxnreg__(kMaxRegisters) attention(AttentionArgs args, Softmax
                         }
                     }
                 }
-                weigh<T>(s_rmem[m], scale.factor, highest[m], total[m], shrink[m]);
+                weigh(s_rmem[m], scale.factor, kWeightBias<T>, highest[m], total[m], shrink[m]);
                 unchanged = unchanged && shrink[m][0] == 1.0f && shrink[m][1] == 1.0f;
             }
             if (__any_sync(kAllLanes, !unchanged)) {

@@ -250,6 +250,7 @@ class Arena:
     """A case with its two sets of values (the second behind the same pointers, after timing) and who is timed on it."""
 
     case: Case
+    fresh: str  # id of the case whose values are the second, as `kernelproof test --case` takes it
     calls: dict[str, Call]  # "timed"; "fresh"; "moved", if anything may: the first with some rows of the second
     cost: BenchCase
     payload: dict[str, Any]
@@ -272,11 +273,18 @@ def _arenas(settings: OperatorConfig, operator: Operator, entrants: Sequence[Ent
                 if entrant.name not in names:
                     names.append(entrant.name)
     fresh_seed, families = secrets.randbits(31), settings.test.families or list(operator.families)
-    return [_arena(operator, case, names, fresh_seed, families, scratch) for case, names in wanted.values()]
+    usual = {name: values[0] for name, values in settings.test.options.items()}
+    return [_arena(operator, case, names, fresh_seed, families, usual, scratch) for case, names in wanted.values()]
 
 
 def _arena(
-    operator: Operator, case: Case, names: list[str], fresh_seed: int, families: Sequence[str], scratch: Path
+    operator: Operator,
+    case: Case,
+    names: list[str],
+    fresh_seed: int,
+    families: Sequence[str],
+    usual: Mapping[str, Any],
+    scratch: Path,
 ) -> Arena:
     """The new values are of another of the families that are tested: who is right for usual ones alone is found."""
     from kernelproof import images, judge
@@ -292,6 +300,7 @@ def _arena(
     cost = operator.cost(case)
     return Arena(
         case=case,
+        fresh=dataclasses.replace(fresh_case, options={**usual, **case.options}).id,
         calls=calls,
         cost=BenchCase(
             case.bench_id,
@@ -974,7 +983,8 @@ def _judge_outputs(config: Config, measurement: Measurement, operator: Operator)
             references[key] = operator.reference(call, precision, measurement.device)
         judged += 1
         if fault := _fault(config, arena.case, call, references[key], output, measurement.scratch):
-            measurement.drop(name, arena, f"wrong {WHEN[output['version']]} ({output['mode']}): {fault}", "outputs")
+            where = f"{output['mode']}, --case {arena.fresh}" if values == "fresh" else output["mode"]
+            measurement.drop(name, arena, f"wrong {WHEN[output['version']]} ({where}): {fault}", "outputs")
     return judged
 
 
