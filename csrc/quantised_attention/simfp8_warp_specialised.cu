@@ -1,6 +1,5 @@
 // Attention on simulated-FP8 codes, warps specialised: NUM_PRODUCER_WARPS producers read codes, decode them and fill a
 // ring of fp16 tiles, consumers do nothing but multiply. Each code is decoded once a block, not once a warp.
-#include "../attention/weights.cuh"
 #include "../common/cuda_launch.h"
 #include "../common/mbarrier.cuh"
 #include "../common/reduce.cuh"
@@ -130,7 +129,7 @@ __global__ void __maxnreg__(kMaxRegisters) attention(QuantisedAttentionArgs quan
 
         float o_rmem[kTiles][4] = {};
         float total[2] = {};
-        float highest[2] = {-INFINITY, -INFINITY};  // score of a row
+        float highest[2] = {-INFINITY, -INFINITY};  // of factor times score, less kWeightExponent
         // Where this lane's row of the first matrices lies, as ldmatrix takes them: for 8 rows and 32 columns, and for
         // 16 rows and 16 columns. Others are an exclusive or with the column away.
         const int wide = swizzled<kDim>(lane % 8, lane / 8), tall = swizzled<kDim>(lane % 16, lane / 16);
@@ -162,14 +161,36 @@ __global__ void __maxnreg__(kMaxRegisters) attention(QuantisedAttentionArgs quan
                     }
                 }
 
-                float shrink[2];
-                weigh(s_rmem, scale.factor, kWeightExponent, highest, total, shrink);
+                // online softmax: a quad holds a row
+                float shrink[2], offset[2];
+#pragma unroll
+                for (int r = 0; r < 2; ++r) {
+                    float most = -INFINITY;
+#pragma unroll
+                    for (int n = 0; n < kKeys / 8; ++n) {
+                        most = fmaxf(most, fmaxf(s_rmem[n][2 * r], s_rmem[n][2 * r + 1]));
+                    }
+                    most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
+                    most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
+                    // Rounded up, so that no weight exceeds its due and overflows fp16, however large the scores.
+                    const float now = fmaxf(highest[r], __fmaf_ru(most, scale.factor, -kWeightExponent));
+                    offset[r] = now == -INFINITY ? 0.0f : now;
+                    shrink[r] = exp2_approx(highest[r] - offset[r]);
+                    highest[r] = now;
+                    total[r] *= shrink[r];
+                }
                 if (__any_sync(kAllLanes, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
 #pragma unroll
                     for (int n = 0; n < kTiles; ++n) {
                         o_rmem[n][0] *= shrink[0], o_rmem[n][1] *= shrink[0];
                         o_rmem[n][2] *= shrink[1], o_rmem[n][3] *= shrink[1];
                     }
+                }
+#pragma unroll
+                for (int i = 0; i < kKeys / 2; ++i) {
+                    const float weight = exp2_approx(fmaf(s_rmem[i / 4][i % 4], scale.factor, -offset[i % 4 / 2]));
+                    total[i % 4 / 2] += weight;
+                    s_rmem[i / 4][i % 4] = weight;
                 }
 
                 // O += P V
@@ -199,8 +220,8 @@ __global__ void __maxnreg__(kMaxRegisters) attention(QuantisedAttentionArgs quan
             total[r] += __shfl_xor_sync(kAllLanes, total[r], 2);
             const int64_t row = warp_row + group + 8 * r;
             if (row >= args.query_rows) continue;
-            // No visible key gives zeros.
-            const float inverse = total[r] > 0.0f ? value / total[r] : 0.0f;
+            // No visible key gives zeros; so do scores beyond 2^27, whose rounded maximum leaves no weight.
+            const float inverse = total[r] > 1e-30f ? value / total[r] : 0.0f;
             __half *to = o + row * args.o_stride.row + member * 2;
 #pragma unroll
             for (int n = 0; n < kTiles; ++n) {

@@ -1307,7 +1307,10 @@ class Summary:
                 throttled = "every sample was taken while the GPU was throttled" if self.throttled[entrant.name] else ""
                 entrant.contender.outcome = f"no time: {throttled or untimed[0].why}"
             lost = [entry for entry in self.found.dropped if entry["contender"] == entrant.name and entry["case"]]
-            missing = [f"dropped from {', '.join(entry['case'] for entry in lost)}"] if lost else []
+            missing = []
+            if lost:
+                where, why = ", ".join(entry["case"] for entry in lost), formats.one_line(lost[0]["reason"])
+                missing.append(f"dropped from {where} ({why})")
             cases = defaultdict[tuple[str, str], list[str]](list)
             for row in untimed:
                 cases[row.mode, row.outcome].append(row.case)
