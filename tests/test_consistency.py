@@ -91,6 +91,21 @@ def test_an_honest_bundle_agrees_with_itself(tmp_path: Path, honest: Members) ->
     assert (result.problems, result.status, result.exit_code, result.consistent) == ([], "whole", 0, True)
 
 
+@pytest.mark.parametrize(("said", "consistent"), [("crashed", True), ("correct", True), ("wrong", False)])
+def test_what_the_benchmark_found_may_be_the_verdict(
+    tmp_path: Path, honest: Members, said: str, consistent: bool
+) -> None:
+    """Manifests of before have the test's word."""
+    change = both(
+        edited(BENCH, "contenders", 0, "outcome", value="dropped: crashed (hot)"),
+        in_both_manifests("verdicts", 0, "bad", value=True),
+        in_both_manifests("verdicts", 0, "correctness", value=said),
+        in_both_manifests("overall", value="bad"),
+    )
+    result = forged(tmp_path, change(honest))
+    assert result.consistent is consistent, result.problems
+
+
 PYTHON = {"operators": {"op": {"baselines": {"library": {"abi": "python"}}}}}
 
 

@@ -117,6 +117,7 @@ def test_a_fault_that_the_benchmark_found_is_bad_as_for_the_gate(config: Config)
     rewrite(config, "results/bench/op-cpu.json", records.BenchRecord, contenders=[contender])
     said = verdict(gathered(config), "plain")
     assert (said.bad, said.reason, said.gate) == (True, f"wrong when timed: {outcome}", "no claim")
+    assert said.correctness == "wrong"
 
 
 def test_what_was_not_run_makes_the_run_incomplete(config: Config) -> None:

@@ -95,7 +95,7 @@ def found_by_bench(bench: BenchRecord | None, name: str) -> tuple[str, str] | No
         if contender.name != name or contender.outcome.startswith("not benchmarked"):  # then the verdict is the test's
             continue
         if not contender.correct and contender.verdict == "wrong":
-            return "wrong when timed", contender.outcome
+            return "wrong when timed", contender.outcome.removeprefix("timed, but ")
         for fault in ("crashed", "hung", "failed"):
             if contender.outcome.startswith(f"dropped: {fault}"):
                 return f"{fault} when timed", contender.outcome

@@ -142,7 +142,7 @@ def _verdict(config: Config, operator: OperatorConfig, variant: VariantConfig, g
         role=variant.role,
         device=variant.device,
         build=_build_word(variant, build),
-        correctness=test.verdict if test else MISSING,
+        correctness=_correctness(variant, test, bench),
         speed=speed,
         ratio=row.ratio if row else None,
         profile=profile.status if profile else _profile_word(variant),
@@ -151,6 +151,15 @@ def _verdict(config: Config, operator: OperatorConfig, variant: VariantConfig, g
         gate=str(claim) if variant.role == "variant" else "",
         untimed=claims.untimed(bench, variant.name),
     )
+
+
+def _correctness(variant: VariantConfig, test: TestRecord | None, bench: BenchRecord | None) -> str:
+    """The test's verdict, unless the benchmark found a fault that the test had not."""
+    if test is None:
+        return MISSING
+    fault = claims.found_by_bench(bench, variant.name) if test.verdict == "correct" else None
+    word = fault[0].split()[0] if fault else test.verdict
+    return "wrong" if word == "failed" else word  # as in a test, where a call that raises is wrong
 
 
 def _say_which_are_identical(facts: ManifestRecord) -> None:
