@@ -11,17 +11,18 @@ torch either (`lay_out_beside`).
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kernelproof import builds, memory, processes
-from kernelproof.config import Config, OperatorConfig, VariantConfig, load
+from kernelproof.config import Config, OperatorConfig, VariantConfig, load, stated
 from kernelproof.errors import BenchError, KernelproofError, ToolError, blamed, describe_exit
 from kernelproof.records import BuildRecord, Case, atomic_write, read
 
@@ -75,10 +76,11 @@ def once(
     """Make the call in this process. `inputs`: a folder that `lay_out` fills, now or soon; by default one of our own.
 
     With `inputs` torch cannot be imported any more in this process, where the variant needs none. Raises BenchError
-    where there is no GPU, no such shape, or where the inputs could not be made.
+    where there is no GPU, no such shape or option, or where the inputs could not be made.
     """
     settings = config.operator(operator).variant(variant)
     case_of(config.operator(operator), settings, shape, options)
+    _check_options(config.operator(operator), config.root, options)
     if settings.device == "cuda":
         from kernelproof import gpu
 
@@ -207,8 +209,29 @@ def _say(folder: Path, what: LaidOut) -> None:
 def case_of(operator: OperatorConfig, variant: VariantConfig, shape: str, options: Mapping[str, Any]) -> Case:
     """The case of a shape and options in the variant's first data type. Raises BenchError for an unknown shape."""
     if shape not in operator.shapes:
-        raise BenchError(f"no such shape; allowed: {', '.join(operator.shapes)}", subject=f"{operator.name}: {shape}")
+        raise _unknown(f"{operator.name}: {shape}", "no such shape", shape, list(operator.shapes))
     return Case(operator.name, shape, operator.shapes[shape], dict(options), variant.dtypes[0])
+
+
+def _check_options(operator: OperatorConfig, root: Path, options: Mapping[str, Any]) -> None:
+    """Raises BenchError for an option or value that neither the configuration uses nor the operator's module states."""
+    sources = [operator.test.options, operator.bench.options, stated(operator.module, root).options or {}]
+    sources.append({name: [value] for name, value in operator.profile.options.items()})
+    known: dict[str, list[Any]] = {}
+    for source in sources:
+        known |= {name: [*known.get(name, []), *values] for name, values in source.items()}
+    for name, value in options.items():
+        if name not in known:
+            raise _unknown(f"{operator.name}: {name}", "no such option", name, list(known))
+        if value not in known[name]:
+            allowed = list(dict.fromkeys(json.dumps(one) for one in known[name]))
+            raise _unknown(f"{operator.name}: {name}={json.dumps(value)}", "no such value", json.dumps(value), allowed)
+
+
+def _unknown(subject: str, what: str, given: str, allowed: Sequence[str]) -> BenchError:
+    near = difflib.get_close_matches(given, allowed, 1)
+    listed = f"allowed: {', '.join(allowed)}" if allowed else "there is none"
+    return BenchError(f"{what}; {listed}" + (f"; did you mean {near[0]}?" if near else ""), subject=subject)
 
 
 if __name__ == "__main__":
