@@ -403,6 +403,8 @@ def test_all_faults_come_at_once(folder: Path) -> None:
         ),
         ("a: &a {b: 1}\nc:\n  <<: *a", "config.yaml:3: c.<<: a merge key is not taken; write the keys out"),
         ("yes: 1", "YAML does not read this key as text; put it in quotes"),
+        *((f"a:\n  {key}: 1", f"config.yaml:2: a.{key}: YAML does not read") for key in ("null", "1.5", "2024-01-01")),
+        ("a:\n  ? [b]\n  : 1", "config.yaml:2: a: a key is text, and no list or mapping"),
         ("a: .nan", "config.yaml:1: a: .nan is not a finite number"),
         (
             "project: p\nproject: q\nschema: kernelproof.config/1\noperators: {}",
@@ -530,6 +532,8 @@ def test_a_fault_names_the_option_that_the_override_was_given_with(folder: Path)
         config.load(path, {"bench": {"processes": "many"}})  # as the workflow hands it on
     with pytest.raises(ConfigError, match=r"command line \(--set\): archs: '\[sm_89' is not a YAML value"):
         config.load(path, ["archs=[sm_89"])
+    with pytest.raises(ConfigError, match=r"\(--config\): bench: '\{processes: \[\}' is not a YAML value"):
+        config.load(path, {"bench": "{processes: [}"})
 
 
 def test_unknown_names_suggest_the_nearest(folder: Path) -> None:

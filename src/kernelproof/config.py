@@ -650,7 +650,10 @@ def _compose(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Fault]]:
         if isinstance(node, yaml.MappingNode):
             seen: set[str] = set()
             for name, value in node.value:
-                child = (*key, str(name.value))
+                if not isinstance(name, yaml.ScalarNode):
+                    where = f"{path}:{name.start_mark.line + 1}"
+                    raise _Unusable(Fault(where, _dotted(key), "a key is text, and no list or mapping"))
+                child = (*key, name.value)
                 lines[child] = name.start_mark.line + 1
                 place = f"{path}:{lines[child]}"
                 if name.tag == "tag:yaml.org,2002:merge":
@@ -661,6 +664,8 @@ def _compose(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Fault]]:
                     faults.append(Fault(place, _dotted(child), "the key stands twice; keep one"))
                 seen.add(name.value)
                 walk(value, child, above)
+            # What is no text is told, and nothing more is to be said of it.
+            node.value = [pair for pair in node.value if pair[0].tag == "tag:yaml.org,2002:str"]
         elif isinstance(node, yaml.SequenceNode):
             for index, value in enumerate(node.value):
                 walk(value, (*key, index), above)
@@ -741,10 +746,16 @@ def _apply_overrides(data: Any, overrides: Sequence[str] | Mapping[str, Any]) ->
 def _override_pairs(overrides: Sequence[str] | Mapping[str, Any]) -> tuple[list[tuple[Key, Any]], list[Fault]]:
     import yaml
 
-    if isinstance(overrides, Mapping):
-        return list(_flatten(overrides, ())), []
     pairs: list[tuple[Key, Any]] = []
     faults: list[Fault] = []
+    if isinstance(overrides, Mapping):
+        for parts, value in _flatten(overrides, ()):
+            try:
+                # Snakemake hands over the values of nested mappings as strings.
+                pairs.append((parts, _scalar(value)))
+            except yaml.YAMLError:
+                faults.append(Fault(CONFIG, ".".join(map(str, parts)), f"{value!r} is not a YAML value"))
+        return pairs, faults
     for entry in overrides:
         key, separator, value = entry.partition("=")
         if not separator or not all(key.split(".")):
@@ -763,8 +774,7 @@ def _flatten(mapping: Mapping[str, Any], prefix: Key) -> Iterator[tuple[Key, Any
         if isinstance(value, Mapping) and value:
             yield from _flatten(value, key)
         else:
-            # Snakemake hands over the values of nested mappings as strings.
-            yield key, _scalar(value)
+            yield key, value
 
 
 def _scalar(value: Any) -> Any:
