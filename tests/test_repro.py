@@ -134,6 +134,8 @@ def test_help_lists_every_option_and_exit_code(clone: Path) -> None:
         (["--config", "bench"], "--config bench: not of the form key=value"),
         (["--config", "x.y=1"], "--config x.y=1: not of the form key=value"),  # Snakemake takes no key of one letter
         (["--torch", "rocm"], "invalid choice: 'rocm'"),
+        (["--no-install", "--wheelhouse", "."], "leave out one of --no-install and --wheelhouse"),
+        (["--no-install", "--torch", "cuda"], "leave out one of --no-install and --torch"),
         (["--wheelhouse", "nowhere"], "--wheelhouse nowhere: no such folder"),
         (["--cuda-home", "nowhere", "--no-install"], "--cuda-home nowhere: no such folder"),
     ],

@@ -290,6 +290,14 @@ def test_faults_in_the_configuration_stop_it_before_it_starts(clone: Clone) -> N
     assert "Traceback" not in clone.output
 
 
+@pytest.mark.parametrize(("arguments", "status"), [([], 0), (["--configfile", "missing.yaml"], 2)])
+def test_what_only_shows_something_ends_with_2_where_it_cannot(clone: Clone, arguments: list[str], status: int) -> None:
+    command = [sys.executable, "-m", "kernelproof", "run", "-n", *arguments]
+    environment = {**clone.environment, "PYTHONPATH": str(clone.folder / "src")}
+    done = subprocess.run(command, cwd=clone.folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, done.stdout + done.stderr
+
+
 def test_a_second_run_says_so(clone: Clone) -> None:
     held = workflow.lock(clone.folder / "results" / ".lock")
     with contextlib.closing(held):

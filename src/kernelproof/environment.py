@@ -167,6 +167,9 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         parser.error("wheelhouse needs a folder to fill")
     if options.command != "wheelhouse" and options.directory:
         parser.error(f"what is {options.directory}?")
+    if options.no_install and (options.wheelhouse or options.torch != "auto"):
+        given = "--wheelhouse" if options.wheelhouse else "--torch"
+        parser.error(f"--no-install takes PY as it is: leave out one of --no-install and {given}")
     if options.level:
         options.config.append(f"test.level={options.level}")
     for entry in options.config:

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     options, rest = _parse(arguments)
     command = snakemake_command(options, rest)
     if _SHOWS_ONLY & set(rest):
-        os.execv(command[0], command)
+        return ExitCode.COULD_NOT_RUN if processes.spawn(command).wait() else ExitCode.WELL
     started = time.time()
     with only_one(FOLDER / ".lock", "at work"):
         with only_one(RUN_LOCK, "at work"):
