@@ -123,7 +123,11 @@ def configured(device: str, kernels: ModuleType, folder: Path) -> Config:
         main = next(iter(shapes))
         operator |= {"shapes": shapes, "bench": {"shapes": [main]}, "profile": {"shape": main}}
         slow = SLOW_ON_A_CPU if device == "cpu" else ()
-        operator["test"] |= {"shapes": [shape for shape in shapes if shape not in slow], "family_shape": main}
+        operator["test"] |= {
+            "shapes": [shape for shape in shapes if shape not in slow],
+            "cuda_shapes": [],
+            "family_shape": main,
+        }
         for group in ("variants", "baselines"):
             operator[group] = {key: value for key, value in operator[group].items() if value["device"] == device}
         for key, (dtypes, p) in MORE_TYPES.items():

@@ -255,7 +255,7 @@ def test_a_reference_that_only_moves_need_not_be_computed(operator: operators.Op
         for relation in relations:
             made, computed = operators.reference_after(relation, base, reference), reference(relation.call)
             if relation.moves:
-                atol = 1e-12 * float(base.bound.max())
+                atol = 1e-9 * float(base.bound.max())  # sums in another order: a row moves to another place of a tile
                 assert torch.allclose(made.output, computed.output, rtol=1e-11, atol=atol), relation.name
                 assert torch.allclose(made.bound, computed.bound, rtol=1e-4), relation.name
                 assert made.rms_floor == pytest.approx(computed.rms_floor, rel=1e-4)
