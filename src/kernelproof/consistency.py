@@ -481,7 +481,8 @@ def _line(bundle: Bundle, key: str, verdict: Mapping[str, Any]) -> Iterator[tupl
     expected: dict[str, object] = {"correctness": test["verdict"] if test else "missing"}
     if test and test["verdict"] == "correct" and verdict["correctness"] in {"wrong", "crashed", "hung"}:
         del expected["correctness"]  # by the benchmark, and older manifests have the test's word there
-        if verdict["correctness"] not in _found_by_bench(bench, verdict["variant"]):
+        found = _found_by_bench(bench, verdict["variant"])
+        if verdict["correctness"] not in [word for word, said in found if not said.startswith("not benchmarked")]:
             yield "correctness", test["verdict"]
     if (build["abi"] if build else _configured_abi(bundle, key)) != "python":
         expected["build"] = build["status"] if build else "missing"
@@ -502,15 +503,13 @@ def _line(bundle: Bundle, key: str, verdict: Mapping[str, Any]) -> Iterator[tupl
             yield "gate", "not passed in every case"
 
 
-def _found_by_bench(bench: Mapping[str, Any] | None, variant: str) -> list[str]:
-    """What a benchmark says of a variant that is at fault: wrong, crashed, hung."""
-    found: list[str] = []
+def _found_by_bench(bench: Mapping[str, Any] | None, variant: str) -> Iterator[tuple[str, str]]:
+    """A benchmark's word for a variant that is at fault (wrong, crashed, hung), and the outcome that says so."""
     for contender in bench["contenders"] if bench else []:
-        if contender["name"] == variant and not contender["outcome"].startswith("not benchmarked"):
-            fault = re.match("dropped: (crashed|hung|failed)", contender["outcome"])
-            wrong = not contender["correct"] and contender["verdict"] == "wrong"
-            found += ["wrong"] if wrong else [fault[1].replace("failed", "wrong")] if fault else []
-    return found
+        dropped = re.match("dropped: (crashed|hung|failed)", contender["outcome"])
+        wrong = not contender["correct"] and contender["verdict"] == "wrong"
+        if contender["name"] == variant and (wrong or dropped):
+            yield dropped[1] if dropped and not wrong and dropped[1] != "failed" else "wrong", contender["outcome"]
 
 
 def _speeds(bench: Mapping[str, Any] | None, variant: str) -> list[tuple[str, float | None]]:
@@ -543,12 +542,8 @@ def _faults(bundle: Bundle, key: str, verdict: Mapping[str, Any]) -> Iterator[st
         yield "its build is over the budget"
     if verdict["gate"].startswith("fails"):
         yield f"its gate is {_said(verdict['gate'])}"
-    for contender in bench["contenders"] if bench else []:
-        wrong = not contender["correct"] and contender["verdict"] == "wrong"
-        if contender["name"] == verdict["variant"] and (
-            wrong or re.match("dropped: (crashed|hung|failed)", contender["outcome"])
-        ):
-            yield f"its benchmark says {_said(contender['outcome'])}"
+    for _, outcome in _found_by_bench(bench, verdict["variant"]):
+        yield f"its benchmark says {_said(outcome)}"
 
 
 def _overall(bundle: Bundle) -> Iterator[Contradiction]:
