@@ -318,6 +318,20 @@ def test_what_is_dropped_first_is_stated(run: Run) -> None:
     assert verify.run(tarball).good
 
 
+def test_reports_of_baselines_go_before_those_of_variants() -> None:
+    def item(path: str, size: int) -> bundle.Packed:
+        return bundle.Packed(records.Member(path, "", size, "measurement"), os.urandom(size))
+
+    paths = {"profile/op/ours.ncu-rep": 900, "profile/op/other.ncu-rep": 700, "profile/op/library.ncu-rep": 300}
+    packed = [item(path, size) for path, size in paths.items()]
+    chosen = [
+        [found.member.path.split("/")[-1] for found in bundle._next_to_drop(packed, too_much, {"op/library"})]
+        for too_much in (100, 400, 1300)
+    ]
+    library, ours, other = "library.ncu-rep", "ours.ncu-rep", "other.ncu-rep"
+    assert chosen == [[library], [library, ours], [library, ours, other]]
+
+
 def test_a_bundle_above_the_hard_limit_is_not_written(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle, "HARD_MAX_BYTES", 2_000)
     with pytest.raises(BundleError, match="at most 2000") as caught:

@@ -12,7 +12,10 @@ NAMES = {KERNEL: "", COPY: "Memcpy"}
 
 
 def record(name: Any, start: int, end: int, grid: int = 132, kind: int = KERNEL) -> SimpleNamespace:
-    sizes = {f"{what}_{axis}": 1 for what in ("grid", "block") for axis in "xyz"} | {"grid_x": grid, "block_x": 128}
+    sizes = {f"{what}_{axis}": 1 for what in ("grid", "block", "cluster") for axis in "xyz"} | {
+        "grid_x": grid,
+        "block_x": 128,
+    }
     return SimpleNamespace(
         kind=kind, name=name, start=start, end=end, static_shared_memory=1024, dynamic_shared_memory=32, **sizes
     )
@@ -24,6 +27,7 @@ def test_a_kernel_is_described_in_words() -> None:
         "name": "void naive::rmsnorm<float>(RmsNormArgs)",
         "grid": [132, 1, 1],
         "block": [128, 1, 1],
+        "cluster": [],
         "shared_bytes": 1056,
         "start_ns": 5,
         "end_ns": 9,

@@ -24,6 +24,7 @@ NEEDS_TENSORS = {
     "ordering",
     "sealed",
     "timing",
+    "counters",
     "ceilings",
     "worker",
     "baselines",

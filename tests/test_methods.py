@@ -33,11 +33,39 @@ def test_methods_that_agree_are_not_flagged() -> None:
         ("disagrees_event_pair", {"changed": {"event_pair": 16.0, "eager": 30.0}, "kernels": 1}, "host-bound"),
         (
             "disagrees_event_pair",
-            {"changed": {"graph_slope": 2.1, "event_pair": 6.13, "wall_slope": 2.1, "cupti": 1.0}},
-            "resolution",
+            {"changed": {"graph_slope": 2.1, "event_pair": 6.37, "wall_slope": 2.1, "cupti": 1.0}},
+            "longer by 0.12 µs; likely: the resolution",
         ),
+        ("disagrees_event_pair", {"changed": {"event_pair": 16.0}, "kernels": 1}, "waits for its own start"),
+        ("disagrees_event_pair", {"changed": {"event_pair": 11.0}, "kernels": 2}, "which the floor's do not"),
+        ("disagrees_event_pair", {"changed": {"event_pair": 11.0, "eager": 30.0}, "kernels": 1}, "hides behind the"),
+        ("disagrees_wall_slope", {"changed": {"wall_slope": 8.5}}, "shorter by 0.60 µs; likely: a few pairs"),
         ("disagrees_cupti", {"changed": {"cupti": 5.0}, "kernels": 2}, "leave out the gaps"),
         ("disagrees_cupti", {"changed": {"cupti": 12.0}, "kernels": 1}, "tracing itself"),
+        ("disagrees_cupti", {"changed": {"cupti": 12.0}, "kernels": 2}, "counts twice"),
+        (
+            "disagrees_ncu",
+            {"changed": {"ncu": 13.0, "floor_ncu": 2.0}, "kernels": 1},
+            "longer by 3.05 µs; likely: a kernel",
+        ),
+        ("disagrees_ncu", {"changed": {"ncu": 13.0, "floor_ncu": 2.0}, "kernels": 3}, "none start before"),
+        ("disagrees_ncu", {"changed": {"ncu": 7.0, "floor_ncu": 2.0}, "kernels": 2}, "leave out the gaps"),
+        (
+            "disagrees_ncu",
+            {"changed": {"ncu": 13.0, "floor_ncu": 2.0}, "clock_mhz": {"graph_slope": 1980.0, "ncu": 1740.0}},
+            "longer by 1.72 µs; likely: the SM clock changed, 1980 MHz for graph slope and 1740 MHz here",
+        ),
+        # A higher clock does not explain a longer time, nor a lower one a shorter.
+        (
+            "disagrees_wall_slope",
+            {"changed": {"wall_slope": 9.9}, "clock_mhz": {"graph_slope": 1740.0, "wall_slope": 1980.0}},
+            "the host was kept",
+        ),
+        (
+            "disagrees_cupti",
+            {"changed": {"cupti": 5.0}, "clock_mhz": {"graph_slope": 1980.0, "cupti": 1740.0}},
+            "leaves out",
+        ),
         (
             "disagrees_wall_slope",
             {"changed": {"wall_slope": 10.4}, "clock_mhz": {"graph_slope": 1980.0, "wall_slope": 1740.0}},
@@ -60,6 +88,25 @@ def test_a_cold_time_that_is_none() -> None:
     assert doubts("cold", agreeing, **{**facts, "rotation": {**rotation, "set_bytes": 1 << 20}}) == {}
     small = {**rotation, "exceeds_cache": False}
     assert set(doubts("cold", agreeing, **{**facts, "rotation": small})) == {"rotation_within_cache"}
+
+
+@pytest.mark.parametrize(
+    ("counted_us", "clock_mhz"),
+    [(9.95, 1980.0), (11.26, 1740.0), (9.95, 1740.0), (9.97, 1740.0)],
+)
+def test_what_is_counted_agrees_at_the_clock_that_it_found(counted_us: float, clock_mhz: float) -> None:
+    """As long as the slope, longer as the clock was lower, or anything between: part of a kernel waits for memory."""
+    clocks = {"graph_slope": 1980.0, "ncu": clock_mhz}
+    assert doubts(changed={"ncu": counted_us, "floor_ncu": 2.0}, clock_mhz=clocks, kernels=1) == {}
+
+
+def test_counted_bytes_decide_whether_a_time_is_cold() -> None:
+    rotation = {"sets": 5, "set_bytes": 24 << 20, "cache_bytes": 60 << 20, "exceeds_cache": False}
+    facts = {"rotation": rotation, "hot_us": 9.1, "bytes_per_s": 4.8e12}
+    assert doubts("cold", **facts, from_memory=0.99) == {}
+    found = doubts("cold", **facts, from_memory=0.61)
+    assert found == {"not_cold": "warm where cold was asked: 61% of the bytes that a call has to read came from memory"}
+    assert doubts("hot", **facts, from_memory=0.0) == {}
 
 
 @pytest.mark.parametrize(

@@ -294,7 +294,8 @@ def test_what_ncu_itself_prints_is_read(tmp_path: Path) -> None:
     names = ["dram__bytes_read.sum", "gpu__time_duration.sum"]
     ncu = stand_in(tmp_path, PRINTED.format(bytes="0"))
     found = nsight.exported(ncu, tmp_path / "report.ncu-rep", names)
-    assert [[launch[name] for name in names] for launch in found] == [[8388608.0, 2912.0], [0.0, 2880.0]]
+    assert [[launch.values[name] for name in names] for launch in found] == [[8388608.0, 2912.0], [0.0, 2880.0]]
+    assert {launch.kernel for launch in found} == {"read(const float *, long)"}
     with pytest.raises(ProfileError, match=r"lts__t_bytes.sum: launch 0 has no number: ncu printed None for it"):
         nsight.exported(ncu, tmp_path / "report.ncu-rep", ["lts__t_bytes.sum"])
     ncu = stand_in(tmp_path, PRINTED.format(bytes="n/a"))

@@ -18,7 +18,16 @@ PLACE = {"contender": "ours", "case": "small-float32", "mode": "hot"}
 SAMPLE = {**PLACE, "block": 0, "order": 1, "method": "cpu_clock", "calls": 4, "time_us": 2.5, "load": 0.5}
 SAMPLE |= {"short_calls": None, "short_us": None, "long_us": None, "sm_clock_mhz": 1980, "offset_s": 0.1}
 SAMPLE |= {"temperature_c": 40, "power_w": 300.0, "throttle": "sw_power_cap"}
-KERNEL = {"name": "k", "grid": [1, 2, 3], "block": [], "shared_bytes": 0, "count": 1.0, "duration_us": 2.0}
+KERNEL = {
+    "name": "k",
+    "grid": [1, 2, 3],
+    "block": [],
+    "cluster": [],
+    "shared_bytes": 0,
+    "count": 1.0,
+    "duration_us": 2.0,
+    "sm_clock_mhz": 1980,
+}
 GOOD: dict[str, Any] = {
     "samples": {name: [value, value] for name, value in SAMPLE.items()},
     "outcomes": [{**PLACE, "case": "", "outcome": "failed", "message": "it failed"}],

@@ -13,7 +13,7 @@ import pytest
 
 from kernelproof import cli, config, gpu, known_times, processes, records, selfcheck, statistics
 from kernelproof.records import SelfcheckRecord
-from kernelproof.selfcheck import analysis, rotation
+from kernelproof.selfcheck import analysis
 from kernelproof.selfcheck.analysis import Shape
 
 SETTINGS = statistics.Settings(resamples=1000)
@@ -196,13 +196,6 @@ def said(module: str, task: dict[str, object]) -> object:
 @pytest.mark.slow
 def test_the_processes_beside_it_call_what_they_are_given(project: Path) -> None:
     """On a CPU nobody counts bytes and no peer times, but the kernels are loaded, given their arguments and called."""
-    made = said("rotation", {"candidate": candidate(project, "read"), "sizes": [1 << 20]})
-    assert isinstance(made, list)
-    assert [(one["mode"], one["times_cache"]) for one in made[:: rotation.CALLS]] == [
-        *(("cold", factor) for factor in rotation.FACTORS),
-        ("hot", 0),
-    ]
-    assert all(one["sets"] > 1 for one in made if one["mode"] == "cold")
     task = {"candidates": [candidate(project, "base"), candidate(project, "plus_2")], "arguments": [1, 9, 9, 9]}
     found = said("peers", {**task, "repeats": 2})
     assert isinstance(found, dict)

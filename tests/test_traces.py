@@ -629,7 +629,7 @@ def moving_sets(folder: Path) -> timing.ArgumentSets:
 def test_what_a_contender_asked_of_malloc_is_taken_back(tmp_path: Path) -> None:
     """Else everybody after it maps and clears new pages in each call."""
     sets = moving_sets(tmp_path)
-    runner = timing._ClockRunner(timing._Function("f", lambda *_: None, "destination"), sets, 0.1, 1.0)
+    runner = timing._ClockRunner(timing.Function("f", lambda *_: None, "destination"), sets, 0.1, 1.0)
     runner.prepare()
     libc = ctypes.CDLL(None)
     libc.malloc.restype = ctypes.c_void_p
@@ -718,7 +718,7 @@ def test_every_page_of_a_result_is_read_behind_new_values(tmp_path: Path) -> Non
         return int(re.findall(rf"{re.escape(str(path))}\n(?:.*\n)*?Rss: +(\d+) kB", text)[0])
 
     sets = moving_sets(tmp_path)
-    runner = timing._ClockRunner(timing._Function("f", lambda *_: result, "return"), sets, 0.1, 1.0)
+    runner = timing._ClockRunner(timing.Function("f", lambda *_: result, "return"), sets, 0.1, 1.0)
     runner.prepare()
     runner.visit()
     assert resident_kib() == 0

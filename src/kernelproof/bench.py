@@ -26,14 +26,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernelproof import builds, formats, launches, methods, records, replies, repository, traces
+from kernelproof import builds, counters, formats, launches, methods, records, replies, repository, traces
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig, check_declared
 from kernelproof.errors import (
     BenchError,
     LeaseError,
+    ProfileError,
     RecordError,
     TestError,
+    ToolError,
     WorkerCrashed,
     WorkerError,
     WorkerReplyError,
@@ -67,7 +69,7 @@ if TYPE_CHECKING:
 PRIMARY = {"cpu": "cpu_clock", "cuda": "graph_slope"}
 TIMED = "timed"
 # In the stage's temporary folder: the inputs, which candidates read; where they write; there, who was touched last.
-IMAGES, WORK, JOURNAL = "images", "work", "journal"
+IMAGES, WORK, COUNTERS, JOURNAL = "images", "work", "counters", "journal"
 JOURNAL_BYTES = 1 << 10
 ROOM_FACTOR = 64  # outputs of one size that a contender may hand over in one request: different ones are the exception
 SLOW_PROCESSES = 2  # a contender whose single call exceeds its budget is called once in so many processes
@@ -365,6 +367,8 @@ class Measured:
     escapes: list[tuple[str, Arena, str]] = field(default_factory=list)
     energy: list[dict[str, Any]] = field(default_factory=list)
     stopping: list[dict[str, Any]] = field(default_factory=list)
+    counted: list[counters.Counted] = field(default_factory=list)
+    counters: dict[str, Any] = field(default_factory=dict)  # what became of that
     neighbours: int = 0  # other processes on the GPU, at most
     state_s: float = 0.0  # spent on looking at the machine's state
     measuring_s: float = 0.0
@@ -388,7 +392,8 @@ class Measurement:
         self.entrants = {entrant.name: entrant for entrant in entrants}
         self.arenas = arenas
         self.host = host
-        self.images, self.scratch = folder / IMAGES, folder / WORK
+        self.images, self.scratch, self.counters = folder / IMAGES, folder / WORK, folder / COUNTERS
+        self.log = config.results / "logs" / "bench" / f"{entrants[0].variant.operator}.counters.log"
         self.scratch.mkdir()
         self.found = Measured()
         self.slow: Counter[tuple[str, str]] = Counter()
@@ -397,7 +402,10 @@ class Measurement:
         self.epoch = time.time()
 
     def run(self) -> Measured:
-        """First a process that looks which kernels run (GPU), one that our clock looks at; then those that measure."""
+        """First a process that looks which kernels run (GPU), one that our clock looks at; then those that measure.
+
+        Last, on a GPU, one whose calls Nsight Compute counts.
+        """
         if self.device == "cuda":
             self.process("trace", 0)
             self.judge_kernels()
@@ -405,7 +413,39 @@ class Measurement:
         for index in range(self.settings.processes):
             _say(f"process {index + 1} of {self.settings.processes}")
             self.process("time", index)
+        if self.device == "cuda":
+            self.count()
         return self.found
+
+    def count(self) -> None:
+        """Ask Nsight Compute of everybody who is still in; where it cannot say, why."""
+        if not self.settings.counters:
+            self.found.counters = {"status": records.NOT_RUN, "reason": "bench.counters is false"}
+            return
+        _say("counting what comes from memory")
+        started = time.monotonic()
+        kernels = {name: self.found.kernels.get(name, {}) for name in self.entrants}
+        cases = [
+            {
+                **arena.payload,
+                "contenders": arena.names,
+                "launches": {name: kernels[name].get(arena.id, []) for name in arena.names},
+            }
+            for arena in self.arenas
+            if arena.names
+        ]
+        taking_part = {name for case in cases for name in case["contenders"]}
+        candidates = [entrant.candidate for name, entrant in self.entrants.items() if name in taking_part]
+        try:
+            self.found.counted, left_out = counters.count(
+                self.device, self.settings.modes, candidates, cases, self.counters, self.log
+            )
+        except (ProfileError, ToolError) as error:
+            self.found.counters = {"status": records.NOT_RUN, "reason": error.message, "remedy": error.hint}
+        else:
+            listed = {f"{entry.contender}, {entry.case}": entry.reason for entry in left_out}
+            self.found.counters = {"status": records.OK, "left_out": listed}
+        self.found.counters["seconds"] = round(time.monotonic() - started, 3)
 
     def process(self, action: str, index: int) -> None:
         """One fresh process through all cases, in random order; replaced when a contender brings it down."""
@@ -1114,10 +1154,26 @@ class Summary:
                     by_binding = kernels[0]["source"].startswith(methods.TRACES["cupti"])
                     key = (name, case, self.record.modes[0], "cupti" if by_binding else "device_trace")
                     rows[key] = TimeRow(*key, total, total, total, 1, 1)
+                    self.clocks[key][0] = [kernel["sm_clock_mhz"] for kernel in kernels if kernel.get("sm_clock_mhz")]
+        rows |= self.counted()
         for key, row in rows.items():
             found = dict(self.flags(key, row, rows))
             row.flags, row.reasons = sorted(found), [found[flag] for flag in sorted(found) if found[flag]]
         self.record.times = [rows[key] for key in sorted(rows, key=self.order)]
+
+    def counted(self) -> dict[Key, TimeRow]:
+        """Durations by Nsight Compute, and those of the floors around them; the least that a call read from memory."""
+        rows: dict[Key, TimeRow] = {}
+        for entry in self.found.counted:
+            if (entry.contender, entry.case) in self.in_case:
+                for method, times_us in (("ncu", entry.duration_us), ("floor_ncu", entry.floor_us)):
+                    key = (entry.contender, entry.case, entry.mode, method)
+                    median, low, high = map(_rounded, (plain_statistics.median(times_us), min(times_us), max(times_us)))
+                    rows[key] = TimeRow(*key, median, low, high, len(times_us), 1)
+                key = (entry.contender, entry.case, entry.mode, "ncu")
+                rows[key].dram_bytes = min(entry.dram_bytes)
+                self.clocks[key][0] = [entry.sm_clock_mhz]
+        return rows
 
     def order(self, key: Key) -> tuple[Any, ...]:
         """Cases and contenders as configured, the primary method first."""
@@ -1215,7 +1271,15 @@ class Summary:
             hot.median_us if hot else None,
             self.found.rotation.get(case, {}).get(mode, {}),
             self.bytes_per_s,
+            self.from_memory(rows.get((contender, case, mode, "ncu"))),
         )
+
+    def from_memory(self, row: TimeRow | None) -> float | None:
+        """Of the bytes that a call has to read, the share that came from memory at the least; None where unknown."""
+        if row is None or row.dram_bytes is None:
+            return None
+        needed = next(arena.cost.bytes_read for arena in self.arenas if arena.id == row.case)
+        return row.dram_bytes / needed if needed else None
 
     @functools.cached_property
     def bytes_per_s(self) -> float | None:
@@ -1253,8 +1317,16 @@ class Summary:
             low, ratio, high = (_rounded(value) for value in (estimate.low, estimate.value, estimate.high))
             seen = statistics.minimal_detectable_difference(estimate, band, self.settings)
             detectable = None if seen is None else _rounded(seen)
-            self.record.ratios.append(RatioRow(variant, baseline, case, mode, ratio, low, high, verdict, detectable))
+            flags = self.flags_of((variant, baseline), case, mode)
+            self.record.ratios.append(
+                RatioRow(variant, baseline, case, mode, ratio, low, high, verdict, detectable, flags)
+            )
         self.replicates = {entry[:4]: entry[-1].replicates for entry in found}
+
+    def flags_of(self, contenders: Sequence[str], case: str, mode: str) -> list[str]:
+        """The flags of the times that a ratio is of."""
+        rows = [row for row in self.record.times if (row.case, row.mode, row.method) == (case, mode, self.primary)]
+        return sorted({flag for row in rows if row.contender in contenders for flag in row.flags})
 
     def role(self, name: str) -> str:
         return next(entrant.variant.role for entrant in self.entrants if entrant.name == name)
@@ -1296,7 +1368,7 @@ class Summary:
         else:
             passed = row.high <= limit
             reason = f"upper bound {row.high:.4g} {'≤' if passed else '>'} {limit:g}"
-        return OracleRow(variant, arena.id, mode, best, row.ratio, row.low, row.high, passed, reason)
+        return OracleRow(variant, arena.id, mode, best, row.ratio, row.low, row.high, passed, reason, row.flags)
 
     def contenders(self) -> None:
         """Say of those that lost some cases, or a mode of them, which."""
@@ -1344,6 +1416,7 @@ class Summary:
             "others_on_the_gpu": self.found.neighbours,
             "state_s": round(self.found.state_s, 3),
             "stopping": self.stopping(),
+            **({"counters": self.found.counters} if self.found.counters else {}),
         }
 
     def stopping(self) -> dict[str, Any]:

@@ -79,10 +79,11 @@ def run(config: Config, manifest_path: Path, folder_path: Path) -> BundleRecord:
     packed = _collect(config, facts, folder_path, name)
     dropped: list[dict[str, Any]] = []
     limit = min(config.bundle.max_bytes, HARD_MAX_BYTES)
+    theirs = {f"{verdict.operator}/{verdict.variant}" for verdict in facts.verdicts if verdict.role == "baseline"}
     while True:
         manifest = manifest_text(facts, name, packed, dropped, limit)
         tarball = pack(name, _with_manifest(packed, manifest), _mtime(facts))
-        if len(tarball) <= limit or not (droppable := _next_to_drop(packed, len(tarball) - limit)):
+        if len(tarball) <= limit or not (droppable := _next_to_drop(packed, len(tarball) - limit, theirs)):
             break
         gone = {item.member.path for item in droppable}
         packed = [item for item in packed if item.member.path not in gone]
@@ -173,12 +174,17 @@ def _record_bytes(facts: ManifestRecord) -> bytes:
     return (json.dumps(payload, indent=1, allow_nan=False) + "\n").encode()
 
 
-def _next_to_drop(packed: list[Packed], too_much: int) -> list[Packed]:
-    """The next members to leave out: of the first kind that there is, the largest ones until it should fit."""
+def _next_to_drop(packed: list[Packed], too_much: int, baselines: set[str]) -> list[Packed]:
+    """The next members to leave out: of the first kind that there is, the baselines' and the largest until it fits."""
+
+    def rank(item: Packed) -> tuple[bool, int, str]:
+        contender = item.member.path.partition("/")[2].rpartition(".")[0]
+        return contender not in baselines, -item.member.bytes, item.member.path
+
     for prefix, suffix, _ in members.DROPPED_FIRST:
         kind = [p for p in packed if p.member.path.startswith(prefix) and p.member.path.endswith(suffix)]
         chosen: list[Packed] = []
-        for item in sorted(kind, key=lambda p: (-p.member.bytes, p.member.path)):
+        for item in sorted(kind, key=rank):
             if too_much <= 0:
                 break
             chosen.append(item)

@@ -229,6 +229,7 @@ class BenchConfig:
     cpu_threads: int
     precision: float = 0.0  # half-width of a ratio's interval within a process; 0: a fixed number of blocks
     energy: bool = True
+    counters: bool = True
     gpu_wait_s: float = 600.0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.metadata
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,8 +32,8 @@ def version() -> str | None:
 def traced(work: Callable[[], Any]) -> list[dict[str, Any]]:
     """What the device did while `work` ran (which must wait for the device), in the order of its start.
 
-    Each: `name`, `grid`, `block`, `shared_bytes`, `start_ns`, `end_ns`. Raises ImportError without cupti-python, and
-    what CUPTI raises where another tool holds it or the driver is too old for it.
+    Each: `name`, `grid`, `block`, `cluster` (empty where there is none), `shared_bytes`, `start_ns`, `end_ns`. Raises
+    ImportError without cupti-python, and what CUPTI raises where another tool holds it or the driver is too old for it.
     """
     cupti = importlib.import_module("cupti.cupti")
     kinds = [cupti.ActivityKind.CONCURRENT_KERNEL, cupti.ActivityKind.MEMCPY, cupti.ActivityKind.MEMSET]
@@ -65,12 +66,14 @@ def described(activity: Any, names: Mapping[int, str]) -> dict[str, Any]:
     name = names[int(activity.kind)]
     entry = {"start_ns": int(activity.start), "end_ns": int(activity.end)}
     if name:
-        return {"name": name, "grid": [], "block": [], "shared_bytes": 0, **entry}
+        return {"name": name, "grid": [], "block": [], "cluster": [], "shared_bytes": 0, **entry}
     given = activity.name
+    cluster = [int(activity.cluster_x), int(activity.cluster_y), int(activity.cluster_z)]
     return {
         "name": sass.demangle(given.decode() if isinstance(given, bytes) else str(given)),
         "grid": [int(activity.grid_x), int(activity.grid_y), int(activity.grid_z)],
         "block": [int(activity.block_x), int(activity.block_y), int(activity.block_z)],
+        "cluster": cluster if math.prod(cluster) > 1 else [],
         "shared_bytes": int(activity.static_shared_memory) + int(activity.dynamic_shared_memory),
         **entry,
     }
@@ -79,12 +82,12 @@ def described(activity: Any, names: Mapping[int, str]) -> dict[str, Any]:
 def per_call(entries: Sequence[Mapping[str, Any]], calls: int) -> list[dict[str, Any]]:
     """Launches counted and timed per call, in the order of their first appearance; durations in µs.
 
-    Those of one name but another grid, block or shared memory are kept apart.
+    Those of one name but another grid, block, cluster or shared memory are kept apart.
     """
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for entry in entries:
-        what = {name: entry[name] for name in ("name", "grid", "block", "shared_bytes")}
-        key = (entry["name"], *entry["grid"], *entry["block"], entry["shared_bytes"])
+        what = {name: entry[name] for name in ("name", "grid", "block", "cluster", "shared_bytes")}
+        key = tuple(map(str, what.values()))
         total = found.setdefault(key, {**what, "count": 0.0, "duration_us": 0.0})
         total["count"] += 1 / calls
         total["duration_us"] += (entry["end_ns"] - entry["start_ns"]) / 1000 / calls

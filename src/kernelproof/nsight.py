@@ -6,6 +6,7 @@ Compute installation), never by parsing what `ncu` prints for people. An empty o
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import functools
 import importlib
@@ -133,20 +134,95 @@ def command(
     target: Sequence[str | Path],
     sections: Iterable[str],
     metrics: Sequence[str],
+    *,
     cache_control: str = CACHE_CONTROL,
+    most: int | None = MAX_KERNELS,
+    source: bool = True,
 ) -> list[str]:
-    """The command line that profiles what `target` runs between cudaProfilerStart and cudaProfilerStop.
+    """The command line that profiles what `target` runs between cudaProfilerStart and cudaProfilerStop (`profiled`).
 
-    Clocks are left alone: the tool changes no setting of the GPU.
+    Clocks are left alone: the tool changes no setting of the GPU. most: launches, all where it is None. source: whether
+    the report takes the source files along.
     """
     options = ["--clock-control", "none", "--cache-control", cache_control]
-    options += ["--profile-from-start", "off", "--target-processes", "all"]
-    options += ["--import-source", "yes", "--force-overwrite", "--launch-count", str(MAX_KERNELS)]
+    options += ["--profile-from-start", "off", "--target-processes", "all", "--force-overwrite"]
+    options += ["--import-source", "yes"] if source else []
+    options += ["--launch-count", str(most)] if most else []
     for section in sections:
         options += ["--section", section]
     if metrics:
         options += ["--metrics", ",".join(metrics)]
     return [str(ncu), *options, "--export", str(report), *map(str, target)]
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Words of ncu that mean that it cannot profile here, why, and what to do."""
+
+    pattern: str
+    reason: str
+    remedy: str
+
+
+OBSTACLES = (
+    Obstacle(
+        "ERR_NVGPUCTRPERM",
+        "the driver does not permit this user to read GPU performance counters (ERR_NVGPUCTRPERM)",
+        "ask the administrator for the driver option NVreg_RestrictProfilingToAdminUsers=0 "
+        "(a line `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d, then a reboot); "
+        "in a container, start it with --cap-add=SYS_ADMIN",
+    ),
+    Obstacle(
+        "Driver resource was unavailable|LibraryInUse|another .*profil",
+        "another tool holds the GPU's performance counters",
+        "stop it (DCGM: dcgmi profile --pause) and run the same command again",
+    ),
+    Obstacle(
+        "not supported on this device|not supported on the current|Profiling is not supported|ERR_NVGPUVIRT",
+        "this GPU, driver or virtual machine does not let Nsight Compute profile",
+        "profile on a machine that passes the GPU through whole; ncu --help lists supported GPUs",
+    ),
+    Obstacle(
+        "Failed to (?:open|create|acquire) .*lock|nsight-compute-lock",
+        "Nsight Compute's lock file belongs to another user",
+        "set TMPDIR to a folder of your own and run the same command again",
+    ),
+)
+NOT_INSTALLED = Obstacle(
+    "",
+    "Nsight Compute (ncu) is not installed",
+    "install Nsight Compute (it comes with the CUDA toolkit; Debian/Ubuntu: nsight-compute), "
+    "or name it with KERNELPROOF_NCU",
+)
+
+
+def obstacle(said: str) -> Obstacle | None:
+    """What stands in ncu's way, by its own words."""
+    return next((known for known in OBSTACLES if re.search(known.pattern, said)), None)
+
+
+def what_went_wrong(said: str, returncode: int) -> str:
+    """One sentence from ncu's output: nothing profiled, the variant's own failure, or ncu's error lines."""
+    if "No kernels were profiled" in said:
+        return "no kernel was launched between the profiler's start and stop"
+    errors = re.findall(r"^==ERROR== (.+)$", said, re.MULTILINE)
+    own = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("==")]
+    if errors and "returned an error code" in errors[-1]:
+        return f"the variant failed under the profiler: {' / '.join(own[-3:])}"
+    return f"ncu ended with exit code {returncode}: {' / '.join(errors or own[-3:]) or 'it said nothing'}"
+
+
+@contextlib.contextmanager
+def profiled(device: str) -> Iterator[None]:
+    """What ncu looks at (`command`); nothing on a CPU."""
+    if device != "cuda":
+        yield
+        return
+    from kernelproof.cuda_driver import driver
+
+    driver().cuProfilerStart()
+    yield
+    driver().cuProfilerStop()
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -180,8 +256,16 @@ def counters_csv(launches: Iterable[Any]) -> str:
     return privacy.scrubbed(text.getvalue())
 
 
-def exported(ncu: Path, report: Path, names: Sequence[str]) -> list[dict[str, float]]:
-    """Metrics of each launch, in bytes and ns, as `ncu` itself prints a report.
+@dataclass(frozen=True)
+class Launch:
+    """A launch of a report: its kernel's name, and metrics in bytes, ns and cycles."""
+
+    kernel: str
+    values: dict[str, float]
+
+
+def exported(ncu: Path, report: Path, names: Sequence[str]) -> list[Launch]:
+    """Each launch as `ncu` itself prints a report.
 
     For who must not depend on NVIDIA's module (`actions`), which reports can bring down. Raises ToolError when ncu
     fails, and ProfileError when it prints no such metric.
@@ -190,7 +274,7 @@ def exported(ncu: Path, report: Path, names: Sequence[str]) -> list[dict[str, fl
         [ncu, "--import", report, "--csv", "--page", "raw", "--print-units", "base"], timeout_s=120
     ).stdout
     rows = list(csv.DictReader(io.StringIO(printed[printed.find('"ID"') :])))
-    found: list[dict[str, float]] = []
+    found: list[Launch] = []
     for row in rows[1:]:  # the first holds the units
         values = {}
         for name in names:
@@ -199,13 +283,13 @@ def exported(ncu: Path, report: Path, names: Sequence[str]) -> list[dict[str, fl
             except (ValueError, KeyError):
                 said = f"ncu printed {row.get(name)!r} for it"
                 raise ProfileError(f"launch {len(found)} has no number: {said}", subject=name) from None
-        found.append(values)
+        found.append(Launch(row.get("Kernel Name") or "", values))
     return found
 
 
 def _scale_of(name: str, unit: str) -> float:
-    """What makes bytes or ns of a number in this unit. Raises ProfileError for another unit."""
-    if (scale := (BYTES | NANOSECONDS).get(unit)) is None:
+    """What makes bytes, ns or cycles of a number in this unit. Raises ProfileError for another unit."""
+    if (scale := (BYTES | NANOSECONDS | {"cycle": 1.0}).get(unit)) is None:
         raise ProfileError(f"unknown unit {unit!r}", subject=name)
     return scale
 

@@ -35,41 +35,6 @@ MAX_UNKNOWN_METRICS = 8
 COST = ("flops", "bytes_read", "bytes_written")
 
 
-@dataclass(frozen=True)
-class Obstacle:
-    """Words of ncu that mean that it cannot profile here, why, and what to do."""
-
-    pattern: str
-    reason: str
-    remedy: str
-
-
-OBSTACLES = (
-    Obstacle(
-        "ERR_NVGPUCTRPERM",
-        "the driver does not permit this user to read GPU performance counters (ERR_NVGPUCTRPERM)",
-        "ask the administrator for the driver option NVreg_RestrictProfilingToAdminUsers=0 "
-        "(a line `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d, then a reboot); "
-        "in a container, start it with --cap-add=SYS_ADMIN",
-    ),
-    Obstacle(
-        "Driver resource was unavailable|LibraryInUse|another .*profil",
-        "another tool holds the GPU's performance counters",
-        "stop it (DCGM: dcgmi profile --pause) and run the same command again",
-    ),
-    Obstacle(
-        "not supported on this device|not supported on the current|Profiling is not supported|ERR_NVGPUVIRT",
-        "this GPU, driver or virtual machine does not let Nsight Compute profile",
-        "profile on a machine that passes the GPU through whole; ncu --help lists supported GPUs",
-    ),
-    Obstacle(
-        "Failed to (?:open|create|acquire) .*lock|nsight-compute-lock",
-        "Nsight Compute's lock file belongs to another user",
-        "set TMPDIR to a folder of your own and run the same command again",
-    ),
-)
-
-
 class CannotProfile(Exception):
     """Profiling is impossible here and now; the variant is not to blame."""
 
@@ -128,11 +93,7 @@ def _preconditions(config: Config, variant: VariantConfig, case: Case) -> Path:
             raise CannotProfile(words, f"results/{stage}/{variant.key}.json says why")
     ncu = nsight.find_ncu()
     if ncu is None:
-        raise CannotProfile(
-            "Nsight Compute (ncu) is not installed",
-            "install Nsight Compute (it comes with the CUDA toolkit; Debian/Ubuntu: nsight-compute), "
-            "or name it with KERNELPROOF_NCU",
-        )
+        raise CannotProfile(nsight.NOT_INSTALLED.reason, nsight.NOT_INSTALLED.remedy)
     try:
         nsight.reader()
     except ProfileError as error:
@@ -173,7 +134,8 @@ def _profile(
             if inputs is not None:
                 call = (config, variant.operator, variant.name, selection.shape, selection.options)
                 beside.submit(single_call.lay_out_beside, *call, inputs)
-            collected = _collect(config, ncu, report, target, sections, metrics, log)
+            source = variant.role == "variant"  # of a baseline it would be a library's
+            collected = _collect(config, ncu, report, target, sections, metrics, log, source=source)
         launches = nsight.actions(report)
         record.kernels = nsight.kernels_of(launches, metrics, config.root)
         atomic_write(output.with_suffix(".csv"), nsight.counters_csv(launches))
@@ -227,13 +189,21 @@ class Collected:
 
 
 def _collect(
-    config: Config, ncu: Path, report: Path, target: list[str], sections: list[str], metrics: list[str], log: Path
+    config: Config,
+    ncu: Path,
+    report: Path,
+    target: list[str],
+    sections: list[str],
+    metrics: list[str],
+    log: Path,
+    *,
+    source: bool,
 ) -> Collected:
     """Run ncu until it takes the metrics. Raises CannotProfile, ProfileError."""
     wanted, missing = list(metrics), []
     for _ in range(MAX_UNKNOWN_METRICS):
         done = run_process(
-            nsight.command(ncu, report, target, sections, wanted),
+            nsight.command(ncu, report, target, sections, wanted, source=source),
             cwd=config.root,
             timeout_s=config.profile.time_limit_s,
             log=log,
@@ -245,11 +215,10 @@ def _collect(
             break
         wanted = [name for name in wanted if name not in unknown]
         missing += unknown
-    for obstacle in OBSTACLES:
-        if not report.is_file() and re.search(obstacle.pattern, said):
-            raise CannotProfile(obstacle.reason, obstacle.remedy)
+    if not report.is_file() and (obstacle := nsight.obstacle(said)):
+        raise CannotProfile(obstacle.reason, obstacle.remedy)
     if done.returncode != 0 or not report.is_file():
-        raise ProfileError(_what_went_wrong(said, done.returncode), log=log, hint=f"{log} has the whole story")
+        raise ProfileError(nsight.what_went_wrong(said, done.returncode), log=log, hint=f"{log} has the whole story")
     return Collected(missing, _last_object(done.stdout))
 
 
@@ -264,17 +233,6 @@ def _last_object(said: str) -> dict[str, Any]:
             if isinstance(found, dict):
                 return found
     return {}
-
-
-def _what_went_wrong(said: str, returncode: int) -> str:
-    """One sentence from ncu's output: nothing profiled, the variant's own failure, or ncu's error lines."""
-    if "No kernels were profiled" in said:
-        return "no kernel was launched between the profiler's start and stop"
-    errors = re.findall(r"^==ERROR== (.+)$", said, re.MULTILINE)
-    own = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("==")]
-    if errors and "returned an error code" in errors[-1]:
-        return f"the variant failed under the profiler: {' / '.join(own[-3:])}"
-    return f"ncu ended with exit code {returncode}: {' / '.join(errors or own[-3:]) or 'it said nothing'}"
 
 
 def _take_call(record: ProfileRecord, call: dict[str, Any]) -> None:

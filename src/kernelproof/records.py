@@ -473,6 +473,7 @@ class TimeRow:
     processes: int
     flags: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+    dram_bytes: float | None = None  # that a call read from memory at the least, by Nsight Compute's counter
 
 
 @dataclass
@@ -529,6 +530,7 @@ class RatioRow:
     high: float
     verdict: Said
     detectable: float | None = None
+    flags: list[str] = field(default_factory=list)  # of either time
 
 
 @dataclass
@@ -544,6 +546,7 @@ class OracleRow:
     high: float | None
     passed: bool
     reason: str
+    flags: list[str] = field(default_factory=list)  # of either time
 
 
 @dataclass

@@ -106,8 +106,8 @@ def check_measured(reply: Any, names: Sequence[str], case: str, modes: Sequence[
     of_sample = columns(names, case, modes)
     place = {"contender": mine, "case": here, "mode": mode}
     size = each(whole())
-    kernel = {"name": text, "grid": size, "block": size, "shared_bytes": whole(), "source": text}
-    kernel |= {"count": number(0), "duration_us": number(0)}
+    kernel = {"name": text, "grid": size, "block": size, "cluster": size, "shared_bytes": whole(), "source": text}
+    kernel |= {"count": number(0), "duration_us": number(0), "sm_clock_mhz": optional(number(0))}
     sets = {"sets": whole(1), "set_bytes": whole(), "cache_bytes": whole()}
     figures = {name: optional(number()) for name in ("joules_per_call", "resolution_j", "seconds", "watts")}
     stopping = {"blocks": whole(), "half_width": optional(number(0)), "ended": one_of("precise", "budget")}

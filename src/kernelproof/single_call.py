@@ -16,12 +16,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelproof import builds, memory, processes
+from kernelproof import builds, memory, nsight, processes
 from kernelproof.config import Config, OperatorConfig, VariantConfig, load, stated
 from kernelproof.errors import BenchError, KernelproofError, ToolError, blamed, describe_exit
 from kernelproof.records import BuildRecord, Case, atomic_write, read
@@ -116,24 +116,12 @@ def _made(config: Config, settings: VariantConfig, library: Path | None, inputs:
             values.append(value)
     function(*values)
     where.synchronise()
-    with _profiled(settings.device):
+    with nsight.profiled(settings.device):
         started = time.perf_counter()
         function(*values)
         where.synchronise()
         elapsed_ms = 1000 * (time.perf_counter() - started)
     return OneCall(settings.key, call.case, elapsed_ms, **call.cost)
-
-
-@contextlib.contextmanager
-def _profiled(device: str) -> Iterator[None]:
-    if device != "cuda":
-        yield
-        return
-    from kernelproof.cuda_driver import driver
-
-    driver().cuProfilerStart()
-    yield
-    driver().cuProfilerStop()
 
 
 def _awaited(inputs: Path, variant: VariantConfig) -> LaidOut:

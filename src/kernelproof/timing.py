@@ -74,6 +74,7 @@ TOSSES = 64  # coins tossed for a tensor whose values are drawn anew, at least, 
 # From call to call the bits of what is touched grow by so much, by their bytes: enough for a result to show it.
 TOUCH_STRIDES = {1: 1, 2: 1, 4: 1 << 12, 8: 1 << 41}
 BLOCKS_LIMIT = 64
+PORTABLE_CLUSTER = 8  # blocks that every GPU with clusters takes
 PAD_LIMIT_BYTES = {"cpu": 1 << 20, "cuda": 64 << 20}
 
 
@@ -146,7 +147,7 @@ class Attempt:
 
 
 @dataclass
-class _Function:
+class Function:
     """A loaded contender."""
 
     name: str
@@ -212,7 +213,7 @@ class Stopping:
         ]
 
 
-_LOADED: dict[str, _Function] = {}  # once a process, whatever the number of requests
+_LOADED: dict[str, Function] = {}  # once a process, whatever the number of requests
 _PADS: list[Any] = []
 
 
@@ -236,7 +237,7 @@ class _Session:
         if not _PADS:
             _PADS.append(_pad(plan))
 
-    def load(self, contenders: Sequence[Mapping[str, Any]]) -> dict[str, _Function]:
+    def load(self, contenders: Sequence[Mapping[str, Any]]) -> dict[str, Function]:
         for entry in contenders:
             fields = dict(entry)
             name = fields.pop("name")
@@ -246,7 +247,7 @@ class _Session:
                 candidate = loading.Candidate(**fields)
                 library = Path(candidate.library) if candidate.library else None
                 call = loading.load(candidate, library, Path(candidate.root))
-                _LOADED[name] = _Function(name, call, candidate.passing)
+                _LOADED[name] = Function(name, call, candidate.passing)
         wanted = {entry["name"] for entry in contenders}
         return {name: function for name, function in _LOADED.items() if name in wanted}
 
@@ -279,7 +280,7 @@ class _Session:
         except Exception as error:
             raise TimingError(f"{message}; the GPU cannot be used any more: {error}") from error
 
-    def case(self, case: Mapping[str, Any], functions: Mapping[str, _Function]) -> None:
+    def case(self, case: Mapping[str, Any], functions: Mapping[str, Function]) -> None:
         """All modes of one case, one after the other; nothing of a case outlives it."""
         gc.collect()
         gc.disable()
@@ -291,12 +292,12 @@ class _Session:
                 taking_part = [function for name, function in functions.items() if name not in slow]
                 slow |= self.mode(case, mode, sets, taking_part)
                 del sets
-                _release(self.plan.device)
+                release(self.plan.device)
         finally:
             self.handed.clear()
             gc.enable()
 
-    def mode(self, case: Mapping[str, Any], mode: str, sets: ArgumentSets, functions: Sequence[_Function]) -> set[str]:
+    def mode(self, case: Mapping[str, Any], mode: str, sets: ArgumentSets, functions: Sequence[Function]) -> set[str]:
         """One mode of one case: prepare, trace or time, check. Gives back who is too slow to be visited again."""
         identity = str(case["id"])
         runners: list[_Runner] = []
@@ -326,9 +327,9 @@ class _Session:
     def budget_s(self) -> float:
         return self.plan.max_seconds / len(self.plan.modes)
 
-    def runner(self, function: _Function, sets: ArgumentSets) -> _Runner:
+    def runner(self, function: Function, sets: ArgumentSets) -> _Runner:
         if self.plan.device == "cuda":
-            return _GraphRunner(function, sets, self.plan.sample_ms, self.budget_s)
+            return GraphRunner(function, sets, self.plan.sample_ms, self.budget_s)
         return _ClockRunner(function, sets, self.plan.sample_ms, self.budget_s)
 
     def time(self, case: str, mode: str, runners: list[_Runner]) -> None:
@@ -407,10 +408,11 @@ class _Session:
 
     def trace(self, case: str, runners: Sequence[_Runner]) -> None:
         for runner in runners:
-            assert isinstance(runner, _GraphRunner)
+            assert isinstance(runner, GraphRunner)
             with self.attempt(runner.name, case, self.plan.modes[0], "not_traced"):
                 source, kernels = runner.trace()
-                self.found.kernels.setdefault(runner.name, {})[case] = [{**one, "source": source} for one in kernels]
+                seen = {"source": source, "sm_clock_mhz": self.state().get("sm_clock_mhz")}
+                self.found.kernels.setdefault(runner.name, {})[case] = [{**one, **seen} for one in kernels]
                 _, eager = runner.observed(runner.call, 1)
                 self.found.eager_kernels.setdefault(runner.name, {})[case] = traces.names_of(eager)
 
@@ -625,7 +627,7 @@ class _ClockRunner:
 
     method = "cpu_clock"
 
-    def __init__(self, function: _Function, sets: ArgumentSets, sample_ms: float, budget_s: float) -> None:
+    def __init__(self, function: Function, sets: ArgumentSets, sample_ms: float, budget_s: float) -> None:
         self.name = function.name
         self.function = function
         self.sets = sets
@@ -773,12 +775,12 @@ def _like(layout: Tensor) -> Tensor:
     return torch.empty_strided(layout.shape, layout.stride(), dtype=layout.dtype, device=layout.device)
 
 
-class _GraphRunner:
+class GraphRunner:
     """GPU: the slope between two CUDA graphs."""
 
     method = "graph_slope"
 
-    def __init__(self, function: _Function, sets: ArgumentSets, sample_ms: float, budget_s: float) -> None:
+    def __init__(self, function: Function, sets: ArgumentSets, sample_ms: float, budget_s: float) -> None:
         import torch
 
         self.torch = torch
@@ -883,7 +885,7 @@ class _GraphRunner:
         busy = max(1, math.ceil(1.5 * min(visit.time_us for visit in eager) / (self.each_us * self.short_calls)))
         yield "event_pair", [self.pair(self.call, busy) for _ in range(SINGLE_CALLS)]
         if launches:
-            floor = _EmptyKernels(launches)
+            floor = EmptyKernels(launches)
             short, long = (self.capture_other(floor.launch, count) for count in (50, 250))
             yield "floor", [_slope(self.events, short, long, 50, 250) for _ in range(FLOOR_VISITS + 1)][1:]
             yield "floor_event_pair", [self.pair(floor.launch, busy) for _ in range(SINGLE_CALLS)]
@@ -1083,7 +1085,7 @@ def kernels_of(events: Sequence[Mapping[str, Any]], calls: int) -> list[dict[str
         if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
             details, start_ns = event.get("args", {}), 1000 * float(event["ts"])
             what = {"name": event["name"], "shared_bytes": int(details.get("shared memory", 0))}
-            place = {"grid": list(details.get("grid", [])), "block": list(details.get("block", []))}
+            place = {"grid": list(details.get("grid", [])), "block": list(details.get("block", [])), "cluster": []}
             entries.append({**what, **place, "start_ns": start_ns, "end_ns": start_ns + 1000 * float(event["dur"])})
     return cupti.per_call(sorted(entries, key=lambda entry: float(entry["start_ns"])), calls)
 
@@ -1096,26 +1098,24 @@ EMPTY_PTX = b"""
 """
 
 
-class _EmptyKernels:
-    """The floor of a call: an empty kernel for each of its kernels, with the same grid, block and shared memory.
+class EmptyKernels:
+    """The floor of a call: an empty kernel for each of its kernels, of the same grid, block, cluster and shared memory.
 
-    The driver compiles the four lines of PTX in a millisecond; nothing needs to be built or found. Clusters are not
-    imitated. Dynamic stands in for static shared memory.
+    The driver compiles the four lines of PTX in a millisecond; nothing needs to be built or found. Dynamic stands in
+    for static shared memory. What copies and fills cost is not in it.
     """
 
     def __init__(self, launches: Sequence[Mapping[str, Any]]) -> None:
         self.function = _empty_kernel()
-        kernels = [launch for launch in launches if launch["grid"] and launch["block"]]
-        self.launches = [
-            cuda_driver.LaunchConfig(
-                grid=tuple(launch["grid"]), block=tuple(launch["block"]), sharedMemBytes=launch["shared_bytes"]
-            )
-            for launch in kernels
-            for _ in range(max(1, round(launch["count"])))
-        ]
+        self.launches: list[cuda_driver.LaunchConfig] = []
+        for launch in launches:
+            if launch["grid"] and launch["block"]:
+                self.launches += [_like_launch(launch) for _ in range(max(1, round(launch["count"])))]
         most = max((launch.sharedMemBytes for launch in self.launches), default=0)
         if most > 48 << 10:  # above this a kernel without static shared memory must ask
             cuda_driver.driver().cuFuncSetAttribute(self.function, cuda_driver.FUNCTION_DYNAMIC_SHARED_BYTES, most)
+        if any(math.prod(launch.get("cluster") or [1]) > PORTABLE_CLUSTER for launch in launches):
+            cuda_driver.driver().cuFuncSetAttribute(self.function, cuda_driver.FUNCTION_NONPORTABLE_CLUSTER, 1)
 
     def launch(self) -> None:
         """One call's worth of empty kernels on the current stream."""
@@ -1125,6 +1125,16 @@ class _EmptyKernels:
         for config in self.launches:
             config.hStream = stream
             cuda_driver.driver().cuLaunchKernelEx(ctypes.byref(config), self.function, None, None)
+
+
+def _like_launch(launch: Mapping[str, Any]) -> cuda_driver.LaunchConfig:
+    config = cuda_driver.LaunchConfig(
+        grid=tuple(launch["grid"]), block=tuple(launch["block"]), sharedMemBytes=launch["shared_bytes"]
+    )
+    if attributes := cuda_driver.launch_attributes(cluster=tuple(launch.get("cluster", ()))):
+        config.attrs = (cuda_driver.LaunchAttribute * len(attributes))(*attributes)
+        config.numAttrs = len(attributes)
+    return config
 
 
 @functools.cache
@@ -1253,7 +1263,7 @@ def hold(
     _HELD.clear()
     with _session(plan) as session:
         functions, mode = session.load(contenders), session.plan.modes[0]
-        _release(session.plan.device)
+        release(session.plan.device)
         sets = ArgumentSets(case, session.plan.device, mode)
         for name in (name for name in case["contenders"] if name in functions):
             with session.attempt(name, identity, mode) as attempt:
@@ -1264,7 +1274,7 @@ def hold(
     return {"calls": calls, "outcomes": session.found.outcomes}
 
 
-def _prepared(session: _Session, case: str, function: _Function, sets: ArgumentSets) -> _Held | None:
+def _prepared(session: _Session, case: str, function: Function, sets: ArgumentSets) -> _Held | None:
     """A contender that is ready for `replay`; None for one that is too slow."""
     runner = session.runner(function, sets)
     runner.prepare()
@@ -1345,7 +1355,8 @@ def _poison(values: Sequence[Tensor | None]) -> None:
             value.fill_(float("nan") if value.is_floating_point() else 0x55)
 
 
-def _release(device: str) -> None:
+def release(device: str) -> None:
+    """Give memory back that nobody holds any more."""
     gc.collect()
     if device == "cuda":
         import torch

@@ -24,17 +24,19 @@ import platform
 import shutil
 import statistics as plain_statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelproof import bench, builds, gpu, lease, nsight, processes, records, repository, statistics, timing
+from kernelproof import bench, builds, counters, gpu, lease, processes, records, repository, statistics
 from kernelproof import config as configuration
 from kernelproof.config import CaseSelection, Config
-from kernelproof.errors import BenchError, KernelproofError, ProfileError, ToolError
-from kernelproof.records import Contender, SelfcheckLine, SelfcheckRecord
+from kernelproof.errors import BenchError, KernelproofError
+from kernelproof.methods import COLD_SHARE
+from kernelproof.records import Case, Contender, SelfcheckLine, SelfcheckRecord
 from kernelproof.selfcheck import analysis
 from kernelproof.selfcheck.analysis import Shape
 
@@ -46,8 +48,6 @@ FIRST_ITERATIONS = {"cuda": (500, 5000), "cpu": (20_000, 200_000)}  # to find ou
 # What `timer` waits for: on a GPU multiples of 1,024 ns, for %globaltimer steps by 32 ns on some and 1,024 on others.
 WAIT_NS = {"cuda": (1024, 2048, 4096, 9216, 18_432), "cpu": (18_000, 48_000, 98_000, 198_000, 498_000)}
 READ_BYTES = tuple(megabytes << 20 for megabytes in (1, 8, 64, 200))
-DRAM_READ = "dram__bytes_read.sum"
-COLD_SHARE = 0.98  # of the input's bytes must come from memory
 RESERVE_S = {"cuda": 40.0, "cpu": 2.0}  # of the time asked for: what comes after the comparisons
 PEER_REPEATS, PEER_LIMIT_S = 12, 300.0
 VARIANT_OF = {"cuda": "gpu", "cpu": "cpu"}
@@ -189,7 +189,12 @@ def _project(config: Config) -> Config:
     for name in SOURCES:
         if not (root / name).is_file() or (root / name).read_bytes() != (HERE / name).read_bytes():
             shutil.copyfile(HERE / name, root / name)
-    settings = dataclasses.asdict(config.bench) | {"modes": ["hot"], "energy": False, "cpu_threads": 1}
+    settings = dataclasses.asdict(config.bench) | {
+        "modes": ["hot"],
+        "cpu_threads": 1,
+        "energy": False,
+        "counters": False,
+    }
     variants = {
         "gpu": {"device": "cuda", "sources": ["spin.cu"], "archs": ["native"]},
         "cpu": {"device": "cpu", "sources": ["spin.cc"], "flags": ["-O2"]},
@@ -483,52 +488,47 @@ def _six(value: float) -> float:
 
 def _cold(project: Config, record: SelfcheckRecord, target: str) -> list[SelfcheckLine]:
     """Bytes that a kernel read from memory, by Nsight Compute's counter, over those of its input."""
-    launches = _counted(project)
-    record.data["cold"] = launches
-
-    def least(size: int, **wanted: Any) -> float:
-        return min(
-            float(entry["dram_bytes"]) / size
-            for entry in launches
-            if entry["size_bytes"] == size and all(entry[name] == value for name, value in wanted.items())
-        )
-
-    ours = {size: least(size, mode="cold", times_cache=timing.CACHES_EXCEEDED) for size in READ_BYTES}
-    detail = "; ".join(f"{size >> 20} MB: {ours[size]:.1%}, hot {least(size, mode='hot'):.1%}" for size in READ_BYTES)
-    worst = min(ours.values())
+    with tempfile.TemporaryDirectory() as folder:
+        cases = [_input_of(size, Path(folder)) for size in READ_BYTES]
+        task = (["cold", "hot"], [_candidate(project)], cases)
+        log = project.results / "logs" / "counters.log"
+        found, left_out = counters.count(record.device, *task, Path(folder) / "counters", log)
+    if left_out:
+        raise BenchError(left_out[0].reason, subject=left_out[0].case)
+    record.data["cold"] = [dataclasses.asdict(entry) for entry in found]
+    least = {
+        (entry.mode, size): min(entry.dram_bytes) / size
+        for entry in found
+        for size, case in zip(READ_BYTES, cases, strict=True)
+        if case["id"] == entry.case
+    }
+    detail = "; ".join(
+        f"{size >> 20} MB: {least['cold', size]:.1%}, hot {least['hot', size]:.1%}" for size in READ_BYTES
+    )
+    worst = min(least["cold", size] for size in READ_BYTES)
     return [SelfcheckLine("cold", target, 100 * worst, "%", worst >= COLD_SHARE, f"least of the calls; {detail}")]
 
 
-def _counted(project: Config) -> list[dict[str, Any]]:
-    """What rotation.py called, with each launch's `dram_bytes` and `duration_us`.
+def _input_of(size: int, folder: Path) -> dict[str, Any]:
+    """A case of the kernel that reads so many bytes, for counters.py."""
+    from kernelproof import images, judge
+    from kernelproof.selfcheck.operator import BLOCKS, OPERATOR, THREADS
 
-    Raises ToolError or ProfileError where they cannot be counted.
-    """
-    ncu = nsight.find_ncu()
-    if ncu is None:
-        raise ToolError(
-            "Nsight Compute (ncu) is not installed", hint="install it, or name it: KERNELPROOF_NCU=/path/to/ncu"
-        )
-    candidate = {name: value for name, value in _candidate(project).items() if name != "name"}
-    task = json.dumps({"candidate": candidate, "sizes": list(READ_BYTES)})
-    report = project.results / "rotation.ncu-rep"
-    target = [sys.executable, "-m", "kernelproof.selfcheck.rotation", task]
-    # The caches are left as the calls before leave them: that is what is to be proved.
-    command = nsight.command(ncu, report, target, [], [DRAM_READ, nsight.DURATION], cache_control="none")
-    log = project.results / "logs" / "rotation.log"
-    done = processes.run(command, env=_environment(), timeout_s=120, log=log)
-    made = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[{")))
-    launches = nsight.exported(ncu, report, [DRAM_READ, nsight.DURATION])
-    if len(launches) != len(made):
-        raise ProfileError(f"{len(launches)} launches were profiled and {len(made)} were made", subject=str(report))
-    return [
-        {**entry, "dram_bytes": launch[DRAM_READ], "duration_us": launch[nsight.DURATION] / 1e3}
-        for entry, launch in zip(made, launches, strict=True)
-    ]
+    dims = {"elements": size // 4, "ns": 1, "iterations": 1, "plus_1": 1, "plus_2": 1}
+    case = Case("spin", f"read_{size}", dims, {}, "float32")
+    call = OPERATOR.make_call(case, judge.generator(case))
+    launch = {"grid": [BLOCKS, 1, 1], "block": [THREADS, 1, 1], "cluster": [], "shared_bytes": 0, "count": 1}
+    return {
+        "id": case.bench_id,
+        "arguments": images.layout_images(call, folder / case.bench_id).spec,
+        "outputs": list(call.outputs),
+        "contenders": ["read"],
+        "launches": {"read": [launch]},
+    }
 
 
-def _candidate(project: Config, entry: str = "read") -> dict[str, Any]:
-    return _entrant(project, "cuda", entry, {}, "variant").candidate
+def _candidate(project: Config) -> dict[str, Any]:
+    return {**_entrant(project, "cuda", "read", {}, "variant").candidate, "name": "read"}
 
 
 def _peers(project: Config, record: SelfcheckRecord, found: Found) -> list[SelfcheckLine]:

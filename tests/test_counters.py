@@ -1,0 +1,136 @@
+"""Who made which of the launches that Nsight Compute lists, and the calls that it is given to look at."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernelproof import counters, gpu, images, nsight, processes
+from kernelproof.errors import ProfileError
+from kernelproof.operators import Call
+
+MADE = {"contender": "ours", "case": "c", "mode": "cold", "calls": 2, "floor": 1}
+TWO = {"contender": "theirs", "case": "c", "mode": "hot", "calls": 1, "floor": 2}
+
+
+def launch(kernel: str, dram_bytes: float = 0.0, us: float = 1.0, mhz: float = 1000.0) -> nsight.Launch:
+    return nsight.Launch(kernel, {counters.DRAM_READ: dram_bytes, nsight.DURATION: 1e3 * us, counters.CYCLES: us * mhz})
+
+
+def test_launches_are_told_apart_by_the_floors_between_them() -> None:
+    empty = launch(counters.FLOOR, us=1.5)
+    listed = [empty, launch("a", 1000, 3.0, 1500), empty, launch("a", 1010, 3.2, 1600), empty]
+    listed += [empty, empty, launch("split", 50, 2.0, 1200), launch("combine", 7, 1.0, 900), empty, empty]
+    ours, theirs = counters.counted([MADE, TWO], listed)
+    assert (ours.dram_bytes, ours.duration_us, ours.floor_us) == ([1000, 1010], [3.0, 3.2], [1.5, 1.5, 1.5])
+    assert ours.sm_clock_mhz == pytest.approx(1550)
+    assert (theirs.contender, theirs.dram_bytes, theirs.duration_us, theirs.floor_us) == ("theirs", [57], [3.0], [3, 3])
+    assert theirs.sm_clock_mhz == pytest.approx(1100)
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        [launch(counters.FLOOR), launch("a"), launch(counters.FLOOR), launch("a")],  # one is missing
+        [launch("a"), launch(counters.FLOOR), launch("a"), launch(counters.FLOOR)],  # it begins with no floor
+        [launch(counters.FLOOR)] * 3,  # calls without a kernel
+        [],
+    ],
+)
+def test_a_list_of_something_else_is_refused(listed: list[nsight.Launch]) -> None:
+    with pytest.raises(ProfileError, match="ours, c, cold: ncu lists"):
+        list(counters.counted([MADE], listed))
+
+
+CANDIDATE = """
+import torch
+def double(x):
+    print("double", x.data_ptr() % 2**31, flush=True)
+    return x + x
+def choosy(x):
+    raise NotImplementedError("not this shape")
+"""
+
+
+def task(folder: Path, device: str, entries: Mapping[str, str], kernels: int = 1) -> tuple[list[Any], list[Any]]:
+    """Contenders of a module in a folder, and one case of 1 MiB."""
+    (folder / "candidate.py").write_text(CANDIDATE)
+    call = Call({"x": torch.ones(1 << 18), "y": torch.empty(1 << 18)}, outputs=("y",), axes=("place",))
+    spec = images.layout_images(call, folder / "images").spec
+    fields = {"abi": "python", "device": device, "passing": "return", "library": None, "root": str(folder)}
+    contenders = [{**fields, "name": name, "entry": f"candidate.py:{entry}"} for name, entry in entries.items()]
+    traced = {"grid": [256, 1, 1], "block": [256, 1, 1], "cluster": [], "shared_bytes": 0, "count": kernels}
+    launches = {name: [traced] for name in entries}
+    case = {"id": "c", "arguments": spec, "outputs": ["y"], "contenders": list(entries), "launches": launches}
+    return contenders, [case]
+
+
+def test_the_process_goes_through_a_rotation_and_leaves_out_who_declines(tmp_path: Path) -> None:
+    contenders, cases = task(tmp_path, "cpu", {"double": "double", "choosy": "choosy"})
+    said = tmp_path / "said.json"
+    given = {"device": "cpu", "modes": ["cold", "hot"], "contenders": contenders, "cases": cases, "said": str(said)}
+    (tmp_path / "task.json").write_text(json.dumps(given))
+    command = [sys.executable, "-m", "kernelproof.counters", str(tmp_path / "task.json")]
+    environment = {**os.environ, "PYTHONPATH": processes.python_path()}
+    printed = processes.run(command, env=environment, timeout_s=120).stdout.splitlines()
+    found = json.loads(said.read_text())
+    assert [(one["contender"], one["mode"], one["calls"]) for one in found["made"]] == [
+        ("double", "cold", 2),
+        ("double", "hot", 1),
+    ]
+    assert {one["reason"] for one in found["left_out"]} == {"not this shape"}
+    places = [line for line in printed if line.startswith("double")]
+    cold = places[: -counters.WARM_CALLS - 1]
+    sets = len(set(cold))
+    assert sets > 1
+    assert cold == [*cold[:sets], *cold[:2]]  # every set once, then from the one that was used longest ago
+    assert len(set(places[-counters.WARM_CALLS - 1 :])) == 1
+
+
+def test_without_ncu_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsight, "find_ncu", lambda: None)
+    with pytest.raises(ProfileError, match="not installed") as caught:
+        counters.count("cuda", ["cold"], [], [], tmp_path, tmp_path / "log")
+    assert "KERNELPROOF_NCU" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "remedy"),
+    [
+        ("echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1", "does not permit", "NVreg_RestrictProfilingToAdminUsers"),
+        ("echo '==ERROR== boom'; exit 9", "ncu ended with exit code 9: boom", "counters.log"),
+    ],
+)
+def test_what_stands_in_the_way_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str, remedy: str
+) -> None:
+    program = tmp_path / "ncu"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(nsight, "find_ncu", lambda: program)
+    with pytest.raises(ProfileError, match=words) as caught:
+        counters.count("cuda", ["cold"], [], [], tmp_path / "c", tmp_path / "counters.log")
+    assert remedy in str(caught.value.hint)
+
+
+PRESENT, WHY = gpu.available()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not PRESENT, reason=f"needs a GPU: {WHY}")
+def test_cold_calls_read_their_input_from_memory_and_hot_ones_do_not(tmp_path: Path) -> None:
+    if nsight.find_ncu() is None:
+        pytest.skip("ncu is not installed")
+    contenders, cases = task(tmp_path, "cuda", {"double": "double"})
+    found, left_out = counters.count("cuda", ["cold", "hot"], contenders, cases, tmp_path / "c", tmp_path / "log")
+    print(found)
+    assert left_out == []
+    by_mode = {one.mode: one for one in found}
+    assert min(by_mode["cold"].dram_bytes) >= 0.98 * (1 << 20)
+    assert max(by_mode["hot"].dram_bytes) < 0.1 * (1 << 20)
+    assert all(0.3 < us < min(one.duration_us) for one in found for us in one.floor_us)
