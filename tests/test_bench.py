@@ -21,6 +21,7 @@ from kernelproof import (
     bench,
     cli,
     config,
+    counters,
     images,
     judge,
     launches,
@@ -397,6 +398,7 @@ def summarised(
     others: int = 0,
     energy: list[dict[str, Any]] | None = None,
     notes: list[dict[str, Any]] | None = None,
+    counted: list[counters.Counted] | None = None,
 ) -> BenchRecord:
     """What the stage says of samples that came from its processes; `rows` override what a good sample is."""
     loaded = project(folder, {"ours": contender("once")}, {"base": contender("thrice")})
@@ -405,7 +407,7 @@ def summarised(
 
     operator = operators.load("kernelproof.operators.rmsnorm", folder)
     arenas = bench._arenas(loaded.operator("rmsnorm"), operator, entrants, folder / "images")
-    found = bench.Measured(neighbours=others, energy=energy or [], notes=notes or [])
+    found = bench.Measured(neighbours=others, energy=energy or [], notes=notes or [], counted=counted or [])
     good = {"case": arenas[0].id, "mode": "hot", "method": "cpu_clock", "calls": 100, "time_us": 10.0, "throttle": ""}
     for row in rows:
         for name in ("process", *bench_columns()):
@@ -463,6 +465,25 @@ def test_one_call_a_process_is_flagged_in_the_mode_that_had_no_more(tmp_path: Pa
     record = summarised(tmp_path, rows, notes=[slow])
     assert {row.mode: row.flags for row in times_of(record, "ours")} == {"hot": [], "cold": ["one_call_a_process"]}
     assert record.untimed == []
+
+
+def counted(name: str, dram_bytes: float, mode: str = "cold") -> counters.Counted:
+    """Two calls of 4.1 and 4.3 µs, at a clock below that of the samples."""
+    return counters.Counted(name, "small-float32", mode, [dram_bytes, 2 * dram_bytes], [4.1, 4.3], [1.5, 1.5], 1740.0)
+
+
+def test_what_was_counted_proves_a_cold_time_or_flags_it_wherever_it_is_used(tmp_path: Path) -> None:
+    rows = [*blocks("ours", mode="cold"), *blocks("base", mode="cold")]
+    needed = summarised(tmp_path, rows).cases[0].bytes_read
+    record = summarised(tmp_path, rows, counted=[counted("ours", 0.5 * needed), counted("base", needed)])
+    times = {(row.contender, row.method): row for row in record.times}
+    ncu, floor = times["ours", "ncu"], times["ours", "floor_ncu"]
+    assert (ncu.median_us, ncu.low_us, ncu.high_us, ncu.samples) == (4.2, 4.1, 4.3, 2)
+    assert (ncu.dram_bytes, floor.median_us, floor.dram_bytes) == (0.5 * needed, 1.5, None)
+    assert times["base", "cpu_clock"].flags == []
+    assert times["ours", "cpu_clock"].flags == ["not_cold"]
+    assert "50% of the bytes" in times["ours", "cpu_clock"].reasons[0]
+    assert [row.flags for row in (*record.ratios, *record.oracle)] == [["not_cold"]] * 2
 
 
 def test_a_clock_that_drops_between_blocks_is_flagged(tmp_path: Path) -> None:

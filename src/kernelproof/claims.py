@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from kernelproof import records
+from kernelproof import formats, records
 from kernelproof.records import BenchRecord, OracleRow, UntimedRow
 
 PASSES, FAILS, NO_CLAIM, NOT_RUN = "passes", "fails", "no claim", "not run"
@@ -52,7 +52,8 @@ class Claim:
         if (row := self.decisive) is None:
             return self.reason
         which = f"; the {'worst' if self.above else 'closest'}" if len(self.rows) > 1 else ""
-        return f"{self.note}{which}: {row.case} {row.mode}{row.reason and f', {row.reason}'}"
+        flagged = f"; flagged: {formats.listed(row.flags)}" if row.flags else ""
+        return f"{self.note}{which}: {row.case} {row.mode}{row.reason and f', {row.reason}'}{flagged}"
 
     def __str__(self) -> str:
         return f"{self.word}, {self.note}" if self.note else self.word

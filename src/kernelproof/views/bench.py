@@ -9,6 +9,7 @@ from typing import Any
 
 from kernelproof import charts, formats
 from kernelproof.charts import Axis
+from kernelproof.methods import COLD_SHARE
 from kernelproof.records import (
     OK,
     BenchCase,
@@ -50,6 +51,7 @@ METHODS = {
     "eager": "eager",
     "floor": "floor",
     "floor_event_pair": "floor, event pair",
+    "floor_ncu": "floor, Nsight Compute",
 }
 
 
@@ -88,6 +90,7 @@ class MethodRow:
     flags: tuple[str, ...]
     reasons: tuple[str, ...]
     energy: str
+    from_memory: str
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ class CaseView:
     best_at: float | None
     methods: tuple[str, ...]
     method_rows: tuple[MethodRow, ...]
+    counted: bool  # whether any call's bytes were
     no_energy: tuple[str, ...]
     untimed: tuple[UntimedRow, ...]
 
@@ -145,6 +149,7 @@ class BenchView:
     first: CaseView | None
     others: tuple[CaseView, ...]
     left_out: int
+    cold: str  # whether it is proved that cold times are
     oracle: OracleView
     absent: tuple[tuple[str, Badge, str], ...]
     states: tuple[Fact, ...]
@@ -180,7 +185,7 @@ def _bench(
     ordered = sorted(record.cases, key=lambda c: case_rank(record, c, "hot", settings))
     timed = {row.case for row in record.times}
     ordered = [case for case in ordered if case.id in timed]
-    views = [_case(record, case, profiled, settings) for case in ordered[: limits.bench_cases]]
+    views = [_case(record, case, settings) for case in ordered[: limits.bench_cases]]
     labels = {case.id: case_label(case) for case in record.cases}
     absent = [
         (c.name, badge(c.verdict), c.outcome)
@@ -192,6 +197,7 @@ def _bench(
         views[0] if views else None,
         tuple(views[1:]),
         max(0, len(ordered) - limits.bench_cases),
+        _cold(record),
         _oracle(record, labels),
         tuple(absent),
         tuple(flatten(record.states)),
@@ -201,6 +207,24 @@ def _bench(
             for entry in record.discarded[: limits.failing_cases]
         ),
         _roof(record, profiled, measured, ordered),
+    )
+
+
+def _cold(record: BenchRecord) -> str:
+    """Whether its cold times were cold, by what Nsight Compute counted."""
+    times = [row for row in primary(record.times) if row.mode == "cold"]
+    if not times or record.device != "cuda":
+        return ""
+    said = record.states.get("counters", {"reason": "it is of an earlier kernelproof"})
+    if said.get("status") != OK:
+        return f"That cold times are cold is not proved: {said.get('reason')}."
+    counted = {(row.contender, row.case) for row in record.times if row.mode == "cold" and row.dram_bytes is not None}
+    decided = [row for row in times if (row.contender, row.case) in counted]
+    proved = sum("not_cold" not in row.flags for row in decided)
+    left = f"; {len(times) - len(decided)} were not counted" if len(times) > len(decided) else ""
+    share = formats.percent(COLD_SHARE, 0)
+    return (
+        f"Cold is proved for {proved} of {len(decided)} times: at least {share} of their input came from memory{left}."
     )
 
 
@@ -225,9 +249,7 @@ def _launches(found: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(f"{shown(k.get('count', 1))} × {k.get('name', '')}" for k in found)
 
 
-def _case(
-    record: BenchRecord, case: BenchCase, profiled: Mapping[tuple[str, str], ProfileRecord], settings: Settings
-) -> CaseView:
+def _case(record: BenchRecord, case: BenchCase, settings: Settings) -> CaseView:
     times = [row for row in record.times if row.case == case.id]
     deciding = primary(times)
     floors = [row for row in times if row.method == "floor"]
@@ -242,9 +264,7 @@ def _case(
     rows.sort(key=lambda r: (r.hot or r.cold).median_us if (r.hot or r.cold) else math.inf)  # type: ignore[union-attr]
     methods = [m for m in METHODS if any(t.method == m for t in times)]
     methods += sorted({t.method for t in times} - set(methods))
-    method_rows = _method_rows(record, case, times, methods, profiled)
-    if any(cell and cell.method == "ncu" for row in method_rows for cell in row.cells[-1:]):
-        methods = [*methods, "ncu"]
+    method_rows = _method_rows(record, case, times, methods)
     return CaseView(
         case,
         case_label(case),
@@ -256,6 +276,7 @@ def _case(
         on.at(best_row.median_us) if best_row else None,
         tuple(methods),
         tuple(method_rows),
+        any(row.from_memory for row in method_rows),
         tuple(dict.fromkeys(row.reason for row in record.energy if row.case == case.id and row.reason)),
         tuple(row for row in record.untimed if row.case == case.id),
     )
@@ -338,24 +359,18 @@ def _method_rows(
     case: BenchCase,
     times: Sequence[TimeRow],
     methods: Sequence[str],
-    profiled: Mapping[tuple[str, str], ProfileRecord],
 ) -> list[MethodRow]:
     rows: list[MethodRow] = []
-    durations = {c.name: _ncu_time(profiled.get((record.operator, c.name)), case) for c in record.contenders}
-    with_ncu = any(durations.values())
     for contender in record.contenders:
-        modes = dict.fromkeys(t.mode for t in times if t.contender == contender.name)
-        for number, mode in enumerate(modes):
+        for mode in dict.fromkeys(t.mode for t in times if t.contender == contender.name):
             mine = {t.method: t for t in times if t.contender == contender.name and t.mode == mode}
             cells = [mine.get(method) for method in methods]
-            if with_ncu:
-                # Nsight Compute empties the caches before its one launch, so it stands beside the cold times.
-                here = mode == "cold" or (number == len(modes) - 1 and "cold" not in modes)
-                cells.append(durations[contender.name] if here else None)
+            read = mine["ncu"].dram_bytes if "ncu" in mine else None
+            from_memory = "" if read is None or not case.bytes_read else formats.percent(read / case.bytes_read, 1)
             flags = dict.fromkeys(flag for t in mine.values() for flag in t.flags)
             reasons = dict.fromkeys(reason for t in mine.values() for reason in t.reasons)
             used = _energy(record, contender.name, case.id, mode)
-            rows.append(MethodRow(contender.name, mode, tuple(cells), tuple(flags), tuple(reasons), used))
+            rows.append(MethodRow(contender.name, mode, tuple(cells), tuple(flags), tuple(reasons), used, from_memory))
     return rows
 
 
@@ -365,17 +380,6 @@ def _energy(record: BenchRecord, name: str, case: str, mode: str) -> str:
         if (row.contender, row.case, row.mode) == (name, case, mode) and row.joules_per_call is not None:
             return f"{formats.significant(1e3 * row.joules_per_call)}{formats.THIN}mJ"
     return ""
-
-
-def _ncu_time(profile: ProfileRecord | None, case: BenchCase) -> TimeRow | None:
-    if (
-        profile is None
-        or not profile.kernels
-        or not (profile.case == case.id or profile.case.startswith(f"{case.id}-"))
-    ):
-        return None
-    spent = sum(kernel.duration_us for kernel in profile.kernels)
-    return TimeRow(profile.variant, case.id, "cold", "ncu", spent, spent, spent, 1, 1)
 
 
 def _roof(

@@ -12,7 +12,7 @@ from kernelproof.charts import Axis
 from kernelproof.claims import Claim
 from kernelproof.config import CRITERIA
 from kernelproof.records import FAILED, NOT_RUN, OK, BenchCase, BenchRecord, OracleRow, Record, Verdict
-from kernelproof.views.common import BADGES, Badge, Records, Settings, badge, case_label, case_rank, doubt
+from kernelproof.views.common import BADGES, Badge, Records, Settings, badge, case_label, case_rank, doubt, words
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Speed:
     mode: str
     whisker: charts.Whisker
     doubt: str  # why it is undecided, where the interval alone would have decided
+    flags: str  # of the two times, in words
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,8 @@ def _speed(
     wanted = (row.variant, row.best_baseline, row.case, row.mode)
     compared = [r for r in bench.ratios if (r.variant, r.baseline, r.case, r.mode) == wanted] if bench else []
     why = doubt(bench, compared[0], settings) if bench and compared else ""
-    return Speed(row.ratio, row.low, row.high, row.best_baseline, where, row.mode, drawn, why)
+    flags = "; ".join(map(words, row.flags))
+    return Speed(row.ratio, row.low, row.high, row.best_baseline, where, row.mode, drawn, why, flags)
 
 
 def _gate_badge(claim: Claim) -> Badge:
