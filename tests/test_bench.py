@@ -469,7 +469,7 @@ def test_one_call_a_process_is_flagged_in_the_mode_that_had_no_more(tmp_path: Pa
 
 def counted(name: str, dram_bytes: float, mode: str = "cold") -> counters.Counted:
     """Two calls of 4.1 and 4.3 µs, at a clock below that of the samples."""
-    return counters.Counted(name, "small-float32", mode, [dram_bytes, 2 * dram_bytes], [4.1, 4.3], [1.5, 1.5], 1740.0)
+    return counters.Counted(name, "small-float32", mode, [dram_bytes, 2 * dram_bytes], [4.1, 4.3], 1.5, 1740.0)
 
 
 def test_what_was_counted_proves_a_cold_time_or_flags_it_wherever_it_is_used(tmp_path: Path) -> None:

@@ -14,36 +14,42 @@ from kernelproof import counters, gpu, images, nsight, processes
 from kernelproof.errors import ProfileError
 from kernelproof.operators import Call
 
-MADE = {"contender": "ours", "case": "c", "mode": "cold", "calls": 2, "floor": 1}
-TWO = {"contender": "theirs", "case": "c", "mode": "hot", "calls": 1, "floor": 2}
+MADE = {"contender": "ours", "case": "c", "mode": "cold", "calls": 2, "kernels": 1, "floor": 1}
+TWO = {"contender": "theirs", "case": "c", "mode": "hot", "calls": 1, "kernels": 2, "floor": 2}
+MANY = {"contender": "many", "case": "c", "mode": "hot", "calls": 2, "kernels": 3, "floor": 1}
 
 
 def launch(kernel: str, dram_bytes: float = 0.0, us: float = 1.0, mhz: float = 1000.0) -> nsight.Launch:
     return nsight.Launch(kernel, {counters.DRAM_READ: dram_bytes, nsight.DURATION: 1e3 * us, counters.CYCLES: us * mhz})
 
 
+EMPTY = launch(counters.FLOOR, us=1.5)
+
+
 def test_launches_are_told_apart_by_the_floors_between_them() -> None:
-    empty = launch(counters.FLOOR, us=1.5)
-    listed = [empty, launch("a", 1000, 3.0, 1500), empty, launch("a", 1010, 3.2, 1600), empty]
-    listed += [empty, empty, launch("split", 50, 2.0, 1200), launch("combine", 7, 1.0, 900), empty, empty]
-    ours, theirs = counters.counted([MADE, TWO], listed)
-    assert (ours.dram_bytes, ours.duration_us, ours.floor_us) == ([1000, 1010], [3.0, 3.2], [1.5, 1.5, 1.5])
+    listed = [EMPTY, launch("a", 1000, 3.0, 1500), launch("a", 1010, 3.2, 1600)]
+    listed += [EMPTY, EMPTY, launch("split", 50, 2.0, 1200), launch("combine", 7, 1.0, 900)]
+    listed += [EMPTY, *[launch(name, 1, 1.0) for name in ("x", "y", "z")] * 2]
+    ours, theirs, many = counters.counted([MADE, TWO, MANY], listed)
+    assert (ours.dram_bytes, ours.duration_us, ours.floor_us) == ([1000, 1010], [3.0, 3.2], 1.5)
     assert ours.sm_clock_mhz == pytest.approx(1550)
-    assert (theirs.contender, theirs.dram_bytes, theirs.duration_us, theirs.floor_us) == ("theirs", [57], [3.0], [3, 3])
+    assert (theirs.contender, theirs.dram_bytes, theirs.duration_us, theirs.floor_us) == ("theirs", [57], [3.0], 3.0)
     assert theirs.sm_clock_mhz == pytest.approx(1100)
+    assert (many.dram_bytes, many.duration_us, many.floor_us) == ([3, 3], [3.0, 3.0], None)
 
 
 @pytest.mark.parametrize(
-    "listed",
+    ("listed", "words"),
     [
-        [launch(counters.FLOOR), launch("a"), launch(counters.FLOOR), launch("a")],  # one is missing
-        [launch("a"), launch(counters.FLOOR), launch("a"), launch(counters.FLOOR)],  # it begins with no floor
-        [launch(counters.FLOOR)] * 3,  # calls without a kernel
-        [],
+        ([EMPTY, launch("a")], "ours, c, cold: ncu lists other launches"),  # one call is missing
+        ([launch("a"), launch("a"), EMPTY], "ours, c, cold: ncu lists other"),  # it begins with no floor
+        ([EMPTY], "ours, c, cold: ncu lists other"),  # calls without a kernel
+        ([], "ours, c, cold: ncu lists other"),
+        ([EMPTY, launch("a"), launch("a"), EMPTY], "kernelproof_empty: ncu lists more launches"),
     ],
 )
-def test_a_list_of_something_else_is_refused(listed: list[nsight.Launch]) -> None:
-    with pytest.raises(ProfileError, match="ours, c, cold: ncu lists"):
+def test_a_list_of_something_else_is_refused(listed: list[nsight.Launch], words: str) -> None:
+    with pytest.raises(ProfileError, match=words):
         list(counters.counted([MADE], listed))
 
 
@@ -81,15 +87,16 @@ def test_the_process_goes_through_a_rotation_and_leaves_out_who_declines(tmp_pat
     found = json.loads(said.read_text())
     assert [(one["contender"], one["mode"], one["calls"]) for one in found["made"]] == [
         ("double", "cold", 2),
-        ("double", "hot", 1),
+        ("double", "hot", 2),
     ]
     assert {one["reason"] for one in found["left_out"]} == {"not this shape"}
     places = [line for line in printed if line.startswith("double")]
-    cold = places[: -counters.WARM_CALLS - 1]
+    hot = counters.WARM_CALLS + counters.CALLS
+    cold = places[:-hot]
     sets = len(set(cold))
     assert sets > 1
     assert cold == [*cold[:sets], *cold[:2]]  # every set once, then from the one that was used longest ago
-    assert len(set(places[-counters.WARM_CALLS - 1 :])) == 1
+    assert len(set(places[-hot:])) == 1
 
 
 def test_without_ncu_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,4 +140,4 @@ def test_cold_calls_read_their_input_from_memory_and_hot_ones_do_not(tmp_path: P
     by_mode = {one.mode: one for one in found}
     assert min(by_mode["cold"].dram_bytes) >= 0.98 * (1 << 20)
     assert max(by_mode["hot"].dram_bytes) < 0.1 * (1 << 20)
-    assert all(0.3 < us < min(one.duration_us) for one in found for us in one.floor_us)
+    assert all(one.floor_us and 0.3 < one.floor_us < min(one.duration_us) for one in found)

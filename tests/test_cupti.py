@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kernelproof import cupti, gpu
+from kernelproof import cupti, gpu, processes
 
 KERNEL, COPY = 10, 1
 NAMES = {KERNEL: "", COPY: "Memcpy"}
@@ -68,7 +68,7 @@ def test_a_real_kernel_is_seen() -> None:
         "def work():\n    x.add_(1); torch.cuda.synchronize()\n"
         "print(json.dumps([cupti.traced(work), cupti.traced(work)]))"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "PYTHONPATH": processes.python_path()}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     import json

@@ -1165,14 +1165,17 @@ class Summary:
         """Durations by Nsight Compute, and those of the floors around them; the least that a call read from memory."""
         rows: dict[Key, TimeRow] = {}
         for entry in self.found.counted:
-            if (entry.contender, entry.case) in self.in_case:
-                for method, times_us in (("ncu", entry.duration_us), ("floor_ncu", entry.floor_us)):
-                    key = (entry.contender, entry.case, entry.mode, method)
+            if (entry.contender, entry.case) not in self.in_case:
+                continue
+            floor_us = [] if entry.floor_us is None else [entry.floor_us]
+            for method, times_us in (("ncu", entry.duration_us), ("floor_ncu", floor_us)):
+                key = (entry.contender, entry.case, entry.mode, method)
+                if times_us:
                     median, low, high = map(_rounded, (plain_statistics.median(times_us), min(times_us), max(times_us)))
                     rows[key] = TimeRow(*key, median, low, high, len(times_us), 1)
-                key = (entry.contender, entry.case, entry.mode, "ncu")
-                rows[key].dram_bytes = min(entry.dram_bytes)
-                self.clocks[key][0] = [entry.sm_clock_mhz]
+            key = (entry.contender, entry.case, entry.mode, "ncu")
+            rows[key].dram_bytes = min(entry.dram_bytes)
+            self.clocks[key][0] = [entry.sm_clock_mhz]
         return rows
 
     def order(self, key: Key) -> tuple[Any, ...]:

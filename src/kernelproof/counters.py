@@ -2,13 +2,12 @@
 
 A process under ncu (`python -m kernelproof.counters TASK`) rotates sets of inputs as timing.py does, a whole rotation
 first, and then makes a few calls on those that were used longest ago. Nothing empties a cache and no clock is changed:
-whether a cold call was cold is the question. One pass counts everything. Before and after each call lies its floor,
-empty kernels of the same launch, which also tells calls apart in ncu's list.
+whether a cold call was cold is the question. One pass counts everything. Before a contender's calls lies their floor,
+empty kernels of the same launch, which also tells contenders apart in ncu's list.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import statistics
@@ -27,10 +26,11 @@ if TYPE_CHECKING:
 
 DRAM_READ, CYCLES = "dram__bytes_read.sum", "sm__cycles_elapsed.max"
 METRICS = (DRAM_READ, nsight.DURATION, CYCLES)
-CALLS = {"cold": 2, "hot": 1}  # that are counted
+CALLS = 2  # that are counted
 WARM_CALLS = 3  # before them, at least
-LAUNCHES_LIMIT = 8  # of a call: each costs ncu some ms, and each of its floor's as many
+KERNELS_LIMIT, FLOOR_LIMIT = 8, 2  # of a call, and of one whose floor is taken: each launch costs ncu up to 30 ms
 FLOOR = "kernelproof_empty"  # timing.EmptyKernels
+ONE_KERNEL = ({"grid": [1, 1, 1], "block": [32, 1, 1], "shared_bytes": 0, "count": 1},)
 LIMIT_S = 300.0
 
 
@@ -38,7 +38,8 @@ LIMIT_S = 300.0
 class Counted:
     """The calls of one contender on one case in one mode, each as the sum of its kernels.
 
-    dram_bytes: that a call read from memory. floor_us: of each floor around them. sm_clock_mhz: while its kernels ran.
+    dram_bytes: that a call read from memory. floor_us: None where a call has too many kernels for one. sm_clock_mhz:
+    while its kernels ran.
     """
 
     contender: str
@@ -46,7 +47,7 @@ class Counted:
     mode: str
     dram_bytes: list[float]
     duration_us: list[float]
-    floor_us: list[float]
+    floor_us: float | None
     sm_clock_mhz: float
 
 
@@ -94,49 +95,37 @@ def count(
 
 
 def counted(made: Sequence[Mapping[str, Any]], launches: Sequence[nsight.Launch]) -> Iterator[Counted]:
-    """Who made which of the launches that ncu lists: by their order, and by the floors between the calls.
+    """Who made which of the launches that ncu lists: by their order, and by the floors between the contenders.
 
-    made: `contender`, `case`, `mode`, `calls`, and `floor`, the launches of one. Raises ProfileError where the list
-    holds something else.
+    made: `contender`, `case`, `mode`, `calls`, `kernels` in a call as it was traced, and `floor`, the launches of one.
+    Raises ProfileError where the list holds something else.
     """
-    left = iter(launches)
+    position = 0
     for entry in made:
-        floors, calls = [_sum(itertools.islice(left, entry["floor"]))], []
-        for _ in range(entry["calls"]):
-            mine: list[nsight.Launch] = []
-            empty: list[nsight.Launch] = []
-            for launch in left:
-                if launch.kernel == FLOOR:
-                    empty.append(launch)
-                    break
-                mine.append(launch)
-            calls.append(_sum(mine))
-            floors.append(_sum([*empty, *itertools.islice(left, entry["floor"] - 1)]))
-        where = f"{entry['contender']}, {entry['case']}, {entry['mode']}"
-        if {names for *_, names in floors} != {(FLOOR,)} or any(FLOOR in names for *_, names in calls):
+        first = position + entry["floor"]
+        floor = launches[position:first]
+        position = next((n for n in range(first, len(launches)) if launches[n].kernel == FLOOR), len(launches))
+        each, left = divmod(len(launches[first:position]), entry["calls"])
+        calls = [launches[first + n * each : first + (n + 1) * each] for n in range(entry["calls"])]
+        if [launch.kernel for launch in floor] != [FLOOR] * entry["floor"] or left or not each:
+            where = f"{entry['contender']}, {entry['case']}, {entry['mode']}"
             raise ProfileError("ncu lists other launches than were made", subject=where)
-        dram_bytes, duration_us, clocks, _ = zip(*calls, strict=True)
-        if not all(duration_us):
-            raise ProfileError("ncu lists no kernel of a call", subject=where)
+        clocks = [_sum(call, CYCLES) / _sum(call, nsight.DURATION) for call in calls]
         yield Counted(
             entry["contender"],
             entry["case"],
             entry["mode"],
-            list(dram_bytes),
-            list(duration_us),
-            [us for _, us, _, _ in floors],
-            statistics.median(clocks),
+            [_sum(call, DRAM_READ) for call in calls],
+            [_sum(call, nsight.DURATION) / 1e3 for call in calls],
+            _sum(floor, nsight.DURATION) / 1e3 if entry["floor"] == entry["kernels"] else None,
+            1e3 * statistics.median(clocks),
         )
+    if position != len(launches):
+        raise ProfileError("ncu lists more launches than were made", subject=launches[position].kernel)
 
 
-def _sum(launches: Sequence[nsight.Launch] | Iterator[nsight.Launch]) -> tuple[float, float, float, tuple[str, ...]]:
-    """Bytes, µs, MHz and the different names of some launches."""
-    listed = list(launches)
-    total_us = sum(launch.values[nsight.DURATION] for launch in listed) / 1e3
-    cycles = sum(launch.values[CYCLES] for launch in listed)
-    read = sum(launch.values[DRAM_READ] for launch in listed)
-    names = tuple(dict.fromkeys(launch.kernel for launch in listed))
-    return read, total_us, cycles / total_us if total_us else 0.0, names
+def _sum(launches: Sequence[nsight.Launch], metric: str) -> float:
+    return sum(launch.values[metric] for launch in launches)
 
 
 # --- the process under ncu --------------------------------------------------------------------------------------------
@@ -177,28 +166,27 @@ def _made(function: Function, case: Mapping[str, Any], mode: str, sets: Argument
 
     launches = case["launches"].get(function.name, [])
     kernels = round(sum(launch["count"] for launch in launches if launch["grid"]))
-    if not 0 < kernels <= LAUNCHES_LIMIT:
+    if not 0 < kernels <= KERNELS_LIMIT:
         raise ValueError(f"{kernels} kernels in a call" if kernels else "its kernels were not traced")
-    floor = timing.EmptyKernels(launches) if device == "cuda" else None
+    floor = timing.EmptyKernels(launches if kernels <= FLOOR_LIMIT else ONE_KERNEL) if device == "cuda" else None
+    kept: list[Any] = [None] * len(sets)  # what calls return, as in a graph: or all of them would write to one place
     for index in range(max(len(sets), WARM_CALLS)):
-        _call(function, sets, index % len(sets))
+        kept[index % len(sets)] = _call(function, sets, index % len(sets))
     loading.synchronise(device)
     with nsight.profiled(device):
-        for index in range(CALLS[mode]):
-            if floor:
-                floor.launch()
-            _call(function, sets, index % len(sets))
         if floor:
             floor.launch()
+        for index in range(CALLS):
+            kept[index % len(sets)] = _call(function, sets, index % len(sets))
         loading.synchronise(device)
-    return {"contender": function.name, "case": case["id"], "mode": mode, "calls": CALLS[mode], "floor": kernels}
+    made = {"contender": function.name, "case": case["id"], "mode": mode, "calls": CALLS, "kernels": kernels}
+    return {**made, "floor": kernels if kernels <= FLOOR_LIMIT else 1}
 
 
-def _call(function: Function, sets: ArgumentSets, index: int) -> None:
+def _call(function: Function, sets: ArgumentSets, index: int) -> Any:
     if function.passing == "return":
-        function.call(*sets.inputs(index))
-    else:
-        function.call(*sets.arguments[index])
+        return function.call(*sets.inputs(index))
+    return function.call(*sets.arguments[index])
 
 
 if __name__ == "__main__":
