@@ -395,7 +395,7 @@ def test_samples_of_an_earlier_run_go_with_its_record(tmp_path: Path) -> None:
 def summarised(
     folder: Path,
     rows: list[dict[str, Any]],
-    others: int = 0,
+    others: int | None = 0,
     energy: list[dict[str, Any]] | None = None,
     notes: list[dict[str, Any]] | None = None,
     counted: list[counters.Counted] | None = None,
@@ -497,6 +497,9 @@ def test_a_clock_that_drops_between_blocks_is_flagged(tmp_path: Path) -> None:
 def test_another_process_on_the_gpu_is_flagged_and_recorded(tmp_path: Path) -> None:
     record = summarised(tmp_path, [*blocks("ours"), *blocks("base")], others=2)
     assert record.states["others_on_the_gpu"] == 2
+    unknown = summarised(tmp_path, [*blocks("ours"), *blocks("base")], others=None)
+    assert unknown.states["others_on_the_gpu"] == bench.NOT_SHOWN
+    assert not any("gpu_shared" in row.flags for row in unknown.times)
     for row in record.times:
         assert row.flags == ["gpu_shared"]
         assert row.reasons == ["2 other processes on the GPU while it was measured"]

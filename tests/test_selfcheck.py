@@ -219,7 +219,7 @@ def test_the_whole_of_it_on_a_gpu(project: Path) -> None:
     assert held["accuracy"][0], held["accuracy"]
     assert held["false_positives"][1] == 0, held["false_positives"]
     assert record.gpu
-    assert record.data["others_on_the_gpu"] <= 1  # this process, where a test before has made a context
+    assert (record.data["others_on_the_gpu"] or 0) <= 1  # this process, where a test before has made a context
     assert (project / "results" / "selfcheck" / "selfcheck-cuda.csv.gz").is_file()
     for name in ("cold", "speed_do_bench", "speed_do_bench_cudagraph"):  # nvbench where it is installed
         assert held[name][1] is not None, held[name]

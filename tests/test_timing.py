@@ -311,5 +311,5 @@ def test_every_method_gives_its_time_on_a_gpu(tmp_path: Path) -> None:
     assert times["hot", "floor"] < times["hot", "graph_slope"] < times["cold", "graph_slope"] * 1.05
     (used,) = found["energy"]
     assert used.get("reason") or 1e-6 < used["joules_per_call"] < 0.1
-    assert found["neighbours"] == 0
+    assert not found["neighbours"]  # None: NVML shows none here
     assert all(clock for clock in found["samples"]["sm_clock_mhz"])

@@ -76,6 +76,7 @@ SLOW_PROCESSES = 2  # a contender whose single call exceeds its budget is called
 REQUEST_BASE_S = 60.0  # a request's time limit: CUDA start-up and graph captures, and below, the measuring itself
 REQUEST_FACTOR = 6.0
 POWER_CAP = "sw_power_cap"
+NOT_SHOWN = "not known: NVML shows no process here, not even our own"
 # Flags of a time: other kernels ran in the timed graph than in a call outside; our clock says another time.
 OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED = "other_kernels_when_timed", "disagrees_outside_clock", "not_traced"
 ONLY_BEHIND_ITSELF, NOT_CAPTURED = "faster_behind_itself", "not_captured"
@@ -164,7 +165,7 @@ def _board(config: Config, record: BenchRecord) -> Iterator[None]:
 
     with lease.gpu_lease(config.bench.gpu_wait_s, "bench") as record.gpu:
         index = gpu.index_of_first_visible(os.environ["CUDA_VISIBLE_DEVICES"])
-        record.states["others_before"] = len(gpu.compute_processes(index) or ())
+        record.states["others_before"] = None if (seen := gpu.compute_processes(index)) is None else len(seen)
         yield
 
 
@@ -369,7 +370,7 @@ class Measured:
     stopping: list[dict[str, Any]] = field(default_factory=list)
     counted: list[counters.Counted] = field(default_factory=list)
     counters: dict[str, Any] = field(default_factory=dict)  # what became of that
-    neighbours: int = 0  # other processes on the GPU, at most
+    neighbours: int | None = None  # other processes on the GPU, at most; None where they are not shown
     state_s: float = 0.0  # spent on looking at the machine's state
     measuring_s: float = 0.0
 
@@ -741,7 +742,8 @@ class Measurement:
         self.found.rotation.update(reply["rotation"])
         self.found.energy += reply["energy"]
         self.found.stopping += reply["stopping"]
-        self.found.neighbours = max(self.found.neighbours, reply["neighbours"])
+        if reply["neighbours"] is not None:
+            self.found.neighbours = max(self.found.neighbours or 0, reply["neighbours"])
         self.found.state_s += reply["state_s"]
         for output in reply["outputs"]:
             values = "fresh" if output["version"] == "fresh" else "timed"
@@ -1147,6 +1149,8 @@ class Summary:
             count = sum(len(times) for blocks in processes.values() for times in blocks.values())
             low, median, high = (_rounded(value) for value in (estimate.low, estimate.value, estimate.high))
             rows[key] = TimeRow(*key, median, low, high, count, estimate.replicates)
+            if key[-1] == self.primary:
+                rows[key].precise = self.precise(key)
         for name, by_case in self.found.kernels.items():
             for case, kernels in by_case.items():
                 if (name, case) in self.in_case:
@@ -1160,6 +1164,12 @@ class Summary:
             found = dict(self.flags(key, row, rows))
             row.flags, row.reasons = sorted(found), [found[flag] for flag in sorted(found) if found[flag]]
         self.record.times = [rows[key] for key in sorted(rows, key=self.order)]
+
+    def precise(self, key: Key) -> int | None:
+        """In how many processes its blocks ended since they were enough; None where nothing was asked."""
+        where = dict(zip(("contender", "case", "mode"), key, strict=False))
+        ended = [entry["ended"] for entry in self.found.stopping if where.items() <= entry.items()]
+        return ended.count("precise") if ended else None
 
     def counted(self) -> dict[Key, TimeRow]:
         """Durations by Nsight Compute, and those of the floors around them; the least that a call read from memory."""
@@ -1256,7 +1266,7 @@ class Summary:
 
     def shared(self) -> str:
         """Who else was on the GPU, in words; empty where nobody was seen."""
-        count = max(self.found.neighbours, self.record.states.get("others_before", 0))
+        count = max(self.found.neighbours or 0, self.record.states.get("others_before") or 0)
         return f"{count} other process{'es' if count > 1 else ''}" if count else ""
 
     def seen(self, key: Key, rows: Mapping[Key, TimeRow]) -> methods.Seen:
@@ -1416,7 +1426,7 @@ class Summary:
             "samples": len(columns.get("contender", [])),
             "measuring_s": round(self.found.measuring_s, 3),
             "notes": self.found.notes,
-            "others_on_the_gpu": self.found.neighbours,
+            "others_on_the_gpu": NOT_SHOWN if self.found.neighbours is None else self.found.neighbours,
             "state_s": round(self.found.state_s, 3),
             "stopping": self.stopping(),
             **({"counters": self.found.counters} if self.found.counters else {}),

@@ -474,6 +474,7 @@ class TimeRow:
     flags: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     dram_bytes: float | None = None  # that a call read from memory at the least, by Nsight Compute's counter
+    precise: int | None = None  # processes that ended since the ratio was known well enough; in others time was up
 
 
 @dataclass

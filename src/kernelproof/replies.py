@@ -125,7 +125,7 @@ def check_measured(reply: Any, names: Sequence[str], case: str, modes: Sequence[
             "rotation": by(here, by(mode, fields(sets, {"exceeds_cache": truth}))),
             "energy": each(fields(place, {**figures, "calls": optional(whole()), "reason": optional(text)})),
             "stopping": each(fields({**place, **stopping})),
-            "neighbours": whole(),
+            "neighbours": optional(whole()),
             "state_s": number(0),
         },
         WorkerError,

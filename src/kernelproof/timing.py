@@ -115,7 +115,7 @@ class Found:
     rotation: dict[str, dict[str, Any]] = field(default_factory=dict)
     energy: list[dict[str, Any]] = field(default_factory=list)
     stopping: list[dict[str, Any]] = field(default_factory=list)
-    neighbours: int = 0  # other processes on the GPU, the most that were seen
+    neighbours: int | None = None  # other processes on the GPU, at most; None where NVML shows not even this one
     state_s: float = 0.0  # spent on looking at the machine's state
 
     def sample(self, **values: Any) -> None:
@@ -372,13 +372,14 @@ class _Session:
         return state
 
     def look_around(self) -> None:
-        """Count who else is on the GPU: this process is one of those that NVML sees, or none is visible from here."""
+        """Count who else is on the GPU: this process is one of those that NVML shows, where it shows any here."""
         if self.plan.device == "cuda":
             from kernelproof import gpu
 
             with contextlib.suppress(Exception):  # a machine without NVML
                 index = gpu.index_of_first_visible(os.environ.get("CUDA_VISIBLE_DEVICES"))
-                self.found.neighbours = max(self.found.neighbours, len(gpu.compute_processes(index) or ()) - 1)
+                if shown := gpu.compute_processes(index):
+                    self.found.neighbours = max(self.found.neighbours or 0, len(shown) - 1)
 
     def keep(
         self,
