@@ -475,7 +475,8 @@ def counted(name: str, dram_bytes: float, mode: str = "cold") -> counters.Counte
 def test_what_was_counted_proves_a_cold_time_or_flags_it_wherever_it_is_used(tmp_path: Path) -> None:
     rows = [*blocks("ours", mode="cold"), *blocks("base", mode="cold")]
     needed = summarised(tmp_path, rows).cases[0].bytes_read
-    record = summarised(tmp_path, rows, counted=[counted("ours", 0.5 * needed), counted("base", needed)])
+    given = [counted("ours", 0.5 * needed), counted("base", needed)]
+    record = summarised(tmp_path, rows, counted=given)
     times = {(row.contender, row.method): row for row in record.times}
     ncu, floor = times["ours", "ncu"], times["ours", "floor_ncu"]
     assert (ncu.median_us, ncu.low_us, ncu.high_us, ncu.samples) == (4.2, 4.1, 4.3, 2)
@@ -484,6 +485,15 @@ def test_what_was_counted_proves_a_cold_time_or_flags_it_wherever_it_is_used(tmp
     assert times["ours", "cpu_clock"].flags == ["not_cold"]
     assert "50% of the bytes" in times["ours", "cpu_clock"].reasons[0]
     assert [row.flags for row in (*record.ratios, *record.oracle)] == [["not_cold"]] * 2
+    # With a floor of the first mode the cold slope of 10 µs is held against the 4.2 µs that were counted.
+    hot = [*blocks("base"), *blocks("base", method="floor", time_us=1.0)]
+    (cold,) = [
+        row
+        for row in summarised(tmp_path, [*hot, *rows], counted=given).times
+        if (row.contender, row.mode, row.method) == ("base", "cold", "cpu_clock")
+    ]
+    assert cold.flags == ["disagrees_ncu"]
+    assert cold.reasons[0].startswith("ncu shorter by 6.3")
 
 
 def test_a_clock_that_drops_between_blocks_is_flagged(tmp_path: Path) -> None:

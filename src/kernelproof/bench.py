@@ -1273,6 +1273,8 @@ class Summary:
         """All that was recorded beside a primary time."""
         contender, case, mode, _ = key
         mine = {row.method: row.median_us for row in rows.values() if (row.contender, row.case, row.mode) == key[:3]}
+        if floor := rows.get((contender, case, self.record.modes[0], "floor")):
+            mine.setdefault("floor", floor.median_us)  # an empty kernel reads nothing: it is as long hot as cold
         clocks = {m: [c for found in self.clocks[(*key[:3], m)].values() for c in found] for m in mine}
         hot = rows.get((contender, case, "hot", self.primary))
         return methods.Seen(
