@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelproof import charts, formats
+from kernelproof import charts, formats, traces
 from kernelproof.charts import Axis
 from kernelproof.methods import COLD_SHARE
 from kernelproof.records import (
@@ -200,7 +201,7 @@ def _bench(
         _cold(record),
         _oracle(record, labels),
         tuple(absent),
-        tuple(flatten(record.states)),
+        tuple(_states(record.states)),
         tuple((name, _launches(found)) for name, found in record.kernels_in_interval.items()),
         tuple(
             ", ".join(f"{words(k)} {shown(v)}" for k, v in entry.items())
@@ -246,7 +247,28 @@ def _oracle(record: BenchRecord, labels: Mapping[str, str]) -> OracleView:
 
 
 def _launches(found: Iterable[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{shown(k.get('count', 1))} × {k.get('name', '')}" for k in found)
+    """Kernels by their short names, each with how often a call runs it and in how many cases; the record has it all."""
+    cases = Counter((shown(k.get("count", 1)), traces.short(k.get("name", ""))) for k in found)
+    return ", ".join(f"{count} × {name} ({formats.plural(n, 'case')})" for (count, name), n in cases.items())
+
+
+def _states(states: Mapping[str, Any]) -> Iterable[Fact]:
+    """A line a fact; of rotations a line a case, and notes of one kind on one contender together."""
+    rest = {name: value for name, value in states.items() if name not in ("rotation", "notes")}
+    yield from flatten(rest)
+    for case, modes in states.get("rotation", {}).items():
+        for mode, found in modes.items():
+            if mode != "hot":
+                sets = f"{formats.plural(found['sets'], 'set')} of {formats.size(found['set_bytes'])}"
+                yield Fact(
+                    f"rotation · {case}, {mode}", f"{sets}; the cache holds {formats.size(found['cache_bytes'])}"
+                )
+    noted: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for note in states.get("notes", []):
+        noted[words(str(note.get("outcome"))), str(note.get("contender"))].append(str(note.get("message")))
+    for (outcome, name), messages in noted.items():
+        often = f" (and {len(messages) - 1} more such)" if len(messages) > 1 else ""
+        yield Fact(f"{outcome} · {name}", f"{formats.one_line(messages[0])}{often}")
 
 
 def _case(record: BenchRecord, case: BenchCase, settings: Settings) -> CaseView:

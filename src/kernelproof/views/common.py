@@ -31,16 +31,17 @@ class Limits:
     members: int = 400
     packages: int = 400
     hot_lines: int = 12
-    hover: bool = True  # texts that show where the pointer rests, and grid lines
+    hover: bool = True  # texts that show where the pointer rests
     advice: int = 20  # of a kernel
     counters: bool = True  # of a kernel: those that are not drawn; and a baseline's own profile
 
 
 LIMITS = (
     Limits(),
-    Limits(15, 2000, 8, 12, 80, 80, 6, advice=8),
-    Limits(15, 2000, 8, 12, 80, 80, 6, hover=False, advice=6, counters=False),
-    Limits(4, 600, 3, 6, 12, 12, 3, hover=False, advice=4, counters=False),
+    Limits(15, 2000, 8, 40, 80, 80, 6, advice=6, counters=False),
+    Limits(15, 2000, 8, 12, 80, 80, 6, advice=4, counters=False),
+    Limits(15, 2000, 8, 12, 80, 80, 6, hover=False, advice=4, counters=False),
+    Limits(4, 600, 2, 6, 12, 12, 3, hover=False, advice=3, counters=False),
     Limits(4, 600, 2, 3, 12, 12, 2, hover=False, advice=3, counters=False),
     Limits(4, 600, 1, 2, 12, 12, 1, hover=False, advice=2, counters=False),
 )

@@ -139,6 +139,7 @@ STALLS = {
 }
 ISSUING = "selected"
 MOST_STALLS, LEAST_STALL = 6, 0.02  # shown of a kernel
+MOST_OF_BASELINE = 2  # kernels
 
 
 def profiles(records: Records, limits: Limits) -> list[ProfileView]:
@@ -159,8 +160,10 @@ def profiles(records: Records, limits: Limits) -> list[ProfileView]:
 
 
 def _shown_kernels(profile: ProfileRecord, limits: Limits) -> list[ProfiledKernel]:
-    """A baseline's own profile is the first that a smaller page does without: the comparisons hold its figures."""
-    return profile.kernels[: limits.kernels] if profile.role == "variant" or limits.counters else []
+    """Of a baseline the longest few, on a page of all details: the comparisons hold its figures."""
+    if profile.role == "variant":
+        return profile.kernels[: limits.kernels]
+    return sorted(profile.kernels, key=lambda k: -k.duration_us)[: MOST_OF_BASELINE if limits.counters else 0]
 
 
 def _profiled(kernel: ProfiledKernel, limits: Limits) -> ProfiledKernelView:
