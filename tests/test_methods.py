@@ -16,6 +16,9 @@ AGREEING = {
 }
 
 
+LONG = {"graph_slope": 1333.75, "wall_slope": 1333.7, "event_pair": 1338.0, "floor": 3.08, "cupti": 1333.0}
+
+
 def doubts(mode: str = "hot", changed: dict[str, float] | None = None, **more: Any) -> dict[str, str]:
     return dict(methods.doubts(methods.Seen("graph_slope", mode, {**AGREEING, **(changed or {})}, **more)))
 
@@ -54,6 +57,17 @@ def test_methods_that_agree_are_not_flagged() -> None:
             "disagrees_ncu",
             {"changed": {"ncu": 13.0, "floor_ncu": 2.0}, "clock_mhz": {"graph_slope": 1980.0, "ncu": 1740.0}},
             "longer by 1.72 µs; likely: the SM clock changed, 1980 MHz for graph slope and 1740 MHz here",
+        ),
+        (
+            "disagrees_ncu",
+            {"changed": {**LONG, "ncu": 1269.0, "floor_ncu": 3.9}, "kernels": 1},
+            "shorter by 65.57 µs; likely: calls in a row",
+        ),
+        ("disagrees_cupti", {"changed": {**LONG, "cupti": 1265.8}, "kernels": 1}, "likely: calls in a row"),
+        (
+            "disagrees_event_pair",
+            {"changed": {**LONG, "event_pair": 1280.0}, "kernels": 2},
+            "likely: calls in a row",
         ),
         # A higher clock does not explain a longer time, nor a lower one a shorter.
         (

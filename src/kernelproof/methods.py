@@ -15,8 +15,10 @@ HOST_BOUND = 1.5  # eager latency this many times the device's time: the caller 
 CLOCK_SHARE = 0.02  # a clock that differs by more explains a time that differs by more than is allowed
 EVENT_STEP_US = 0.032  # of a CUDA event's clock on H100 and H200; older GPUs step more coarsely
 COLD_IS_HOT = 0.005  # relative
+GAP_US = 3.0  # from one kernel to the next it takes less
 COLD_SHARE = 0.98  # of the bytes that a call has to read must come from memory
 MEMORY_SHARE = 0.1  # of a call's time that reading its arguments from memory would take at the very least
+ROW_OF_CALLS = "calls in a row load the GPU's power and memory more than a few alone, and lower its clock"
 TRACES = {"cupti": "cupti-python", "device_trace": "torch.profiler"}  # each with who took it
 
 
@@ -107,6 +109,8 @@ def _single_call(seen: Seen, over_us: float) -> str:
         return "the resolution of the event timer, which single calls cannot average out"
     if over_us > 0:
         return "a call alone waits for its own start and end, which calls in a row hide behind one another"
+    if over_us < -GAP_US * max(1.0, seen.kernels):
+        return ROW_OF_CALLS
     if seen.kernels > 1:
         hidden = "each launch but the first hides behind the kernel before it, which the floor's do not"
         return f"{seen.kernels:g} kernels inside: {hidden}"
@@ -114,6 +118,8 @@ def _single_call(seen: Seen, over_us: float) -> str:
 
 
 def _traced(seen: Seen, over_us: float) -> str:
+    if over_us < -GAP_US * max(1.0, seen.kernels):
+        return ROW_OF_CALLS
     if over_us < 0 and seen.kernels > 1:
         return f"{seen.kernels:g} kernels inside, whose durations leave out the gaps between them"
     if over_us < 0:
