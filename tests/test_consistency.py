@@ -288,7 +288,7 @@ def test_the_words_are_those_of_the_stages() -> None:
     assert samples.DISCARDED_STATES == consistency.DISCARDED_STATES
     assert samples.COLUMNS == consistency.COLUMNS
     assert runs.PRIMARY == consistency.PRIMARY
-    assert set(methods.TRACES) == consistency.TRACES
+    assert {*methods.TRACES, *methods.COUNTED} == consistency.UNSAMPLED
     assert consistency.RAN_AND_FAILED | {"failed_to_build"} == manifest.BAD_CORRECTNESS
     assert set(climb.RUNGS) - {"properties", "sanitizer"} == consistency.NEEDED_RUNGS
     assert (claims.PASSES, claims.FAILS) == ("passes", "fails")

@@ -1178,7 +1178,7 @@ class Summary:
             if (entry.contender, entry.case) not in self.in_case:
                 continue
             floor_us = [] if entry.floor_us is None else [entry.floor_us]
-            for method, times_us in (("ncu", entry.duration_us), ("floor_ncu", floor_us)):
+            for method, times_us in zip(methods.COUNTED, (entry.duration_us, floor_us), strict=True):
                 key = (entry.contender, entry.case, entry.mode, method)
                 if times_us:
                     median, low, high = map(_rounded, (plain_statistics.median(times_us), min(times_us), max(times_us)))

@@ -40,7 +40,7 @@ COLUMNS = ("contender", "case", "mode", "method", "process", "block", "time_us",
 # As in samples.py, bench.py, methods.py, claims.py and the ladder; a test holds them together.
 DISCARDED_STATES = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
 PRIMARY = {"cpu": "cpu_clock", "cuda": "graph_slope"}
-TRACES = frozenset({"cupti", "device_trace"})  # methods without samples
+UNSAMPLED = frozenset({"cupti", "device_trace", "ncu", "floor_ncu"})  # methods without samples
 RAN_AND_FAILED = frozenset({"wrong", "crashed", "hung"})
 NEEDED_RUNGS = frozenset({"build", "load", "launch", "sanity", "correctness", "determinism"})
 PRIVATE = re.compile(r"<(?:repo|home|user|host)>|\[secret\]")  # what stands in a record for a private word
@@ -281,7 +281,7 @@ def _bench(bundle: Bundle, name: str) -> Iterator[Contradiction]:
 
 def _sampled(bundle: Bundle, name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:
     """Medians and ratios, computed again."""
-    times = [row for row in bench["times"] if row["method"] not in TRACES and not PRIVATE.search(str(row))]
+    times = [row for row in bench["times"] if row["method"] not in UNSAMPLED and not PRIVATE.search(str(row))]
     ratios = [row for row in bench["ratios"] if not PRIVATE.search(str(row))]
     if not (times or ratios):
         return

@@ -19,6 +19,7 @@ GAP_US = 3.0  # from one kernel to the next it takes less
 COLD_SHARE = 0.98  # of the bytes that a call has to read must come from memory
 MEMORY_SHARE = 0.1  # of a call's time that reading its arguments from memory would take at the very least
 ROW_OF_CALLS = "calls in a row load the GPU's power and memory more than a few alone, and lower its clock"
+COUNTED = ("ncu", "floor_ncu")  # calls and floors under Nsight Compute
 TRACES = {"cupti": "cupti-python", "device_trace": "torch.profiler"}  # each with who took it
 
 
