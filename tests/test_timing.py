@@ -27,9 +27,14 @@ def spin(x, y, us):
 
 def failing_later(x, y, us, calls=[0]):
     calls[0] += 1
-    if calls[0] > 8:
+    if calls[0] > 14:
         raise RuntimeError("enough")
     spin(x, y, us)
+
+
+def settling(x, y, us, calls=[0]):
+    calls[0] += 1
+    spin(x, y, {1: 60_000, 2: 9_000, 3: 8_000}.get(calls[0], us))
 """
 
 
@@ -69,6 +74,17 @@ def test_a_known_time_is_measured(tmp_path: Path) -> None:
     assert min(spun)[0] < 300  # somebody else's work may lengthen a sample, but not all of them
     assert {len(column) for column in samples.values()} == {len(samples["block"])}
     json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.usefixtures("fresh_process")
+def test_the_first_calls_do_not_decide_how_it_is_timed(tmp_path: Path) -> None:
+    """The first sets things up for longer than the budget, and the next ones wait for somebody else's threads."""
+    found = measure(tmp_path, 50.0, ["settling"], max_seconds=0.04, blocks=2)
+    assert found["outcomes"] == []
+    columns = zip(*(found["samples"][name] for name in ("method", "calls", "time_us")), strict=True)
+    samples = [(calls, us) for method, calls, us in columns if method == "cpu_clock"]
+    assert len(samples) >= 2
+    assert all(calls > 3 and us < 5_000 for calls, us in samples), samples
 
 
 @pytest.mark.usefixtures("fresh_process")
