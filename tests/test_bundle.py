@@ -17,7 +17,7 @@ import packed_run
 import pytest
 import yaml
 
-from kernelproof import bundle, manifest, privacy, records, report, verify
+from kernelproof import bundle, cli, manifest, privacy, records, report, verify
 from kernelproof import config as configuration
 from kernelproof.config import Config
 from kernelproof.errors import BundleError
@@ -316,6 +316,28 @@ def test_what_is_dropped_first_is_stated(run: Run) -> None:
     assert dropped[2]["why"]
     assert "profile/op/tiled.ncu-rep" not in unpacked(tarball)
     assert verify.run(tarball).good
+
+
+def test_each_step_by_hand_says_what_it_made(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(run.root)
+    (run.root / "config.yaml").write_text(json.dumps(packed_run.SETTINGS))
+    for name in (cli.EVENTS, cli.RUN_PID):
+        monkeypatch.delenv(name, raising=False)
+    folder = f"--folder=reports/{packed_run.FOLDER}"
+    said = []
+    for step in ("manifest", "report", "bundle"):
+        assert cli.main([step, folder]) == 0
+        said += capsys.readouterr().out.splitlines()
+    number = len(records.read(run.facts, records.ManifestRecord).records)
+    assert said[0] == f"{packed_run.FOLDER}: {number} records gathered, good"
+    assert said[1:3] == [f"reports/{packed_run.FOLDER}/{name}" for name in ("report.html", "summary.md")]
+    assert ".tar.gz: " in said[3]
+    for path in (run.root / "results").glob("*/**/*.json"):
+        path.unlink()
+    assert cli.main(["manifest", folder]) == 0
+    assert "there is no record to gather" in capsys.readouterr().out
 
 
 def test_reports_of_baselines_go_before_those_of_variants() -> None:

@@ -534,6 +534,61 @@ def test_a_fault_names_the_option_that_the_override_was_given_with(folder: Path)
         config.load(path, ["archs=[sm_89"])
     with pytest.raises(ConfigError, match=r"\(--config\): bench: '\{processes: \[\}' is not a YAML value"):
         config.load(path, {"bench": "{processes: [}"})
+    with pytest.raises(ConfigError, match=r"\(--set\): archs: '2024-13-45' is not a YAML value"):
+        config.load(path, ["archs=2024-13-45"])
+    path.write_text(f"archs: 2024-13-45\n{path.read_text()}")
+    with pytest.raises(ConfigError, match=r"config\.yaml:1: archs: '2024-13-45' is not a YAML value"):
+        config.load(path)
+    path = written(GOOD, folder)
+    for key in ("null", "1.5", "2024-01-01", "true"):
+        with pytest.raises(ConfigError, match=rf"\(--set\): bench: YAML does not read the key {key} in .* as text"):
+            config.load(path, [f"bench={{{key}: 3}}"])
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("operators.op.variants.v_.macros.TILE=64", "operators.op.variants.v_: there is no variant 'v_'; allowed: v; "),
+        ("operators.opp.bench.shapes=[small]", "operators.opp: there is no operator 'opp'; allowed: op; "),
+        ("operators.op.shapes.smal={}", "operators.op.shapes.smal: there is no shape 'smal'; allowed: large, small; "),
+    ],
+)
+def test_an_override_of_a_misspelt_name_is_told_as_that(folder: Path, override: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(GOOD, folder), [override])
+    assert "1 fault" in str(caught.value)
+    assert f"command line (--set): {said}did you mean" in str(caught.value)
+
+
+def test_a_new_thing_may_come_by_overrides_and_says_what_it_lacks(folder: Path) -> None:
+    new = "operators.op.variants.another"
+    whole = ["device=cpu", "sources=[v.cc]", "dtypes=[float32]", "precision={output: float32}"]
+    loaded = config.load(written(GOOD, folder), [f"{new}.{part}" for part in whole])
+    assert set(loaded.operator("op").variants) == {"v", "another"}
+    with pytest.raises(ConfigError, match=r"operators\.op\.variants\.another: the key 'dtypes' is missing"):
+        config.load(written(GOOD, folder), [f"{new}.device=cpu"])
+
+
+def test_a_module_of_ours_that_does_not_exist_is_told_with_its_line(folder: Path) -> None:
+    path = written(changed("operators.op.module", "kernelproof.operators.rmsnrom"), folder)
+    with pytest.raises(
+        ConfigError, match=r"config\.yaml:\d+: operators\.op\.module: no module .*did you mean .*rmsnorm'"
+    ):
+        config.load(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("bench.processes", 100_000, "at least 1 and at most 1000"),
+        ("bench.bootstrap", 10**9, "at least 100 and at most 1000000"),
+        ("bench.cpu_threads", 10**6, "at least 0 and at most 4096"),
+        ("gate.same_band", 1.5, "above 0 and below 1"),
+    ],
+)
+def test_numbers_that_nobody_means_are_out_of_range(folder: Path, key: str, value: object, allowed: str) -> None:
+    with pytest.raises(ConfigError, match=f"{value} is out of range; allowed: {allowed}"):
+        config.load(written(changed(key, value), folder))
 
 
 def test_unknown_names_suggest_the_nearest(folder: Path) -> None:

@@ -181,6 +181,13 @@ def test_a_strangers_name_reaches_no_terminal_raw(tmp_path: Path) -> None:
     assert "unsafe: \\x1b[2J\\ngood: r\\u0435port: manifest.yaml lists it, and its path has characters" in shown
 
 
+def test_an_identity_that_is_none_is_a_slip_and_no_tampering(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        verify.main([str(good), "--identity", "abc123"])
+    assert ended.value.code == 2
+    assert "'abc123' is no SHA-256, which has 64 hexadecimal digits" in capsys.readouterr().err
+
+
 def test_a_consistent_forgery_has_another_identity(tmp_path: Path, good: Path) -> None:
     """Whoever rewrites manifest and sums too makes a whole bundle, but not this one."""
     files = FILES | {"records/a.json": b'{"median_us": 1.9}\n'}

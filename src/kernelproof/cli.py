@@ -21,6 +21,7 @@ from typing import Any
 
 from kernelproof import __version__, formats
 from kernelproof.errors import ExitCode, KernelproofError, RecordError
+from kernelproof.records import ManifestRecord
 
 EVENTS = "KERNELPROOF_EVENTS"  # a file to which a stage tells when it starts and how it ended
 RUN_PID = "KERNELPROOF_RUN_PID"  # the workflow's process: a stage does not outlive it
@@ -228,7 +229,20 @@ def _stage(arguments: argparse.Namespace, stage: str, subject: str, run: Callabl
         _print_json(record)
     elif stage in ("bench", "profile"):
         _print_lines(_lines(stage, subject, record))
+    elif stage == "manifest":
+        _print_lines([_gathered(subject, record)])
+    elif stage == "report":
+        _print_lines([record.html, record.summary])
+    elif stage == "bundle":
+        _print_lines([f"{subject}/{record.tarball}: {formats.plural(record.members, 'member')}, {record.overall}"])
     return ExitCode.WELL
+
+
+def _gathered(subject: str, facts: ManifestRecord) -> str:
+    """What the facts of a report hold."""
+    if not facts.records:
+        return f"{subject}: there is no record to gather; run the stages first (kernelproof run)"
+    return f"{subject}: {formats.plural(len(facts.records), 'record')} gathered, {facts.overall}"
 
 
 def _print_lines(lines: Iterable[str]) -> None:

@@ -456,6 +456,13 @@ def stated(module: str, root: Path) -> Declared:
     return Declared(**{name: form(_literal(operator, name)) for name, form in _FORMS.items() if name not in changed})
 
 
+def _is_module(module: str, root: Path) -> bool:
+    try:
+        return _module_file(module, root).is_file()
+    except (ImportError, ValueError):
+        return False
+
+
 def _module_file(module: str, root: Path) -> Path:
     """The file of an operator's module, of which nothing is imported. Raises ImportError or ValueError for none."""
     if module.endswith(".py"):
@@ -538,6 +545,9 @@ def _plain(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+OURS = "kernelproof.operators."  # modules; of others only whoever imports them can say whether they exist
+
+
 @dataclass(frozen=True)
 class Fault:
     """One thing wrong with the configuration: where it is, and what."""
@@ -560,6 +570,7 @@ def resolve(
     data, lines, faults = _compose(text, path)
     if faults and data is None:
         raise _invalid(faults)
+    named = {key: names for key in (("operators",), *_groups(data)) if (names := _names_at(data, key))}
     overridden, override_faults = _apply_overrides(data, overrides)
     schema = yaml.load(schema_file().read_text(encoding="utf-8"), Loader=_safe_loader())
     places = _Places(path, lines, overridden, SET if isinstance(overrides, Sequence) else CONFIG)
@@ -570,7 +581,7 @@ def resolve(
         faults += [fault for fault in _schema_faults(error, places) if not fault.key or fault.key not in known]
     faults += _faults_across(data, schema, places, root, faults)
     if faults:
-        raise _invalid(faults)
+        raise _invalid(_told_once(faults, overridden, named, places))
     resolved: dict[str, Any] = data
     resolved.pop("schema")
     inside = path.resolve().is_relative_to(root.resolve())
@@ -672,6 +683,12 @@ def _compose(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Fault]]:
                 walk(value, (*key, index), above)
         elif node.tag == "tag:yaml.org,2002:float" and node.value.lower().lstrip("+-") in (".nan", ".inf"):
             faults.append(Fault(f"{path}:{line}", _dotted(key), f"{node.value} is not a finite number"))
+        elif isinstance(node, yaml.ScalarNode) and node.tag != "tag:yaml.org,2002:str":
+            try:
+                _scalar(node.value)
+            except ValueError:  # a date that there is not, and the like
+                faults.append(Fault(f"{path}:{line}", _dotted(key), f"{node.value!r} is not a YAML value"))
+                node.tag = "tag:yaml.org,2002:str"
 
     try:
         node = loader.get_single_node()
@@ -744,29 +761,70 @@ def _apply_overrides(data: Any, overrides: Sequence[str] | Mapping[str, Any]) ->
     return {key for key, _ in pairs}, faults
 
 
+def _groups(data: Any) -> Iterator[Key]:
+    """Where an operator's own things have names of their own."""
+    for operator in _names_at(data, ("operators",)):
+        for group in ("shapes", "variants", "baselines"):
+            yield "operators", operator, group
+
+
+def _names_at(data: Any, key: Key) -> list[str]:
+    for name in key:
+        data = data.get(name) if isinstance(data, dict) else None
+    return [name for name in data if isinstance(name, str)] if isinstance(data, dict) else []
+
+
+def _told_once(
+    faults: Sequence[Fault], overridden: set[Key], named: Mapping[Key, list[str]], places: _Places
+) -> list[Fault]:
+    """What is wrong with a thing that an override brought in under nearly the name of another is that name."""
+    left = list(faults)
+    for key in sorted({given[: len(group) + 1] for group in named for given in overridden if len(given) > len(group)}):
+        group, name = key[:-1], key[-1]
+        near = _nearest(name, known := named.get(group, []))
+        mine = [fault for fault in left if f"{fault.key}.".startswith(f"{_dotted(key)}.")]
+        if near and mine and name not in known:
+            what = "operator" if len(group) == 1 else str(group[-1]).removesuffix("s")
+            left = [fault for fault in left if fault not in mine]
+            left.append(Fault(places.of(key), _dotted(key), f"there is no {what} {name!r}; {_allowed(known)}{near}"))
+    return left
+
+
 def _override_pairs(overrides: Sequence[str] | Mapping[str, Any]) -> tuple[list[tuple[Key, Any]], list[Fault]]:
     import yaml
 
+    given: list[tuple[Key, Any]] = []
     pairs: list[tuple[Key, Any]] = []
     faults: list[Fault] = []
+    place = CONFIG if isinstance(overrides, Mapping) else SET
     if isinstance(overrides, Mapping):
-        for parts, value in _flatten(overrides, ()):
-            try:
-                # Snakemake hands over the values of nested mappings as strings.
-                pairs.append((parts, _scalar(value)))
-            except yaml.YAMLError:
-                faults.append(Fault(CONFIG, ".".join(map(str, parts)), f"{value!r} is not a YAML value"))
-        return pairs, faults
-    for entry in overrides:
-        key, separator, value = entry.partition("=")
-        if not separator or not all(key.split(".")):
-            faults.append(Fault(SET, entry, "not of the form key=value, e.g. bench.processes=3"))
-            continue
+        given = list(_flatten(overrides, ()))
+    else:
+        for entry in overrides:
+            key, separator, text = entry.partition("=")
+            if separator and all(key.split(".")):
+                given.append((tuple(key.split(".")), text))
+            else:
+                faults.append(Fault(SET, entry, "not of the form key=value, e.g. bench.processes=3"))
+    for parts, value in given:
         try:
-            pairs.append((tuple(key.split(".")), yaml.load(value, Loader=_safe_loader())))
-        except yaml.YAMLError:
-            faults.append(Fault(SET, key, f"{value!r} is not a YAML value"))
+            read = _scalar(value)  # Snakemake too hands over the values of nested mappings as strings
+        except (yaml.YAMLError, ValueError):  # the latter of a date that there is not
+            faults.append(Fault(place, _dotted(parts), f"{value!r} is not a YAML value"))
+            continue
+        if wrong := ["null" if name is None else _plain(name) for name in _names(read) if not isinstance(name, str)]:
+            message = f"YAML does not read the key {wrong[0]} in {value!r} as text; put it in quotes"
+            faults.append(Fault(place, _dotted(parts), message))
+        else:
+            pairs.append((parts, read))
     return pairs, faults
+
+
+def _names(value: Any) -> Iterator[Any]:
+    """The keys of all mappings in a value."""
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _names(inner)
+    yield from value if isinstance(value, dict) else ()
 
 
 def _flatten(mapping: Mapping[str, Any], prefix: Key) -> Iterator[tuple[Key, Any]]:
@@ -969,6 +1027,10 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
         here: Key = ("operators", name)
         if operator["module"].endswith(".py"):
             yield from missing((*here, "module"), operator["module"])
+        elif operator["module"].startswith(OURS) and not _is_module(operator["module"], root):
+            ours = [OURS + path.stem for path in sorted(Path(__file__).with_name("operators").glob("[!_]*.py"))]
+            message = f"no module {operator['module']!r}{_nearest(operator['module'], ours)}"
+            yield fault((*here, "module"), message)
         if "binding" in operator:
             yield from missing((*here, "binding"), operator["binding"])
         for index, folder in enumerate(operator["include"]):

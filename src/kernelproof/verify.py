@@ -577,6 +577,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--identity", help="the SHA-256 of manifest.yaml that the bundle must have")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(arguments)
+    if options.identity and not re.fullmatch("[0-9a-fA-F]{64}", options.identity):
+        parser.error(f"--identity: {options.identity!r} is no SHA-256, which has 64 hexadecimal digits")
     result = run(options.bundle, options.identity)
     print(json.dumps({**asdict(result), "exit_code": result.exit_code}, indent=1) if options.json else result.text())
     return result.exit_code
