@@ -7,6 +7,7 @@ records against the `manifest.yaml` that lies beside them. One that was tampered
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -329,6 +330,7 @@ class Comparability:
     strict: str | None = None
 
 
+CLOCK_IN_NAME = re.compile(r"@.*|version .*")  # digits of a processor's name that are no model's
 CLOCK_SHARE = 0.03  # median SM clocks of two benchmarks that differ by more are different clocks
 
 
@@ -390,7 +392,17 @@ def _of_cpus(before: Run, after: Run, bench: str) -> Comparability:
     for what, theirs, ours in zip(("processors", "usable cores", "numbers of threads"), *facts, strict=True):
         if theirs != ours:
             return Comparability(f"the {what} differ: {theirs} and {ours}")
-    return Comparability()
+    if before.capture == after.capture:
+        return Comparability()
+    cautions = [
+        f"the processor's {key.replace('_', ' ')} differs"
+        for key in ("architecture", "flags", "max_mhz", "physical_cores", "smt")
+        if None not in (was := before.cpu.get(key), now := after.cpu.get(key)) and was != now
+    ]
+    model = str(before.cpu.get("model"))
+    if not any(character.isdigit() for character in CLOCK_IN_NAME.sub("", model)):
+        cautions.append(f"{model!r} names no model: these may be different processors")
+    return Comparability(None, cautions)
 
 
 def strictly(before: Run, after: Run, bench: str) -> str | None:
