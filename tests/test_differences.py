@@ -103,6 +103,27 @@ def test_a_baseline_that_is_slower_is_left_out_of_the_yardstick_only_if_it_chang
     assert row.against == ["cudnn", "efficient", "flash", "plain"]
 
 
+def test_unchanged_code_is_neither_faster_nor_slower_when_its_control_moves() -> None:
+    before = simulated_runs.make(1, device="cpu", only=("plain", "math"))
+    after = simulated_runs.make(2, device="cpu", only=("plain", "math"), factors={"math": 1 / 7})
+    found = changes(before, after)
+    assert {row.verdict for row in found.rows} <= {"undecided", "unchanged code"}
+    assert any("unchanged code moved by" in text for text in found.cautions)
+
+
+def test_unchanged_code_says_so_where_the_interval_decides() -> None:
+    found = changes(simulated_runs.make(1), simulated_runs.make(2, factors={"math": 3}))
+    assert {row.verdict for row in found.rows if row.contender == "math"} == {"unchanged code"}
+
+
+def test_one_control_that_moved_far_decides_nothing_of_what_changed() -> None:
+    only = ("fast", "math")
+    before = simulated_runs.make(1, device="cpu", only=only)
+    after = simulated_runs.make(2, device="cpu", only=only, machine_code="other", factors={"math": 1 / 7})
+    rows = [row for row in changes(before, after).rows if row.contender == "fast"]
+    assert {(row.verdict, row.basis) for row in rows} == {("undecided", RELATIVE)}
+
+
 # --- what cannot be compared ------------------------------------------------------------------------------------------
 
 
@@ -128,6 +149,17 @@ def test_another_processor_is_refused_for_a_cpu() -> None:
     assert after.capture is not None
     after.capture.probes["cpu"] = records.Probe("ok", {"model": "another", "usable_cores": 16})
     assert reasons(before, after)["op-cpu"] == "the processors differ: a processor and another"
+
+
+def test_a_generic_name_is_no_proof_of_the_same_processor() -> None:
+    before, after = simulated_runs.make(1, device="cpu"), simulated_runs.make(2, device="cpu")
+    for run, model, flags in ((before, "AMD EPYC Processor", ["avx2"]), (after, "AMD EPYC Processor", ["avx512f"])):
+        assert run.capture is not None
+        run.capture.probes["cpu"] = records.Probe("ok", {"model": model, "usable_cores": 16, "flags": flags})
+    assert changes(before, after).cautions == [
+        "op-cpu: the processor's flags differs",
+        "op-cpu: 'AMD EPYC Processor' names no model: these may be different processors",
+    ]
 
 
 def test_no_benchmark_and_one_that_was_not_run() -> None:

@@ -160,7 +160,7 @@ class Comparison:
         said = Counter(row.verdict for row in self.times if row.role == "variant")
         if not said:
             return "No variant's verdict changed; no times were compared."
-        open_words = (statistics.UNDECIDED, differences.SAME_SAMPLES)
+        open_words = (statistics.UNDECIDED, differences.UNCHANGED, differences.SAME_SAMPLES)
         counted = formats.listed(f"{said[word]} of {said.total()} {word}" for word in open_words if said[word])
         rest = f" ({counted})" if counted else ""
         return f"No variant's verdict changed, and no time is shown to differ{rest}."
@@ -183,7 +183,9 @@ class Comparison:
         ours = [row for row in self.times if row.role == "variant"]
         decided = sorted((r for r in ours if r.verdict in decisive), key=lambda r: (r.verdict == decisive[1], -r.ratio))
         rest = [row for row in ours if row.verdict not in decisive]
-        theirs = [row for row in self.times if row.role != "variant" and row.verdict in decisive]
+        theirs = [
+            row for row in self.times if row.role != "variant" and row.verdict in (*decisive, differences.UNCHANGED)
+        ]
         refusals: dict[str, list[str]] = {}
         for entry in self.times_not_compared:
             refusals.setdefault(entry.reason, []).append(entry.what)

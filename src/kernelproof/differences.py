@@ -12,6 +12,7 @@ all comes out some percent off, which the processes of either run cannot show. T
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,8 @@ from kernelproof.runs import Run
 from kernelproof.statistics import Estimate, Settings
 
 SAME_SAMPLES = "the same samples"  # one measurement, in both runs: what it would say of itself is nothing
+UNCHANGED = "unchanged code"  # its time moved; the same code cannot have become faster or slower
+MOVED = 1.25  # unchanged code whose time alone moved by more says that the machine differs
 RELATIVE, ALONE = "relative to what did not change", "times alone"
 
 
@@ -43,7 +46,7 @@ class TimeChange:
     ratio: float
     low: float
     high: float
-    verdict: str  # faster, same, slower, undecided, or that these are the same samples
+    verdict: str  # faster, same, slower, undecided, that the code is unchanged, or that these are the same samples
     detectable: float | None
     basis: str
     against: list[str]
@@ -111,7 +114,7 @@ def time_changes(before: Run, after: Run, band: float, settings: Settings) -> Ti
             continue
         cautions.update({text: [*cautions.get(text, []), name] for text in may.cautions})
         _Bench(before, after, name, *times, found).compare(band, settings)
-    found.cautions = [f"{formats.listed(names)}: {text}" for text, names in cautions.items()]
+    found.cautions += [f"{formats.listed(names)}: {text}" for text, names in cautions.items()]
     return found
 
 
@@ -200,10 +203,14 @@ class _Bench:
         own = [estimate for estimate in known if estimate is not None]
         spread = statistics.between_runs_spread(own, len(self.unchanged), self.records[1].device)
         degrees = statistics.BETWEEN_RUNS_WEIGHT + len(self.unchanged)
+        moves = {place: found.value for place in controls if (found := alone[place]) is not None}
+        self._caution(list(moves.values()))
         rows: list[tuple[samples.Place, Estimate, Estimate]] = []
         for place in self.places:
             against = self._against(place)
-            wide = self._change(place, against, settings, spread, degrees)
+            # A single control's own move cannot be told from the machine's.
+            lone = math.log(moves.get(against[0], 1.0)) if len(against) == 1 else 0.0
+            wide = self._change(place, against, settings, math.hypot(spread, lone), degrees)
             plain = self._change(place, [], settings, spread, degrees)
             if wide is None or plain is None:
                 self.found.refuse(f"{self.operator}/{place[0]}, {place[1]}, {place[2]}", "no block with all of them")
@@ -212,7 +219,15 @@ class _Bench:
         said = statistics.verdicts([wide for _, wide, _ in rows], band, settings)
         for (place, wide, plain), verdict in zip(rows, said, strict=True):
             seen = statistics.minimal_detectable_difference(wide, band, settings)
-            self.found.rows.append(self._row(place, wide, plain, verdict, seen, settings))
+            decided = verdict in (statistics.FASTER, statistics.SLOWER)
+            said_of = UNCHANGED if decided and place[0] in self.unchanged else verdict
+            self.found.rows.append(self._row(place, wide, plain, said_of, seen, settings))
+
+    def _caution(self, moves: Sequence[float]) -> None:
+        """Unchanged code that moved far says that the machine differs."""
+        if any(not 1 / MOVED <= move <= MOVED for move in moves):
+            span = f"{formats.ratio(min(moves))} to {formats.ratio(max(moves))}"
+            self.found.cautions.append(f"{self.name}: unchanged code moved by {span}: the machine or its load differs")
 
     def _against(self, place: samples.Place) -> list[samples.Place]:
         """What did not change and was timed beside it, but for itself."""
