@@ -186,6 +186,20 @@ def test_slower_is_exit_code_one_and_the_same_is_none() -> None:
     assert "Baselines that differ" in baseline.markdown()
 
 
+def test_a_doubtful_time_is_flagged_where_it_is_compared() -> None:
+    before, after = make(1), make(2)
+    row = next(row for row in after.benches[simulated_runs.BENCH].times if row.contender == "fast")
+    row.flags = ["power_capped"]
+    after.benches[simulated_runs.BENCH].times.append(replace(row, method="eager", flags=["gpu_shared"]))
+    found = compare.compare(before, after)
+    flagged = [row for row in found.as_json()["times"] if row["flags_before"] or row["flags_after"]]
+    assert [(row["contender"], row["flags_before"], row["flags_after"]) for row in flagged] == [
+        ("fast", [], ["power_capped"])
+    ]
+    for text in (found.markdown(), found.html()):
+        assert "B: power capped" in text
+
+
 def test_nothing_in_common() -> None:
     one, other = make(1, only=("fast",)), make(2, only=("plain",))
     with pytest.raises(RecordError, match="no variant in common"):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from kernelproof import formats, runs, samples, statistics
 from kernelproof.errors import RecordError
+from kernelproof.records import BenchRecord
 from kernelproof.runs import Run
 from kernelproof.statistics import Estimate, Settings
 
@@ -53,6 +54,14 @@ class TimeChange:
     plain: list[float]
     processes: list[int]  # before, after
     same_code: bool
+    flags_before: list[str] = field(default_factory=list)  # of the primary method's times
+    flags_after: list[str] = field(default_factory=list)
+
+    @property
+    def flags(self) -> str:
+        """What is doubtful of either time, in words; empty where nothing is."""
+        sides = (("A", self.flags_before), ("B", self.flags_after))
+        return "; ".join(f"{side}: {', '.join(flags)}" for side, flags in sides if flags).replace("_", " ")
 
     @property
     def key(self) -> str:
@@ -249,6 +258,16 @@ class _Bench:
         )
         return statistics.change_estimate(old, new, settings, spread, degrees)
 
+    @staticmethod
+    def _flags(record: BenchRecord, place: samples.Place) -> list[str]:
+        method = runs.PRIMARY[record.device]
+        return [
+            flag
+            for row in record.times
+            if (row.contender, row.case, row.mode) == place and row.method == method
+            for flag in row.flags
+        ]
+
     def _row(
         self,
         place: samples.Place,
@@ -281,4 +300,6 @@ class _Bench:
             plain=[plain.value, plain.low, plain.high],
             processes=[len(times[place]) for times in (self.old, self.new)],
             same_code=contender in self.unchanged,
+            flags_before=self._flags(self.records[0], place),
+            flags_after=self._flags(self.records[1], place),
         )
