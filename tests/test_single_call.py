@@ -43,16 +43,16 @@ def test_a_call_with_inputs_of_its_own(tmp_path: Path, capsys: pytest.CaptureFix
     dims = loaded.operator("rmsnorm").shapes["small"]
     assert done.bytes_written == 4 * dims["rows"] * dims["cols"]
     assert capsys.readouterr().out == ""  # the command prints it, as text or as JSON
-    with pytest.raises(BenchError, match=r"no such shape; allowed: small; did you mean small\?"):
+    with pytest.raises(BenchError, match=r"no such shape; allowed: small; did you mean 'small'\?"):
         single_call.once(loaded, "rmsnorm", "ours", "smal", {})
 
 
 def test_an_option_that_nobody_knows_is_refused() -> None:
     loaded = configuration.load(defects.REPOSITORY / "config.yaml", root=defects.REPOSITORY)
     for options, says in (
-        ({"causl": True}, r"attention: causl: no such option; allowed: causal, layout; did you mean causal\?"),
+        ({"causl": True}, r"attention: causl: no such option; allowed: causal, layout; did you mean 'causal'\?"),
         ({"causal": "maybe"}, 'attention: causal="maybe": no such value; allowed: false, true'),
-        ({"layout": "bsdh"}, r'no such value; allowed: "bhsd", "bshd"; did you mean "bshd"\?'),
+        ({"layout": "bsdh"}, r"""no such value; allowed: "bhsd", "bshd"; did you mean '"bshd"'\?"""),
     ):
         with pytest.raises(BenchError, match=says):
             single_call.once(loaded, "attention", "cpu_naive", "mission", options)

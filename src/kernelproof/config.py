@@ -147,9 +147,7 @@ class OperatorConfig:
         """A variant or baseline by name. Raises ConfigError for an unknown one."""
         known = {**self.variants, **self.baselines}
         if name not in known:
-            raise ConfigError(
-                f"no such variant; {_allowed(known)}{_nearest(name, known)}", subject=f"{self.name}/{name}"
-            )
+            raise ConfigError(f"no such variant; {among(name, known)}", subject=f"{self.name}/{name}")
         return known[name]
 
     def profiled(self) -> list[VariantConfig]:
@@ -293,9 +291,7 @@ class Config:
     def operator(self, name: str) -> OperatorConfig:
         """An operator by name. Raises ConfigError for an unknown one."""
         if name not in self.operators:
-            raise ConfigError(
-                f"no such operator; {_allowed(self.operators)}{_nearest(name, self.operators)}", subject=name
-            )
+            raise ConfigError(f"no such operator; {among(name, self.operators)}", subject=name)
         return self.operators[name]
 
     def variants(self) -> Iterator[VariantConfig]:
@@ -401,7 +397,7 @@ def _undeclared(operator: OperatorConfig, declared: Declared) -> Iterator[tuple[
         allowed = [_plain(value) for value in known or ()]
         for name in map(_plain, names):
             if known is not None and name not in allowed:
-                listed = f"{_allowed(allowed)}{_nearest(name, allowed)}" if allowed else "it has none"
+                listed = f"{among(name, allowed)}" if allowed else "it has none"
                 yield key, f"{operator.name} has no {kind} {name}; {listed}"
 
     def options(key: Key, chosen: Mapping[str, Iterable[Any]]) -> Iterator[tuple[Key, str]]:
@@ -863,6 +859,12 @@ def _allowed(names: Iterable[str]) -> str:
     return "allowed: " + ", ".join(sorted(str(name) for name in names))
 
 
+def among(name: Any, names: Iterable[str]) -> str:
+    """For a message on a name that is not one of these: `allowed: a, b; did you mean 'b'?`."""
+    listed = list(names)
+    return f"{_allowed(listed)}{_nearest(name, listed)}"
+
+
 def _nearest(name: Any, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name), [str(n) for n in names], n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
@@ -894,7 +896,7 @@ def _schema_faults(error: Any, places: _Places) -> Iterator[Fault]:
         case "additionalProperties":
             known = error.schema.get("properties", {})
             for name in sorted(set(value) - set(known), key=str):
-                yield fault(f"unknown key; {_allowed(known)}{_nearest(name, known)}", (*key, name))
+                yield fault(f"unknown key; {among(name, known)}", (*key, name))
         case "required":
             for name in limit:
                 if name not in value:
@@ -903,7 +905,7 @@ def _schema_faults(error: Any, places: _Places) -> Iterator[Fault]:
             kinds = [limit] if isinstance(limit, str) else limit
             yield fault(f"{_shown(value)} is not {' or '.join(_TYPE_NAMES[kind] for kind in kinds)}")
         case "enum":
-            yield fault(f"{_shown(value)} is not known; {_allowed(limit)}{_nearest(value, limit)}")
+            yield fault(f"{_shown(value)} is not known; {among(value, limit)}")
         case "const":
             yield fault(f"{_shown(value)} is not {_shown(limit)}, which this kernelproof reads")
         case "minimum" | "exclusiveMinimum" | "maximum" | "exclusiveMaximum":
@@ -1038,22 +1040,20 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
         for stage, shapes in itertools.product(("test", "bench"), ("shapes", "cuda_shapes")):
             for index, shape in enumerate(operator[stage][shapes]):
                 if shape not in operator["shapes"]:
-                    message = f"no shape {shape!r}; {_allowed(operator['shapes'])}{_nearest(shape, operator['shapes'])}"
+                    message = f"no shape {shape!r}; {among(shape, operator['shapes'])}"
                     yield fault((*here, stage, shapes, index), message)
         family_shape = operator["test"]["family_shape"]
         if family_shape and family_shape not in operator["shapes"]:
-            message = (
-                f"no shape {family_shape!r}; {_allowed(operator['shapes'])}{_nearest(family_shape, operator['shapes'])}"
-            )
+            message = f"no shape {family_shape!r}; {among(family_shape, operator['shapes'])}"
             yield fault((*here, "test", "family_shape"), message)
         shape = operator["profile"]["shape"]
         if shape not in operator["shapes"]:
-            message = f"no shape {shape!r}; {_allowed(operator['shapes'])}{_nearest(shape, operator['shapes'])}"
+            message = f"no shape {shape!r}; {among(shape, operator['shapes'])}"
             yield fault((*here, "profile", "shape"), message)
         for index, baseline in enumerate(operator["profile"]["baselines"]):
             on_gpu = [name for name, other in operator["baselines"].items() if other["device"] == "cuda"]
             if baseline not in on_gpu:
-                known = f"{_allowed(on_gpu)}{_nearest(baseline, on_gpu)}" if on_gpu else "the operator has none"
+                known = f"{among(baseline, on_gpu)}" if on_gpu else "the operator has none"
                 message = f"no baseline {baseline!r} on cuda; {known}"
                 yield fault((*here, "profile", "baselines", index), message)
         for twice in sorted(set(operator["variants"]) & set(operator["baselines"])):
@@ -1079,7 +1079,7 @@ def _rung_fault(rung: str, variant: dict[str, Any], variants: dict[str, Any]) ->
     """Why a variant cannot be a rung of another, or None."""
     others = {name for name, other in variants.items() if not other["rungs"] and name != variant["name"]}
     if rung not in others:
-        return f"no other variant {rung!r}; {_allowed(others)}{_nearest(rung, others)}"
+        return f"no other variant {rung!r}; {among(rung, others)}"
     kind = variant["device"], variant["abi"]
     found = variants[rung]["device"], variants[rung]["abi"]
     return None if found == kind else f"{rung} is of {' '.join(found)}, {variant['name']} of {' '.join(kind)}"
@@ -1106,7 +1106,7 @@ def _variant_faults(variant: dict[str, Any], operator: dict[str, Any]) -> Iterat
         else:
             slip = pattern.isalpha() and difflib.get_close_matches(pattern, FAMILIES, cutoff=0.8)
             if pattern not in FAMILIES and (slip or variant["device"] == "cpu"):  # there kernels have no names
-                yield f"calls: no library {pattern!r}; {_allowed(FAMILIES)}{_nearest(pattern, FAMILIES)}"
+                yield f"calls: no library {pattern!r}; {among(pattern, FAMILIES)}"
     for requirement in variant["requires"]:
         try:
             Requirement(requirement)

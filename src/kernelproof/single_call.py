@@ -11,7 +11,6 @@ torch either (`lay_out_beside`).
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import os
 import sys
@@ -22,7 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof import builds, memory, nsight, processes
-from kernelproof.config import Config, OperatorConfig, VariantConfig, load, stated
+from kernelproof.config import (
+    Config,
+    OperatorConfig,
+    VariantConfig,
+    among,
+    load,
+    stated,
+)
 from kernelproof.errors import BenchError, KernelproofError, ToolError, blamed, describe_exit
 from kernelproof.records import BuildRecord, Case, atomic_write, read
 
@@ -216,10 +222,9 @@ def _check_options(operator: OperatorConfig, root: Path, options: Mapping[str, A
             raise _unknown(f"{operator.name}: {name}={json.dumps(value)}", "no such value", json.dumps(value), allowed)
 
 
-def _unknown(subject: str, what: str, given: str, allowed: Sequence[str]) -> BenchError:
-    near = difflib.get_close_matches(given, allowed, 1)
-    listed = f"allowed: {', '.join(allowed)}" if allowed else "there is none"
-    return BenchError(f"{what}; {listed}" + (f"; did you mean {near[0]}?" if near else ""), subject=subject)
+def _unknown(subject: str, what: str, given: str, known: Sequence[str]) -> BenchError:
+    listed = f"{among(given, known)}" if known else "there is none"
+    return BenchError(f"{what}; {listed}", subject=subject)
 
 
 if __name__ == "__main__":
