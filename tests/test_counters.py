@@ -60,6 +60,11 @@ def double(x):
     return x + x
 def choosy(x):
     raise NotImplementedError("not this shape")
+def tired(x, calls=[0]):
+    calls[0] += 1
+    if calls[0] > 2:
+        raise RuntimeError("enough")
+    return x + x
 """
 
 
@@ -77,7 +82,7 @@ def task(folder: Path, device: str, entries: Mapping[str, str], kernels: int = 1
 
 
 def test_the_process_goes_through_a_rotation_and_leaves_out_who_declines(tmp_path: Path) -> None:
-    contenders, cases = task(tmp_path, "cpu", {"double": "double", "choosy": "choosy"})
+    contenders, cases = task(tmp_path, "cpu", {"double": "double", "choosy": "choosy", "tired": "tired"})
     said = tmp_path / "said.json"
     given = {"device": "cpu", "modes": ["cold", "hot"], "contenders": contenders, "cases": cases, "said": str(said)}
     (tmp_path / "task.json").write_text(json.dumps(given))
@@ -89,7 +94,10 @@ def test_the_process_goes_through_a_rotation_and_leaves_out_who_declines(tmp_pat
         ("double", "cold", 2),
         ("double", "hot", 2),
     ]
-    assert {one["reason"] for one in found["left_out"]} == {"not this shape"}
+    assert {one["contender"]: one["reason"] for one in found["left_out"]} == {
+        "choosy": "NotImplementedError: not this shape",
+        "tired": "RuntimeError: enough",
+    }
     places = [line for line in printed if line.startswith("double")]
     hot = counters.WARM_CALLS + counters.CALLS
     cold = places[:-hot]
@@ -104,6 +112,31 @@ def test_without_ncu_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(ProfileError, match="not installed") as caught:
         counters.count("cuda", ["cold"], [], [], tmp_path, tmp_path / "log")
     assert "KERNELPROOF_NCU" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "{",
+        "[]",
+        '{"made": [], "left_out": [{"contender": "stranger", "case": "c", "reason": ""}]}',
+        json.dumps({"made": [{**MADE, "contender": "double", "calls": 9}], "left_out": []}),
+        json.dumps({"made": [{**MADE, "contender": "double", "kernels": 0.5, "floor": -1}], "left_out": []}),
+    ],
+)
+def test_a_contender_that_garbles_what_was_made_gives_no_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    """An ncu that runs nothing, and leaves what a contender could have written."""
+    contenders, cases = task(tmp_path, "cpu", {"double": "double"})
+    folder, program = tmp_path / "c", tmp_path / "ncu"
+    folder.mkdir()
+    (folder / "written").write_text(said)
+    program.write_text(f"#!/bin/sh\ncp {folder}/written {folder}/said.json\ntouch {folder}/counters.ncu-rep\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(nsight, "find_ncu", lambda: program)
+    with pytest.raises(ProfileError, match="garbled what it says"):
+        counters.count("cuda", ["cold", "hot"], contenders, cases, folder, tmp_path / "log")
 
 
 @pytest.mark.parametrize(

@@ -1150,7 +1150,7 @@ class Summary:
             low, median, high = (_rounded(value) for value in (estimate.low, estimate.value, estimate.high))
             rows[key] = TimeRow(*key, median, low, high, count, estimate.replicates)
             if key[-1] == self.primary:
-                rows[key].precise = self.precise(key)
+                rows[key].precise = self.precise.get(key[:3])
         for name, by_case in self.found.kernels.items():
             for case, kernels in by_case.items():
                 if (name, case) in self.in_case:
@@ -1165,11 +1165,13 @@ class Summary:
             row.flags, row.reasons = sorted(found), [found[flag] for flag in sorted(found) if found[flag]]
         self.record.times = [rows[key] for key in sorted(rows, key=self.order)]
 
-    def precise(self, key: Key) -> int | None:
-        """In how many processes its blocks ended since they were enough; None where nothing was asked."""
-        where = dict(zip(("contender", "case", "mode"), key, strict=False))
-        ended = [entry["ended"] for entry in self.found.stopping if where.items() <= entry.items()]
-        return ended.count("precise") if ended else None
+    @functools.cached_property
+    def precise(self) -> dict[tuple[str, str, str], int]:
+        """In how many processes blocks ended since they were enough, by contender, case and mode; empty, not asked."""
+        ended = Counter[tuple[str, str, str]]()
+        for entry in self.found.stopping:
+            ended[entry["contender"], entry["case"], entry["mode"]] += entry["ended"] == "precise"
+        return dict(ended)
 
     def counted(self) -> dict[Key, TimeRow]:
         """Durations by Nsight Compute, and those of the floors around them; the least that a call read from memory."""
@@ -1328,20 +1330,16 @@ class Summary:
                             found.append((variant, baseline, arena.id, mode, estimate))
         band = self.config.gate.same_band
         said = statistics.verdicts([entry[-1] for entry in found], band, self.settings)
+        flagged = {(r.contender, r.case, r.mode): r.flags for r in self.record.times if r.method == self.primary}
         for (variant, baseline, case, mode, estimate), verdict in zip(found, said, strict=True):
             low, ratio, high = (_rounded(value) for value in (estimate.low, estimate.value, estimate.high))
             seen = statistics.minimal_detectable_difference(estimate, band, self.settings)
             detectable = None if seen is None else _rounded(seen)
-            flags = self.flags_of((variant, baseline), case, mode)
+            flags = sorted({flag for name in (variant, baseline) for flag in flagged.get((name, case, mode), ())})
             self.record.ratios.append(
                 RatioRow(variant, baseline, case, mode, ratio, low, high, verdict, detectable, flags)
             )
         self.replicates = {entry[:4]: entry[-1].replicates for entry in found}
-
-    def flags_of(self, contenders: Sequence[str], case: str, mode: str) -> list[str]:
-        """The flags of the times that a ratio is of."""
-        rows = [row for row in self.record.times if (row.case, row.mode, row.method) == (case, mode, self.primary)]
-        return sorted({flag for row in rows if row.contender in contenders for flag in row.flags})
 
     def role(self, name: str) -> str:
         return next(entrant.variant.role for entrant in self.entrants if entrant.name == name)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import nsight, processes
-from kernelproof.errors import ProfileError
+from kernelproof import nsight, processes, replies
+from kernelproof.errors import ProfileError, WorkerReplyError
 from kernelproof.records import atomic_write
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ WARM_CALLS = 3  # before them, at least
 KERNELS_LIMIT, FLOOR_LIMIT = 8, 2  # of a call, and of one whose floor is taken: each launch costs ncu up to 30 ms
 FLOOR = "kernelproof_empty"  # timing.EmptyKernels
 ONE_KERNEL = ({"grid": [1, 1, 1], "block": [32, 1, 1], "shared_bytes": 0, "count": 1},)
-LIMIT_S = 300.0
+LIMIT_S, LIMIT_EACH_S = 120.0, 2.0  # for the process, and more for each contender on each case
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,19 @@ def count(
     target = [sys.executable, "-P", "-m", "kernelproof.counters", str(task)]
     command = nsight.command(ncu, report, target, [], METRICS, cache_control="none", most=None, source=False)
     environment = {**os.environ, "PYTHONPATH": processes.python_path(), "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
-    done = processes.run(command, env=environment, timeout_s=LIMIT_S, log=log, check=False)
+    limit_s = LIMIT_S + LIMIT_EACH_S * sum(len(case["contenders"]) for case in cases)
+    log.unlink(missing_ok=True)
+    done = processes.run(command, env=environment, timeout_s=limit_s, log=log, check=False)
     printed = done.stdout + done.stderr
     if (obstacle := nsight.obstacle(printed)) and not report.is_file():
         raise ProfileError(obstacle.reason, subject="ncu", hint=obstacle.remedy)
     if done.returncode != 0 or not report.is_file() or not said.is_file():
         raise ProfileError(nsight.what_went_wrong(printed, done.returncode), log=log, hint=f"{log} has the whole story")
-    made = json.loads(said.read_text(encoding="utf-8"))
+    try:
+        made = json.loads(said.read_text(encoding="utf-8"))
+        replies.check_counted(made, [one["name"] for one in contenders], [one["id"] for one in cases], modes, CALLS)
+    except (WorkerReplyError, ValueError, RecursionError) as error:
+        raise ProfileError(f"the process that made the calls garbled what it says of them: {error}") from None
     found = list(counted(made["made"], nsight.exported(ncu, report, METRICS)))
     return found, [LeftOut(**entry) for entry in made["left_out"]]
 
@@ -110,15 +116,15 @@ def counted(made: Sequence[Mapping[str, Any]], launches: Sequence[nsight.Launch]
         if [launch.kernel for launch in floor] != [FLOOR] * entry["floor"] or left or not each:
             where = f"{entry['contender']}, {entry['case']}, {entry['mode']}"
             raise ProfileError("ncu lists other launches than were made", subject=where)
-        clocks = [_sum(call, CYCLES) / _sum(call, nsight.DURATION) for call in calls]
+        spent_us = [_sum(call, nsight.DURATION) / 1e3 for call in calls]
         yield Counted(
             entry["contender"],
             entry["case"],
             entry["mode"],
             [_sum(call, DRAM_READ) for call in calls],
-            [_sum(call, nsight.DURATION) / 1e3 for call in calls],
+            spent_us,
             _sum(floor, nsight.DURATION) / 1e3 if entry["floor"] == entry["kernels"] else None,
-            1e3 * statistics.median(clocks),
+            statistics.median(_sum(call, CYCLES) / us if us else 0.0 for call, us in zip(calls, spent_us, strict=True)),
         )
     if position != len(launches):
         raise ProfileError("ncu lists more launches than were made", subject=launches[position].kernel)
@@ -144,35 +150,41 @@ def main() -> None:
         name = fields.pop("name")
         candidate = loading.Candidate(**fields)
         library = Path(candidate.library) if candidate.library else None
-        functions[name] = timing.Function(
-            name, loading.load(candidate, library, Path(candidate.root)), candidate.passing
-        )
+        call = loading.load(candidate, library, Path(candidate.root))
+        functions[name] = timing.Function(name, call, candidate.passing)
     for case in task["cases"]:
         for mode in task["modes"]:
             sets = timing.ArgumentSets(case, task["device"], mode)
             for name in case["contenders"]:
                 try:
                     made.append(_made(functions[name], case, mode, sets, task["device"]))
-                except (NotImplementedError, ValueError) as why:
+                except _NotCounted as why:
                     left_out.append({"contender": name, "case": case["id"], "reason": str(why)})
             del sets
             timing.release(task["device"])
     atomic_write(Path(task["said"]), json.dumps({"made": made, "left_out": left_out}))
 
 
+class _NotCounted(Exception):
+    """Why a contender's calls are not counted."""
+
+
 def _made(function: Function, case: Mapping[str, Any], mode: str, sets: ArgumentSets, device: str) -> dict[str, Any]:
-    """Make the calls of one contender in one mode. Raises ValueError for one that has too many kernels."""
+    """Make the calls of one contender in one mode. Raises _NotCounted before any is counted; for one that fails too."""
     from kernelproof import loading, timing
 
     launches = case["launches"].get(function.name, [])
     kernels = round(sum(launch["count"] for launch in launches if launch["grid"]))
     if not 0 < kernels <= KERNELS_LIMIT:
-        raise ValueError(f"{kernels} kernels in a call" if kernels else "its kernels were not traced")
+        raise _NotCounted(f"{kernels} kernels in a call" if kernels else "its kernels were not traced")
     floor = timing.EmptyKernels(launches if kernels <= FLOOR_LIMIT else ONE_KERNEL) if device == "cuda" else None
     kept: list[Any] = [None] * len(sets)  # what calls return, as in a graph: or all of them would write to one place
-    for index in range(max(len(sets), WARM_CALLS)):
-        kept[index % len(sets)] = _call(function, sets, index % len(sets))
-    loading.synchronise(device)
+    try:
+        for index in range(max(len(sets), WARM_CALLS)):
+            kept[index % len(sets)] = _call(function, sets, index % len(sets))
+        loading.synchronise(device)
+    except Exception as error:
+        raise _NotCounted(f"{type(error).__name__}: {error}"[:200]) from None
     with nsight.profiled(device):
         if floor:
             floor.launch()

@@ -132,6 +132,13 @@ def check_measured(reply: Any, names: Sequence[str], case: str, modes: Sequence[
     )
 
 
+def check_counted(reply: Any, names: Sequence[str], cases: Sequence[str], modes: Sequence[str], calls: int) -> None:
+    """Check what the process under Nsight Compute says that it made (counters.main). Raises WorkerReplyError."""
+    place = {"contender": one_of(*names), "case": one_of(*cases)}
+    made = {**place, "mode": one_of(*modes), "calls": whole(calls, calls), "kernels": whole(1), "floor": whole(1)}
+    expect(reply, {"made": each(fields(made)), "left_out": each(fields({**place, "reason": text}))})
+
+
 def outcomes(contender: Form, case: Form = text, mode: Form = text) -> Form:
     """What happened to contenders that were not measured."""
     what = {"outcome": one_of(*OUTCOMES), "message": text}
