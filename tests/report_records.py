@@ -485,6 +485,8 @@ def times(
             )
             if method == "floor" and mode == "cold":
                 continue
+            if method == "graph_slope":
+                flags = {"fp16_fused": ["not_traced", "power_capped"], "fp16_scalar": ["power_capped"]}.get(name, [])
             reasons = ["event pair longer by 4.25 µs; likely: host-bound"] if flags else []
             interval = (value * (1 - spread), value * (1 + spread))
             found.append(TimeRow(name, case, mode, method, value, *interval, 200, 5, flags, reasons))
@@ -506,8 +508,9 @@ def oracle(variant: str, case: str, mode: str, best: str, ratio: float, spread: 
     )
     passed = high <= 0.95
     reason = "" if passed else f"the interval's upper end is {high:.3f}, above 0.95"
-    return RatioRow(variant, best, case, mode, ratio, low, high, verdict, 0.005 + 1.4 * spread), OracleRow(
-        variant, case, mode, best, ratio, low, high, passed, reason
+    flags = {"fp16_fused": ["not_traced", "power_capped"], "fp16_scalar": ["power_capped"]}.get(variant, [])
+    return RatioRow(variant, best, case, mode, ratio, low, high, verdict, 0.005 + 1.4 * spread, flags), OracleRow(
+        variant, case, mode, best, ratio, low, high, passed, reason, flags
     )
 
 

@@ -224,7 +224,7 @@ def test_a_variant_above_the_gate_in_one_case_does_not_pass(tmp_path: Path) -> N
     summary = report.render_summary(found, silent)
     assert "3 of 6 variants are correct; no speed is claimed." in summary
     assert (
-        "| **0.911×** | 0.907–0.916 | `sdpa_cudnn` faster | no claim, not shown within the limit in 1 of 8 cases |"
+        "| **0.911×** ⚑ | 0.907–0.916 | `sdpa_cudnn` faster | no claim, not shown within the limit in 1 of 8 cases |"
         in summary
     )
 
@@ -677,6 +677,15 @@ def test_a_page_that_cannot_be_made_small_enough_is_an_error(tmp_path: Path, mon
     monkeypatch.setattr(report, "MAX_HTML_BYTES", 1000)
     with pytest.raises(RecordError, match="least detail"):
         render(tmp_path, report_records.cpu_run())
+
+
+def test_a_ratio_is_marked_where_its_times_are_doubtful_and_not_for_a_power_cap(tmp_path: Path) -> None:
+    html, summary = render(tmp_path, report_records.gpu_run())
+    assert 'title="flagged: not traced">⚑' in html
+    assert "flagged: power" not in html
+    marked = {line.split("`")[1] for line in summary.splitlines() if "⚑ |" in line}
+    assert marked == {"fp16_fused"}
+    assert "⚑: a time that the ratio rests on is flagged" in summary
 
 
 # --- colours ----------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from kernelproof.records import (
 )
 from kernelproof.views import bench, build, capture, profile, test, verdict
 from kernelproof.views import run as whole
-from kernelproof.views.common import LIMITS, Badge, Limits, Records, Settings, Unreadable, flatten, shown
+from kernelproof.views.common import LIMITS, Badge, Limits, Records, Settings, Unreadable, doubts, flatten, shown
 
 MAX_HTML_BYTES = 1_000_000
 OPTIONAL_TAG = re.compile(
@@ -212,6 +212,7 @@ def _environment(html: bool) -> jinja2.Environment:
     """The shared environment with what only the report's templates use."""
     environment = rendering.environment(html).overlay()
     environment.filters = environment.filters | {
+        "doubts": doubts,
         "shown": shown,
         "flatten": flatten,
         "shortname": build.short_name,

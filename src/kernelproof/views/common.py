@@ -141,6 +141,14 @@ def doubt(bench: BenchRecord, row: RatioRow, settings: Settings) -> str:
     return f"undecided: the interval leaves 1 out, but not clearly enough among {number} (false discovery rate {rate})"
 
 
+ALIKE = frozenset({"power_capped"})  # flags of what falls on all contenders of a block: no reason to doubt a ratio
+
+
+def doubts(flags: Iterable[str]) -> str:
+    """What makes a ratio of flagged times doubtful, in words; empty where nothing does."""
+    return "; ".join(words(flag) for flag in flags if flag not in ALIKE)
+
+
 @dataclass(frozen=True)
 class Fact:
     """A line of a list of facts."""

@@ -12,7 +12,7 @@ from kernelproof.charts import Axis
 from kernelproof.claims import Claim
 from kernelproof.config import CRITERIA
 from kernelproof.records import FAILED, NOT_RUN, OK, BenchCase, BenchRecord, OracleRow, Record, Verdict
-from kernelproof.views.common import BADGES, Badge, Records, Settings, badge, case_label, case_rank, doubt, words
+from kernelproof.views.common import BADGES, Badge, Records, Settings, badge, case_label, case_rank, doubt, doubts
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Speed:
     mode: str
     whisker: charts.Whisker
     doubt: str  # why it is undecided, where the interval alone would have decided
-    flags: str  # of the two times, in words
+    flags: str  # of the two times, in words, where they make it doubtful
 
 
 @dataclass(frozen=True)
@@ -208,8 +208,7 @@ def _speed(
     wanted = (row.variant, row.best_baseline, row.case, row.mode)
     compared = [r for r in bench.ratios if (r.variant, r.baseline, r.case, r.mode) == wanted] if bench else []
     why = doubt(bench, compared[0], settings) if bench and compared else ""
-    flags = "; ".join(map(words, row.flags))
-    return Speed(row.ratio, row.low, row.high, row.best_baseline, where, row.mode, drawn, why, flags)
+    return Speed(row.ratio, row.low, row.high, row.best_baseline, where, row.mode, drawn, why, doubts(row.flags))
 
 
 def _gate_badge(claim: Claim) -> Badge:
