@@ -657,7 +657,8 @@ class _ClockRunner:
         if self.too_slow:
             return
         # Threads that another contender left spinning take milliseconds off these calls until they rest.
-        each_us = min(self.timed(self.calls, 1) for _ in range(min(RESTING_CALLS, math.ceil(RESTING_US / first_us))))
+        calls = min(RESTING_CALLS, math.ceil(RESTING_US / max(1.0, first_us)))  # a clock that was patched may say -1
+        each_us = min(self.timed(self.calls, 1) for _ in range(calls))
         while each_us * self.batch < 250 * self.sample_ms and self.batch < 1 << 20:
             self.batch *= 4
             each_us = self.timed(self.calls, self.batch)
