@@ -17,11 +17,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernelproof import __version__, formats
 from kernelproof.errors import ExitCode, KernelproofError, RecordError
-from kernelproof.records import ManifestRecord
+
+if TYPE_CHECKING:
+    from kernelproof.records import ManifestRecord
 
 EVENTS = "KERNELPROOF_EVENTS"  # a file to which a stage tells when it starts and how it ended
 RUN_PID = "KERNELPROOF_RUN_PID"  # the workflow's process: a stage does not outlive it

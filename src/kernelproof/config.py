@@ -397,7 +397,7 @@ def _undeclared(operator: OperatorConfig, declared: Declared) -> Iterator[tuple[
         allowed = [_plain(value) for value in known or ()]
         for name in map(_plain, names):
             if known is not None and name not in allowed:
-                listed = f"{among(name, allowed)}" if allowed else "it has none"
+                listed = among(name, allowed) if allowed else "it has none"
                 yield key, f"{operator.name} has no {kind} {name}; {listed}"
 
     def options(key: Key, chosen: Mapping[str, Iterable[Any]]) -> Iterator[tuple[Key, str]]:
@@ -450,13 +450,6 @@ def stated(module: str, root: Path) -> Declared:
     if operator is None or "setattr" in changed:
         return Declared()
     return Declared(**{name: form(_literal(operator, name)) for name, form in _FORMS.items() if name not in changed})
-
-
-def _is_module(module: str, root: Path) -> bool:
-    try:
-        return _module_file(module, root).is_file()
-    except (ImportError, ValueError):
-        return False
 
 
 def _module_file(module: str, root: Path) -> Path:
@@ -777,12 +770,12 @@ def _told_once(
     left = list(faults)
     for key in sorted({given[: len(group) + 1] for group in named for given in overridden if len(given) > len(group)}):
         group, name = key[:-1], key[-1]
-        near = _nearest(name, known := named.get(group, []))
+        known = named.get(group, [])
         mine = [fault for fault in left if f"{fault.key}.".startswith(f"{_dotted(key)}.")]
-        if near and mine and name not in known:
+        if mine and name not in known and _nearest(name, known):
             what = "operator" if len(group) == 1 else str(group[-1]).removesuffix("s")
             left = [fault for fault in left if fault not in mine]
-            left.append(Fault(places.of(key), _dotted(key), f"there is no {what} {name!r}; {_allowed(known)}{near}"))
+            left.append(Fault(places.of(key), _dotted(key), f"there is no {what} {name!r}; {among(name, known)}"))
     return left
 
 
@@ -1029,10 +1022,11 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
         here: Key = ("operators", name)
         if operator["module"].endswith(".py"):
             yield from missing((*here, "module"), operator["module"])
-        elif operator["module"].startswith(OURS) and not _is_module(operator["module"], root):
+        elif operator["module"].startswith(OURS):
             ours = [OURS + path.stem for path in sorted(Path(__file__).with_name("operators").glob("[!_]*.py"))]
-            message = f"no module {operator['module']!r}{_nearest(operator['module'], ours)}"
-            yield fault((*here, "module"), message)
+            if operator["module"] not in ours:
+                message = f"no module {operator['module']!r}{_nearest(operator['module'], ours)}"
+                yield fault((*here, "module"), message)
         if "binding" in operator:
             yield from missing((*here, "binding"), operator["binding"])
         for index, folder in enumerate(operator["include"]):
@@ -1053,7 +1047,7 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
         for index, baseline in enumerate(operator["profile"]["baselines"]):
             on_gpu = [name for name, other in operator["baselines"].items() if other["device"] == "cuda"]
             if baseline not in on_gpu:
-                known = f"{among(baseline, on_gpu)}" if on_gpu else "the operator has none"
+                known = among(baseline, on_gpu) if on_gpu else "the operator has none"
                 message = f"no baseline {baseline!r} on cuda; {known}"
                 yield fault((*here, "profile", "baselines", index), message)
         for twice in sorted(set(operator["variants"]) & set(operator["baselines"])):

@@ -9,7 +9,6 @@ empty kernels of the same launch, which also tells contenders apart in ncu's lis
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +81,7 @@ def count(
     atomic_write(task, json.dumps({**parts, "said": str(said)}))
     target = [sys.executable, "-P", "-m", "kernelproof.counters", str(task)]
     command = nsight.command(ncu, report, target, [], METRICS, cache_control="none", most=None, source=False)
-    environment = {**os.environ, "PYTHONPATH": processes.python_path(), "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
+    environment = processes.own_environment() | processes.NO_EXTENSION
     limit_s = LIMIT_S + LIMIT_EACH_S * sum(len(case["contenders"]) for case in cases)
     log.unlink(missing_ok=True)
     done = processes.run(command, env=environment, timeout_s=limit_s, log=log, check=False)
@@ -141,17 +140,11 @@ def main() -> None:
     """Make the calls of the task that the command line names, and write what was made where it says."""
     processes.collect_rarely()
     task = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    from kernelproof import loading, timing
+    from kernelproof import timing
 
     made: list[dict[str, Any]] = []
     left_out: list[dict[str, str]] = []
-    functions = {}
-    for fields in task["contenders"]:
-        name = fields.pop("name")
-        candidate = loading.Candidate(**fields)
-        library = Path(candidate.library) if candidate.library else None
-        call = loading.load(candidate, library, Path(candidate.root))
-        functions[name] = timing.Function(name, call, candidate.passing)
+    functions = {entry["name"]: timing.loaded(entry) for entry in task["contenders"]}
     for case in task["cases"]:
         for mode in task["modes"]:
             sets = timing.ArgumentSets(case, task["device"], mode)

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 from kernelproof import formats, runs, samples, statistics
 from kernelproof.errors import RecordError
-from kernelproof.records import BenchRecord
 from kernelproof.runs import Run
 from kernelproof.statistics import Estimate, Settings
 
@@ -152,6 +151,10 @@ class _Bench:
     ) -> None:
         self.before, self.after, self.name, self.old, self.new, self.found = before, after, name, old, new, found
         self.records = before.benches[name], after.benches[name]
+        self.flags = [
+            {(r.contender, r.case, r.mode): r.flags for r in record.times if r.method == runs.PRIMARY[record.device]}
+            for record in self.records
+        ]
         self.operator = self.records[1].operator
         self.places = [place for place in self._in_order() if self._admitted(place)]
         self.unchanged = {
@@ -258,16 +261,6 @@ class _Bench:
         )
         return statistics.change_estimate(old, new, settings, spread, degrees)
 
-    @staticmethod
-    def _flags(record: BenchRecord, place: samples.Place) -> list[str]:
-        method = runs.PRIMARY[record.device]
-        return [
-            flag
-            for row in record.times
-            if (row.contender, row.case, row.mode) == place and row.method == method
-            for flag in row.flags
-        ]
-
     def _row(
         self,
         place: samples.Place,
@@ -300,6 +293,6 @@ class _Bench:
             plain=[plain.value, plain.low, plain.high],
             processes=[len(times[place]) for times in (self.old, self.new)],
             same_code=contender in self.unchanged,
-            flags_before=self._flags(self.records[0], place),
-            flags_after=self._flags(self.records[1], place),
+            flags_before=self.flags[0].get(place, []),
+            flags_after=self.flags[1].get(place, []),
         )

@@ -223,7 +223,9 @@ def compute_sanitizer() -> Check:
 
 def isolation() -> Check:
     """What a candidate is kept from: tried in a process that is confined as its worker is."""
-    done = processes.run([sys.executable, "-P", "-m", "kernelproof.sandbox"], env=_own_environment(), timeout_s=30)
+    done = processes.run(
+        [sys.executable, "-P", "-m", "kernelproof.sandbox"], env=processes.own_environment(), timeout_s=30
+    )
     found = json.loads(done.stdout)
     if not found["permitted"]:
         return Check("isolation", OK, found["level"])
@@ -234,10 +236,6 @@ def isolation() -> Check:
         "a kernel with Landlock (5.13 or newer, and `landlock` among its security modules), and a container that "
         "allows its system calls",
     )
-
-
-def _own_environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": processes.python_path()}
 
 
 def disk() -> Check:

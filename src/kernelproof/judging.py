@@ -34,7 +34,7 @@ from kernelproof.processes import (
     end,
     keep_freed_memory,
     kill_group,
-    python_path,
+    own_environment,
     spawn,
 )
 from kernelproof.records import Case, CaseResult, Failure, Histogram
@@ -120,7 +120,7 @@ class Judge:
         with theirs, self._log.open("ab") as log:
             self._process = spawn(
                 [sys.executable, "-P", "-m", "kernelproof.judging", json.dumps(settings)],
-                env={**os.environ, "PYTHONPATH": python_path(), **IDLE_THREADS_SLEEP},
+                env=own_environment() | IDLE_THREADS_SLEEP,
                 pass_fds=[theirs.fileno()],
                 stdout=log,
                 stderr=log,

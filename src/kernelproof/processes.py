@@ -166,6 +166,15 @@ def python_path() -> str:
     return os.pathsep.join(dict.fromkeys([str(Path(__file__).resolve().parents[1]), *filter(None, given)]))
 
 
+# For a process that runs candidates: TVM-FFI would compile an extension into the home folder.
+NO_EXTENSION = {"TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
+
+
+def own_environment() -> dict[str, str]:
+    """Our environment, for a child that must import this very package."""
+    return {**os.environ, "PYTHONPATH": python_path()}
+
+
 def end(process: subprocess.Popen[str], limit_s: float) -> None:
     """Let a process that was told to end do so, then kill it and what is left of its group."""
     with contextlib.suppress(subprocess.TimeoutExpired):

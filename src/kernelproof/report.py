@@ -35,9 +35,7 @@ from kernelproof.views import run as whole
 from kernelproof.views.common import LIMITS, Badge, Limits, Records, Settings, Unreadable, doubts, flatten, shown
 
 MAX_HTML_BYTES = 1_000_000
-OPTIONAL_TAG = re.compile(
-    r"</(?:td|th|tr|li|dd|dt)>(?=\s*<)"
-)  # HTML lets them go, and they are a tenth of large tables
+OPTIONAL_TAG = re.compile(r"</(?:td|th|tr|li|dd|dt)>(?=\s*<)")  # a tenth of large tables, which HTML lets go
 MAX_SUMMARY_CHARACTERS = 60_000
 
 _KINDS: dict[str, type[Record]] = {

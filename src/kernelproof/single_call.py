@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,14 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof import builds, memory, nsight, processes
-from kernelproof.config import (
-    Config,
-    OperatorConfig,
-    VariantConfig,
-    among,
-    load,
-    stated,
-)
+from kernelproof.config import Config, OperatorConfig, VariantConfig, among, load, stated
 from kernelproof.errors import BenchError, KernelproofError, ToolError, blamed, describe_exit
 from kernelproof.records import BuildRecord, Case, atomic_write, read
 
@@ -170,9 +162,8 @@ def lay_out_beside(
     task = {"operator": operator, "variant": variant, "shape": shape, "options": dict(options), "folder": str(folder)}
     task["config"] = str(configuration_file(config))
     command = [sys.executable, "-P", "-m", "kernelproof.single_call", json.dumps(task)]
-    environment = {**os.environ, "PYTHONPATH": processes.python_path()}
     try:
-        done = processes.run(command, cwd=config.root, env=environment, check=False, timeout_s=WAIT_S)
+        done = processes.run(command, cwd=config.root, env=processes.own_environment(), check=False, timeout_s=WAIT_S)
         words = ": ".join([describe_exit(done.returncode), *done.stderr.strip().splitlines()[-1:]])
     except ToolError as error:
         words = error.message
@@ -223,8 +214,7 @@ def _check_options(operator: OperatorConfig, root: Path, options: Mapping[str, A
 
 
 def _unknown(subject: str, what: str, given: str, known: Sequence[str]) -> BenchError:
-    listed = f"{among(given, known)}" if known else "there is none"
-    return BenchError(f"{what}; {listed}", subject=subject)
+    return BenchError(f"{what}; {among(given, known) if known else 'there is none'}", subject=subject)
 
 
 if __name__ == "__main__":

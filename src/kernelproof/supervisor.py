@@ -34,6 +34,7 @@ from kernelproof.errors import (
 )
 from kernelproof.processes import (
     IDLE_THREADS_SLEEP,
+    NO_EXTENSION,
     end,
     ended_children_s,
     kill_group,
@@ -446,5 +447,5 @@ def environment(scratch: Path, threads: int) -> dict[str, str]:
         "PYTHONHASHSEED": "0",
         "PYTHONUNBUFFERED": "1",
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # "is there a GPU?" must not create a CUDA context before the fork
-        "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1",  # it would compile an extension into the home folder
+        **NO_EXTENSION,
     }

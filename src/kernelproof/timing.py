@@ -158,6 +158,15 @@ class Function:
     passing: str
 
 
+def loaded(entry: Mapping[str, Any]) -> Function:
+    """A contender by its `name` and the fields of loading.Candidate. Raises what loading it raises."""
+    fields = dict(entry)
+    name = fields.pop("name")
+    candidate = loading.Candidate(**fields)
+    library = Path(candidate.library) if candidate.library else None
+    return Function(name, loading.load(candidate, library, Path(candidate.root)), candidate.passing)
+
+
 class Stopping:
     """When blocks are enough: the ratio of each variant to the fastest baseline is known as well as was asked.
 
@@ -242,15 +251,10 @@ class _Session:
 
     def load(self, contenders: Sequence[Mapping[str, Any]]) -> dict[str, Function]:
         for entry in contenders:
-            fields = dict(entry)
-            name = fields.pop("name")
-            if name in _LOADED:
+            if (name := entry["name"]) in _LOADED:
                 continue
             with self.attempt(name, "", "", "not_loaded"):
-                candidate = loading.Candidate(**fields)
-                library = Path(candidate.library) if candidate.library else None
-                call = loading.load(candidate, library, Path(candidate.root))
-                _LOADED[name] = Function(name, call, candidate.passing)
+                _LOADED[name] = loaded(entry)
         wanted = {entry["name"] for entry in contenders}
         return {name: function for name, function in _LOADED.items() if name in wanted}
 
@@ -332,7 +336,7 @@ class _Session:
 
     def runner(self, function: Function, sets: ArgumentSets) -> _Runner:
         if self.plan.device == "cuda":
-            return GraphRunner(function, sets, self.plan.sample_ms, self.budget_s)
+            return _GraphRunner(function, sets, self.plan.sample_ms, self.budget_s)
         return _ClockRunner(function, sets, self.plan.sample_ms, self.budget_s)
 
     def time(self, case: str, mode: str, runners: list[_Runner]) -> None:
@@ -412,7 +416,7 @@ class _Session:
 
     def trace(self, case: str, runners: Sequence[_Runner]) -> None:
         for runner in runners:
-            assert isinstance(runner, GraphRunner)
+            assert isinstance(runner, _GraphRunner)
             with self.attempt(runner.name, case, self.plan.modes[0], "not_traced"):
                 source, kernels = runner.trace()
                 seen = {"source": source, "sm_clock_mhz": self.state().get("sm_clock_mhz")}
@@ -783,7 +787,7 @@ def _like(layout: Tensor) -> Tensor:
     return torch.empty_strided(layout.shape, layout.stride(), dtype=layout.dtype, device=layout.device)
 
 
-class GraphRunner:
+class _GraphRunner:
     """GPU: the slope between two CUDA graphs."""
 
     method = "graph_slope"

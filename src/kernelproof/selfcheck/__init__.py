@@ -171,8 +171,8 @@ def _excuse(record: SelfcheckRecord) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Of a process beside us: this very package, and no extension compiled into the home folder (supervisor.py)."""
-    return {**os.environ, "PYTHONPATH": processes.python_path(), "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
+    """Of a process beside us that calls the kernels."""
+    return processes.own_environment() | processes.NO_EXTENSION
 
 
 def _load() -> float:
@@ -490,18 +490,14 @@ def _cold(project: Config, record: SelfcheckRecord, target: str) -> list[Selfche
     """Bytes that a kernel read from memory, by Nsight Compute's counter, over those of its input."""
     with tempfile.TemporaryDirectory() as folder:
         cases = [_input_of(size, Path(folder)) for size in READ_BYTES]
-        task = (["cold", "hot"], [_candidate(project)], cases)
+        task = (["cold", "hot"], [_entrant(project, "cuda", "read", {}, "variant").candidate], cases)
         log = project.results / "logs" / "counters.log"
         found, left_out = counters.count(record.device, *task, Path(folder) / "counters", log)
     if left_out:
         raise BenchError(left_out[0].reason, subject=left_out[0].case)
     record.data["cold"] = [dataclasses.asdict(entry) for entry in found]
-    least = {
-        (entry.mode, size): min(entry.dram_bytes) / size
-        for entry in found
-        for size, case in zip(READ_BYTES, cases, strict=True)
-        if case["id"] == entry.case
-    }
+    sizes = {case["id"]: size for case, size in zip(cases, READ_BYTES, strict=True)}
+    least = {(entry.mode, sizes[entry.case]): min(entry.dram_bytes) / sizes[entry.case] for entry in found}
     detail = "; ".join(
         f"{size >> 20} MB: {least['cold', size]:.1%}, hot {least['hot', size]:.1%}" for size in READ_BYTES
     )
@@ -525,10 +521,6 @@ def _input_of(size: int, folder: Path) -> dict[str, Any]:
         "contenders": ["read"],
         "launches": {"read": [launch]},
     }
-
-
-def _candidate(project: Config) -> dict[str, Any]:
-    return {**_entrant(project, "cuda", "read", {}, "variant").candidate, "name": "read"}
 
 
 def _peers(project: Config, record: SelfcheckRecord, found: Found) -> list[SelfcheckLine]:
