@@ -132,17 +132,22 @@ def test_a_contender_that_garbles_what_was_made_gives_no_figure(
     folder, program = tmp_path / "c", tmp_path / "ncu"
     folder.mkdir()
     (folder / "written").write_text(said)
-    program.write_text(f"#!/bin/sh\ncp {folder}/written {folder}/said.json\ntouch {folder}/counters.ncu-rep\n")
+    program.write_text(f"#!/bin/sh\ncp {folder}/written {folder}/said.json\n")
     program.chmod(0o755)
     monkeypatch.setattr(nsight, "find_ncu", lambda: program)
     with pytest.raises(ProfileError, match="garbled what it says"):
         counters.count("cuda", ["cold", "hot"], contenders, cases, folder, tmp_path / "log")
 
 
+INTO_TABLE = 'while [ "$1" != --log-file ]; do shift; done'
+
+
 @pytest.mark.parametrize(
     ("script", "words", "remedy"),
     [
         ("echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1", "does not permit", "NVreg_RestrictProfilingToAdminUsers"),
+        (f"{INTO_TABLE}; echo '==ERROR== ERR_NVGPUCTRPERM' > $2", "does not permit", "NVreg_Restrict"),
+        (f"{INTO_TABLE}; echo '==ERROR== boom' > $2; exit 9", "ncu ended with exit code 9: boom", "counters.log"),
         ("echo '==ERROR== boom'; exit 9", "ncu ended with exit code 9: boom", "counters.log"),
     ],
 )

@@ -273,7 +273,7 @@ def test_an_unknown_unit_is_not_guessed_at(report: Path, monkeypatch: pytest.Mon
         read(report)
 
 
-# What ncu 2025.3 prints for `--import … --csv --page raw --print-units base`, with fewer columns.
+# What ncu 2025.3 prints for `--csv --page raw --print-units base`, with fewer columns.
 PRINTED = """\
 ==PROF== Disconnected
 "ID","Process ID","Kernel Name","Grid Size","dram__bytes_read.sum","gpu__time_duration.sum"
@@ -283,27 +283,19 @@ PRINTED = """\
 """
 
 
-def stand_in(folder: Path, text: str) -> Path:
-    program = folder / "ncu"
-    program.write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n")
-    program.chmod(0o755)
-    return program
-
-
-def test_what_ncu_itself_prints_is_read(tmp_path: Path) -> None:
+def test_what_ncu_itself_prints_is_read() -> None:
     names = ["dram__bytes_read.sum", "gpu__time_duration.sum"]
-    ncu = stand_in(tmp_path, PRINTED.format(bytes="0"))
-    found = nsight.exported(ncu, tmp_path / "report.ncu-rep", names)
+    printed = PRINTED.format(bytes="0")
+    found = nsight.counted(printed, names)
     assert [[launch.values[name] for name in names] for launch in found] == [[8388608.0, 2912.0], [0.0, 2880.0]]
     assert {launch.kernel for launch in found} == {"read(const float *, long)"}
     with pytest.raises(ProfileError, match=r"lts__t_bytes.sum: launch 0 has no number: ncu printed None for it"):
-        nsight.exported(ncu, tmp_path / "report.ncu-rep", ["lts__t_bytes.sum"])
-    ncu = stand_in(tmp_path, PRINTED.format(bytes="n/a"))
+        nsight.counted(printed, ["lts__t_bytes.sum"])
     with pytest.raises(ProfileError, match=r"dram__bytes_read.sum: launch 1 has no number: ncu printed 'n/a' for it"):
-        nsight.exported(ncu, tmp_path / "report.ncu-rep", names)
-    ncu = stand_in(tmp_path, PRINTED.format(bytes="0").replace('"byte"', '"furlong"'))
+        nsight.counted(PRINTED.format(bytes="n/a"), names)
     with pytest.raises(ProfileError, match="unknown unit 'furlong'"):
-        nsight.exported(ncu, tmp_path / "report.ncu-rep", names)
+        nsight.counted(printed.replace('"byte"', '"furlong"'), names)
+    assert nsight.counted("==WARNING== No kernels were profiled.\n", names) == []
 
 
 @pytest.mark.skipif(not SAMPLE.is_file(), reason="no sample of a real report here")
@@ -334,14 +326,20 @@ def test_links_in_messages_become_words(marked: str, plain: str) -> None:
 
 
 def test_the_command_changes_no_setting() -> None:
-    command = nsight.command(Path("ncu"), Path("out.ncu-rep"), ["python", "x.py"], ["Occupancy"], ["a.sum", "b.avg"])
+    program = ["python", "x.py"]
+    command = nsight.command(Path("ncu"), Path("out.ncu-rep"), program, ["Occupancy"], ["a.sum"], source=True)
     assert command[command.index("--clock-control") + 1] == "none"
     assert command[command.index("--profile-from-start") + 1] == "off"
     assert command[command.index("--cache-control") + 1] == "all"
     assert command[command.index("--section") + 1] == "Occupancy"
-    assert command[command.index("--metrics") + 1] == "a.sum,b.avg"
-    assert command[-2:] == ["python", "x.py"]
-    assert "sudo" not in " ".join(command)
+    assert command[command.index("--metrics") + 1] == "a.sum"
+    counting = nsight.counting_command(Path("ncu"), Path("out.csv"), program, ["a.sum", "b.avg"])
+    assert counting[counting.index("--clock-control") + 1] == "none"
+    assert counting[counting.index("--cache-control") + 1] == "none"
+    assert counting[counting.index("--metrics") + 1] == "a.sum,b.avg"
+    for line in (command, counting):
+        assert line[-2:] == program
+        assert "sudo" not in " ".join(line)
 
 
 def test_a_named_ncu_that_is_not_there_is_not_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ Nsight Compute needs a GPU, so here a script takes its place on the command line
 
 import os
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,6 +90,17 @@ def test_a_profile_with_its_report_and_counters(config: Config) -> None:
     assert (records.sha256_file(report), report.stat().st_size) == (record.report.sha256, record.report.bytes)
     assert (config.root / str(record.csv)).read_text().startswith("launch,kernel,metric,unit,value\n0,kernel(float *),")
     assert "$ " in (config.root / str(record.log)).read_text()
+
+
+def test_waiting_for_the_gpu_is_no_part_of_how_long_it_took(config: Config) -> None:
+    board = lease.lock(gpu.uuid_sha256(gpu.visible()[0]))
+    assert board is not None
+    threading.Timer(3.0, os.close, (board,)).start()
+    started = time.monotonic()
+    record = profiled(config)
+    assert record.status == "ok"
+    assert time.monotonic() - started > 3.0
+    assert record.duration_s < 2.5
 
 
 def test_no_home_folder_stays_in_the_report(config: Config) -> None:

@@ -1,6 +1,7 @@
 """The workflow does what is needed and no more: run for real, in a small clone with two CPU variants."""
 
 import contextlib
+import dataclasses
 import inspect
 import json
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from kernelproof import config as configuration
 from kernelproof import gpu, workflow
@@ -398,7 +400,31 @@ def test_baselines_share_a_job_unless_a_gpu_would_keep_them_waiting() -> None:
     apart = {job.name: len(job.variants) for job in workflow.test_jobs(config, driver=True)}
     assert apart["attention_sdpa_cudnn"] == 1
     assert "attention_baselines_cuda" not in apart
-    first = {job.name for job in workflow.test_jobs(config, driver=True) if job.priority == 2}
-    assert first == {f"{v.operator}_{v.name}" for v in config.variants() if (v.role, v.device) == ("baseline", "cuda")}
     assert apart["attention_baselines_cpu"] == names["attention_baselines_cpu"]
     assert sum(names.values()) == sum(apart.values())
+
+
+def test_what_took_longest_last_time_is_first(tmp_path: Path) -> None:
+    config = dataclasses.replace(configuration.load(ROOT / "config.yaml"), root=tmp_path)
+
+    def took(seconds: float, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"reason": None, "duration_s": seconds, "rungs": [{"duration_s": 77.0}]}))
+
+    took(31.4, config.record("test", "attention", "sdpa_cudnn"))
+    took(12.0, tmp_path / "reports/reference/nvidia-h200/records/test/attention/sdpa_cudnn.json")
+    took(9.6, tmp_path / "reports/reference/nvidia-h200/records/test/attention/sdpa_math.json")
+    priority = {job.name: job.priority for job in workflow.test_jobs(config, driver=True)}
+    assert (priority["attention_sdpa_cudnn"], priority["attention_sdpa_math"]) == (31, 10)
+    assert priority["attention_sdpa_flash"] == workflow.UNKNOWN_S  # of whom nobody knows
+    build = {job.name: job.priority for job in workflow.build_jobs(config, driver=True)}
+    assert build["attention_fp16_wmma"] == workflow.UNKNOWN_S
+    without = {job.name: job.priority for job in workflow.test_jobs(config, driver=False)}
+    assert (without["attention_cpu_flash"], without["attention_fp16_wmma"]) == (1, 0)
+
+
+def test_four_share_a_gpu_and_one_has_the_cpu() -> None:
+    assert [workflow.test_threads(cores, driver=True) for cores in (1, 2, 8, 16)] == [1, 1, 1, 3]
+    assert [workflow.test_threads(cores, driver=False) for cores in (1, 2, 8, 16)] == [1, 1, 2, 4]
+    limited = yaml.safe_load((ROOT / "workflow/profiles/default/config.yaml").read_text())["resources"]
+    assert limited == "gpu_tests=4"

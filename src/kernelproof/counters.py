@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import nsight, processes, replies
+from kernelproof import nsight, privacy, processes, replies
 from kernelproof.errors import ProfileError, WorkerReplyError
 from kernelproof.records import atomic_write
 
@@ -76,26 +76,31 @@ def count(
     if (ncu := nsight.find_ncu()) is None:
         raise ProfileError(nsight.NOT_INSTALLED.reason, subject="ncu", hint=nsight.NOT_INSTALLED.remedy)
     folder.mkdir(parents=True, exist_ok=True)
-    task, said, report = (folder / name for name in ("task.json", "said.json", "counters.ncu-rep"))
+    task, said, table = (folder / name for name in ("task.json", "said.json", "counters.csv"))
     parts = {"device": device, "modes": list(modes), "contenders": list(contenders), "cases": list(cases)}
     atomic_write(task, json.dumps({**parts, "said": str(said)}))
     target = [sys.executable, "-P", "-m", "kernelproof.counters", str(task)]
-    command = nsight.command(ncu, report, target, [], METRICS, cache_control="none", most=None, source=False)
+    command = nsight.counting_command(ncu, table, target, METRICS)
     environment = processes.own_environment() | processes.NO_EXTENSION
     limit_s = LIMIT_S + LIMIT_EACH_S * sum(len(case["contenders"]) for case in cases)
-    log.unlink(missing_ok=True)
+    for stale in (log, table):
+        stale.unlink(missing_ok=True)
     done = processes.run(command, env=environment, timeout_s=limit_s, log=log, check=False)
-    printed = done.stdout + done.stderr
-    if (obstacle := nsight.obstacle(printed)) and not report.is_file():
+    listed = table.read_text(encoding="utf-8", errors="replace") if table.is_file() else ""
+    words = listed[: nsight.start_of_table(listed)]
+    with log.open("a", encoding="utf-8") as stream:
+        stream.write(privacy.scrubbed(words))
+    printed = done.stdout + done.stderr + words
+    if words == listed and (obstacle := nsight.obstacle(printed)):
         raise ProfileError(obstacle.reason, subject="ncu", hint=obstacle.remedy)
-    if done.returncode != 0 or not report.is_file() or not said.is_file():
+    if done.returncode != 0 or not said.is_file():
         raise ProfileError(nsight.what_went_wrong(printed, done.returncode), log=log, hint=f"{log} has the whole story")
     try:
         made = json.loads(said.read_text(encoding="utf-8"))
         replies.check_counted(made, [one["name"] for one in contenders], [one["id"] for one in cases], modes, CALLS)
     except (WorkerReplyError, ValueError, RecursionError) as error:
         raise ProfileError(f"the process that made the calls garbled what it says of them: {error}") from None
-    found = list(counted(made["made"], nsight.exported(ncu, report, METRICS)))
+    found = list(counted(made["made"], nsight.counted(listed, METRICS)))
     return found, [LeftOut(**entry) for entry in made["left_out"]]
 
 

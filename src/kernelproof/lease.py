@@ -19,7 +19,7 @@ from pathlib import Path
 from kernelproof import gpu
 from kernelproof.errors import LeaseError
 
-POLL_S = 0.5
+POLL_S = 0.1
 
 
 @contextlib.contextmanager

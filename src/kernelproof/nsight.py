@@ -135,24 +135,35 @@ def command(
     sections: Iterable[str],
     metrics: Sequence[str],
     *,
-    cache_control: str = CACHE_CONTROL,
-    most: int | None = MAX_KERNELS,
-    source: bool = True,
+    source: bool,
 ) -> list[str]:
-    """The command line that profiles what `target` runs between cudaProfilerStart and cudaProfilerStop (`profiled`).
+    """The command line that makes a report of what `target` runs between cudaProfilerStart and -Stop (`profiled`).
 
-    Clocks are left alone: the tool changes no setting of the GPU. most: launches, all where it is None. source: whether
-    the report takes the source files along.
+    source: whether the report takes the source files along.
     """
-    options = ["--clock-control", "none", "--cache-control", cache_control]
-    options += ["--profile-from-start", "off", "--target-processes", "all", "--force-overwrite"]
+    options = [*_options(CACHE_CONTROL), "--force-overwrite", "--launch-count", str(MAX_KERNELS)]
     options += ["--import-source", "yes"] if source else []
-    options += ["--launch-count", str(most)] if most else []
     for section in sections:
         options += ["--section", section]
     if metrics:
         options += ["--metrics", ",".join(metrics)]
     return [str(ncu), *options, "--export", str(report), *map(str, target)]
+
+
+def counting_command(ncu: Path, table: Path, target: Sequence[str | Path], metrics: Sequence[str]) -> list[str]:
+    """The command line that writes metrics of all such launches into `table` (`counted`), and empties no cache.
+
+    For many launches and few metrics. What ncu itself says goes into the table too.
+    """
+    options = [*_options("none"), "--metrics", ",".join(metrics)]
+    options += ["--csv", "--page", "raw", "--print-units", "base", "--log-file", str(table)]
+    return [str(ncu), *options, *map(str, target)]
+
+
+def _options(cache_control: str) -> list[str]:
+    """What every call has; clocks are left alone: the tool changes no setting of the GPU."""
+    options = ["--clock-control", "none", "--cache-control", cache_control]
+    return [*options, "--profile-from-start", "off", "--target-processes", "all"]
 
 
 @dataclass(frozen=True)
@@ -264,16 +275,19 @@ class Launch:
     values: dict[str, float]
 
 
-def exported(ncu: Path, report: Path, names: Sequence[str]) -> list[Launch]:
-    """Each launch as `ncu` itself prints a report.
+def start_of_table(printed: str) -> int:
+    """Where in what ncu wrote (`counting_command`) its own words end; at the end where it lists no launch."""
+    start = printed.find('"ID"')
+    return start if start >= 0 else len(printed)
 
-    For who must not depend on NVIDIA's module (`actions`), which reports can bring down. Raises ToolError when ncu
-    fails, and ProfileError when it prints no such metric.
+
+def counted(table: str, names: Sequence[str]) -> list[Launch]:
+    """Each launch of what ncu wrote (`counting_command`).
+
+    For who must not depend on NVIDIA's module (`actions`), which reports can bring down. Raises ProfileError where a
+    metric is missing or is no number.
     """
-    printed = processes.run(
-        [ncu, "--import", report, "--csv", "--page", "raw", "--print-units", "base"], timeout_s=120
-    ).stdout
-    rows = list(csv.DictReader(io.StringIO(printed[printed.find('"ID"') :])))
+    rows = list(csv.DictReader(io.StringIO(table[start_of_table(table) :])))
     found: list[Launch] = []
     for row in rows[1:]:  # the first holds the units
         values = {}

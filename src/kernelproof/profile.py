@@ -50,7 +50,7 @@ def run(config: Config, operator: str, variant: str, output: Path) -> ProfileRec
     The record's status is not_run where the machine cannot profile, and failed where the variant or its report is at
     fault.
     """
-    started = time.monotonic()
+    started, waited_s = time.monotonic(), 0.0
     settings, selection = config.operator(operator).variant(variant), config.operator(operator).profile
     record = ProfileRecord(operator=operator, variant=variant, role=settings.role)
     record.provenance = repository.provenance(config.root)
@@ -65,15 +65,14 @@ def run(config: Config, operator: str, variant: str, output: Path) -> ProfileRec
         record.tool_version = nsight.version(ncu)
         log.unlink(missing_ok=True)
         record.log = _from_root(log, config)
-        with lease.gpu_lease(config.bench.gpu_wait_s, "profile"):
-            _profile(config, settings, selection, ncu, output, log, record)
+        waited_s = _profile(config, settings, selection, ncu, output, log, record)
     except CannotProfile as why:
         record.status, record.reason, record.remedy = NOT_RUN, why.reason, why.remedy
     except LeaseError as busy:
         record.status, record.reason, record.remedy = NOT_RUN, busy.message, busy.hint
     except (ProfileError, ToolError) as error:
         record.status, record.reason, record.remedy = FAILED, error.message, error.hint
-    record.duration_s = time.monotonic() - started
+    record.duration_s = time.monotonic() - started - waited_s
     write(output, record)
     return record
 
@@ -118,7 +117,11 @@ def _profile(
     output: Path,
     log: Path,
     record: ProfileRecord,
-) -> None:
+) -> float:
+    """Fill the record; gives back the seconds that went by until the GPU was free.
+
+    It is held while ncu runs, so that the next profile can start, and the last be read, beside it.
+    """
     sections = config.profile.sections or list(nsight.SECTIONS)
     metrics = config.profile.metrics or list(nsight.METRICS)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +138,10 @@ def _profile(
                 call = (config, variant.operator, variant.name, selection.shape, selection.options)
                 beside.submit(single_call.lay_out_beside, *call, inputs)
             source = variant.role == "variant"  # of a baseline it would be a library's
-            collected = _collect(config, ncu, report, target, sections, metrics, log, source=source)
+            asked = time.monotonic()
+            with lease.gpu_lease(config.bench.gpu_wait_s, "profile"):
+                waited_s = time.monotonic() - asked
+                collected = _collect(config, ncu, report, target, sections, metrics, log, source=source)
         launches = nsight.actions(report)
         record.kernels = nsight.kernels_of(launches, metrics, config.root)
         atomic_write(output.with_suffix(".csv"), nsight.counters_csv(launches))
@@ -150,6 +156,7 @@ def _profile(
         record.status = OK
         if collected.missing:
             record.reason = f"this GPU has no metric {', '.join(collected.missing)}"
+        return waited_s
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -5,6 +5,7 @@ Parsed at every `snakemake` call, also when there is nothing to do, so everythin
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import hashlib
@@ -28,6 +29,9 @@ DRIVER = Path("/proc/driver/nvidia/version")
 PACKAGE = Path(__file__).resolve().parent
 
 INCLUDED = (".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl", ".inc", ".ipp", ".tcc", ".tpp", ".def")  # what sources include
+
+HEAD_BYTES = 4 << 10  # of a record, in which it says how long it took
+UNKNOWN_S = 60.0  # what a test takes of which nobody knows
 
 _IMPORT = re.compile(r"^\s*from kernelproof(?:\.([\w.]+))? import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 _STARTED = re.compile(r'"kernelproof\.([\w.]+)"')  # "-m", "kernelproof.worker"
@@ -209,12 +213,12 @@ def binding_files(operator: OperatorConfig, variant: VariantConfig) -> list[str]
 
 @dataclass(frozen=True)
 class Job:
-    """What one command of a stage goes through: variants of one operator."""
+    """What one command of a stage goes through: variants of one operator. priority: higher is started first."""
 
     name: str
     operator: OperatorConfig
     variants: list[VariantConfig]
-    long: bool = False
+    priority: int
 
     @property
     def arguments(self) -> str:
@@ -222,49 +226,67 @@ class Job:
         return " ".join(f"--variant {variant.name}" for variant in self.variants)
 
     @property
-    def priority(self) -> int:
-        """Higher for what takes longest, so that nobody waits for it in the end.
-
-        Where there is no GPU, the chains of CPU variants do.
-        """
-        return 2 if self.long else int(any(variant.device == "cpu" for variant in self.variants))
+    def on_gpu(self) -> bool:
+        """Whether it is about a kernel for a GPU; a job's variants are all for one device, or are not run."""
+        return any(variant.device == "cuda" for variant in self.variants)
 
 
-def build_jobs(config: Config) -> list[Job]:
+def build_jobs(config: Config, *, driver: bool) -> list[Job]:
     """One job for each variant with sources, and one an operator for those without."""
-    jobs: list[Job] = []
+    groups: list[tuple[str, OperatorConfig, list[VariantConfig]]] = []
     for operator in config.operators.values():
         everything = [*operator.variants.values(), *operator.baselines.values()]
-        jobs += [Job(f"{operator.name}_{v.name}", operator, [v]) for v in everything if v.sources]
+        groups += [(f"{operator.name}_{v.name}", operator, [v]) for v in everything if v.sources]
         if callables := [v for v in everything if not v.sources]:
-            jobs.append(Job(f"{operator.name}_callables", operator, callables))
-    return jobs
+            groups.append((f"{operator.name}_callables", operator, callables))
+    return [Job(*group, _priority(config, group[2], driver)) for group in groups]
 
 
 def test_jobs(config: Config, *, driver: bool) -> list[Job]:
     """One job for each variant, and one for the baselines of an operator on a device.
 
-    With an NVIDIA driver each baseline on the GPU is a job of its own and comes first: libraries that compile or search
-    while they are called (cuDNN, Triton) would keep the others waiting for most of a minute.
+    With an NVIDIA driver each baseline on the GPU is a job of its own: libraries that compile or search while they are
+    called (cuDNN, Triton) would keep the others waiting for most of a minute.
     """
-    jobs: list[Job] = []
+    groups: list[tuple[str, OperatorConfig, list[VariantConfig]]] = []
     for operator in config.operators.values():
-        jobs += [Job(f"{operator.name}_{v.name}", operator, [v]) for v in operator.variants.values()]
+        groups += [(f"{operator.name}_{v.name}", operator, [v]) for v in operator.variants.values()]
         for device in ("cpu", "cuda"):
             baselines = [v for v in operator.baselines.values() if v.device == device]
             if device == "cuda" and driver:
-                jobs += [Job(f"{operator.name}_{v.name}", operator, [v], long=True) for v in baselines]
+                groups += [(f"{operator.name}_{v.name}", operator, [v]) for v in baselines]
             elif baselines:
-                jobs.append(Job(f"{operator.name}_baselines_{device}", operator, baselines))
-    return jobs
+                groups.append((f"{operator.name}_baselines_{device}", operator, baselines))
+    return [Job(*group, _priority(config, group[2], driver)) for group in groups]
 
 
-def test_threads(cores: int | None) -> int:
-    """Cores that one test job claims: at most four tests run beside each other.
+def _priority(config: Config, variants: Sequence[VariantConfig], driver: bool) -> int:
+    """Higher for what takes longest, so that nobody waits for it in the end; without a GPU that is all on the CPU."""
+    if not driver:
+        return int(any(variant.device == "cpu" for variant in variants))
+    return round(sum(_tested_in_s(config, variant) for variant in variants))
 
-    More are slower on a GPU: its contexts take turns, and each call of a test waits for several of its own.
+
+def _tested_in_s(config: Config, variant: VariantConfig) -> float:
+    """What a variant's test took: by the last run's record, else by one that is kept, else unknown and taken for long.
+
+    Only the head of the record is read: it can be large, and all are looked at whenever the workflow is.
     """
-    return max(1, (cores or 1) // 4)
+    kept = config.root.glob(f"reports/reference/*/records/test/{variant.key}.json")
+    for path in (config.record("test", variant.operator, variant.name), *sorted(kept)):
+        with contextlib.suppress(OSError), path.open(encoding="utf-8", errors="replace") as stream:
+            if found := re.search(r'"duration_s": ([\d.]+)', stream.read(HEAD_BYTES)):
+                return float(found[1])
+    return UNKNOWN_S
+
+
+def test_threads(cores: int | None, *, driver: bool) -> int:
+    """Cores that one test job claims: four tests run beside each other, and with a GPU one more.
+
+    Four at most on the GPU (the resource `gpu_tests`, limited in workflow/profiles/default): its contexts take turns,
+    and each call of a test waits for several of its own. One on the CPU disturbs none of them.
+    """
+    return max(1, (cores or 1) // (5 if driver else 4))
 
 
 def measuring_threads(cores: int | None, device: str) -> int:

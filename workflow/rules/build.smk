@@ -1,5 +1,5 @@
 # A variant with sources is a job of its own; what is only a Python callable needs no compiler, and shares one.
-for job in support.build_jobs(CONFIG):
+for job in support.build_jobs(CONFIG, driver=DRIVER):
 
     rule:
         name:

@@ -28,6 +28,7 @@ support.compare_plain_parameters()
 STATE = repository.provenance(Path(), refresh=workflow.is_main_process)  # once, so that no stage has to
 REPORTS = Path("reports") / repository.folder_name(STATE)
 MACHINE = support.machine_fingerprint()
+DRIVER = support.has_driver()
 
 # Stages end with this process, and tell the progress display what they do.
 os.environ["KERNELPROOF_RUN_PID"] = str(os.getpid())

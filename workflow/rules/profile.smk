@@ -7,8 +7,9 @@ rule profile:
         "results/profile/{operator}/{variant}.json",
     log:
         "results/logs/profile/{operator}/{variant}.log",
-    # Counters are replayed: another job on the GPU would be in them.
-    threads: support.measuring_threads(workflow.cores, "cuda")
+    # Counters are replayed, and another job on the GPU would be in them: one profile at a time has the GPU's lease. A
+    # second is at what needs none: inputs, and the report that it made.
+    threads: max(1, support.measuring_threads(workflow.cores, "cuda") // 2)
     params:
         settings=digest(dataclasses.asdict(CONFIG.profile)),
         # Which baselines are profiled too changes nothing for the others.

@@ -1,6 +1,6 @@
 # Variants are tested one by one, so that a changed kernel costs only its own test; the baselines of an operator change
 # together with the environment, and without a GPU they share one interpreter.
-for job in support.test_jobs(CONFIG, driver=support.has_driver()):
+for job in support.test_jobs(CONFIG, driver=DRIVER):
 
     rule:
         name:
@@ -13,7 +13,9 @@ for job in support.test_jobs(CONFIG, driver=support.has_driver()):
         log:
             f"results/logs/test/{job.name}.log",
         priority: job.priority
-        threads: support.test_threads(workflow.cores)
+        threads: support.test_threads(workflow.cores, driver=DRIVER)
+        resources:
+            gpu_tests=int(job.on_gpu and DRIVER),
         params:
             operator=job.operator.name,
             variants=job.arguments,
