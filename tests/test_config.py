@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,8 @@ OP = "operators.op"
         ("bench.processes", 0, "0 is out of range; allowed: at least 1"),
         ("bench.confidence", 95, "95 is out of range; allowed: above 0 and below 1"),
         (f"{OP}.baselines.b.entry", "kernels/nope.py:gelu", "'kernels/nope.py' does not exist"),
+        (f"{OP}.baselines.b.entry", "kernelproof.baselins:f", "no module 'kernelproof.baselins'"),
+        (f"{OP}.baselines.b.entry", "kernelproof.baselines:sdpa_flsh", "'sdpa_flash'?"),
         ("bench.processes", True, "true is not a whole number"),
         ("bundle.max_bytes", 26_000_000, "at most 25000000"),
         ("archs", ["sm90"], 'archs[0]: "sm90" is not known; allowed: native, sm_100, '),
@@ -565,8 +568,32 @@ def test_a_new_thing_may_come_by_overrides_and_says_what_it_lacks(folder: Path) 
     whole = ["device=cpu", "sources=[v.cc]", "dtypes=[float32]", "precision={output: float32}"]
     loaded = config.load(written(GOOD, folder), [f"{new}.{part}" for part in whole])
     assert set(loaded.operator("op").variants) == {"v", "another"}
-    with pytest.raises(ConfigError, match=r"operators\.op\.variants\.another: the key 'dtypes' is missing"):
+    said = "there is no variant 'another'; allowed: v; a new one needs dtypes, precision too"
+    with pytest.raises(ConfigError, match=rf"1 fault.*\n.*variants\.another: {said}"):
         config.load(written(GOOD, folder), [f"{new}.device=cpu"])
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        ("def gelu(x): ...\ndef _own(x): ...\n", "glu", "has no 'glu'; allowed: gelu; did you mean 'gelu'?"),
+        ("import torch\n", "gelu", "has no 'gelu'; it has no function"),
+        ("from torch.nn.functional import gelu\n", "gelu", None),
+        ("from torch import *\n", "gelu", None),
+        ("globals()['gelu'] = abs\n", "gelu", None),
+        ("if True:\n    gelu = lambda x: x\n", "gelu", None),
+        ("this is no Python\n", "gelu", None),
+    ],
+)
+def test_a_callable_that_a_file_does_not_have(folder: Path, text: str, name: str, said: str | None) -> None:
+    (folder / "own.py").write_text(text)
+    path = written(changed(f"{OP}.baselines.b.entry", f"own.py:{name}"), folder)
+    if said is None:
+        config.load(path)
+        return
+    place = f"{OP}.baselines.b.entry: own.py"
+    with pytest.raises(ConfigError, match=rf"1 fault.*\n.*config.yaml:[0-9]+: {place} {re.escape(said)}"):
+        config.load(path)
 
 
 def test_a_module_of_ours_that_does_not_exist_is_told_with_its_line(folder: Path) -> None:

@@ -766,17 +766,29 @@ def _names_at(data: Any, key: Key) -> list[str]:
 def _told_once(
     faults: Sequence[Fault], overridden: set[Key], named: Mapping[Key, list[str]], places: _Places
 ) -> list[Fault]:
-    """What is wrong with a thing that an override brought in under nearly the name of another is that name."""
+    """What is wrong with a thing that an override brought in is its name, if that is nearly another's.
+
+    If not, it is that or what a new one lacks; and then that is one fault.
+    """
     left = list(faults)
     for key in sorted({given[: len(group) + 1] for group in named for given in overridden if len(given) > len(group)}):
         group, name = key[:-1], key[-1]
         known = named.get(group, [])
         mine = [fault for fault in left if f"{fault.key}.".startswith(f"{_dotted(key)}.")]
-        if mine and name not in known and _nearest(name, known):
-            what = "operator" if len(group) == 1 else str(group[-1]).removesuffix("s")
-            left = [fault for fault in left if fault not in mine]
-            left.append(Fault(places.of(key), _dotted(key), f"there is no {what} {name!r}; {among(name, known)}"))
+        lacks = list(dict.fromkeys(f[1] for fault in mine if (f := _LACKS.fullmatch(fault.message))))
+        if not mine or name in known or not (lacks or _nearest(name, known)):
+            continue
+        what = "operator" if len(group) == 1 else str(group[-1]).removesuffix("s")
+        message = f"there is no {what} {name!r}; {among(name, known)}"
+        if not _nearest(name, known):
+            mine = [fault for fault in mine if _LACKS.fullmatch(fault.message)]
+            message += f"; a new one needs {', '.join(lacks)} too"
+        left = [fault for fault in left if fault not in mine]
+        left.append(Fault(places.of(key), _dotted(key), message))
     return left
+
+
+_LACKS = re.compile(r"the key '(.+)' is missing")
 
 
 def _override_pairs(overrides: Sequence[str] | Mapping[str, Any]) -> tuple[list[tuple[Key, Any]], list[Fault]]:
@@ -1060,9 +1072,12 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
                 for index, rung in enumerate(variant["rungs"]):
                     if wrong := _rung_fault(rung, variant, operator["variants"]):
                         yield fault((*at, "rungs", index), wrong)
-                entered = variant["entry"].rpartition(":")[0]
-                if variant["abi"] == "python" and entered.endswith(".py"):
-                    yield from missing((*at, "entry"), entered, anywhere=True)
+                if variant["abi"] == "python":
+                    entered = variant["entry"].rpartition(":")[0]
+                    if entered.endswith(".py"):
+                        yield from missing((*at, "entry"), entered, anywhere=True)
+                    if wrong := _entry_fault(variant["entry"], root):
+                        yield fault((*at, "entry"), wrong)
                 yield from (fault(at, message) for message in _variant_faults(variant, operator))
     for operator in data["operators"].values():
         found = _undeclared(from_json(OperatorConfig, operator), stated(operator["module"], root))
@@ -1077,6 +1092,35 @@ def _rung_fault(rung: str, variant: dict[str, Any], variants: dict[str, Any]) ->
     kind = variant["device"], variant["abi"]
     found = variants[rung]["device"], variants[rung]["abi"]
     return None if found == kind else f"{rung} is of {' '.join(found)}, {variant['name']} of {' '.join(kind)}"
+
+
+def _entry_fault(entry: str, root: Path) -> str | None:
+    """Why there is no such callable, as far as its file says: it is read and not run.
+
+    A module that is not ours is left to who imports it, and so is a file that can make names while it runs.
+    """
+    module, _, name = entry.rpartition(":")
+    if not module.endswith(".py") and module.partition(".")[0] != "kernelproof":
+        return None
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(_module_file(module, root).read_bytes())
+    except ImportError:
+        return f"no module {module!r}"
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None  # a file that is missing is told as that, and one that is no Python by its build
+    nodes = list(ast.walk(tree))
+    names = {node.name for node in nodes if isinstance(node, _DEFINES)}
+    names |= {node.id for node in nodes if isinstance(node, ast.Name)}
+    imported = [name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for name in node.names]
+    names |= {alias.asname or alias.name for alias in imported}
+    if name in names or names & {"*", "globals", "vars", "exec", "setattr", "__getattr__"}:
+        return None
+    functions = [node.name for node in tree.body if isinstance(node, _DEFINES) and not node.name.startswith("_")]
+    return f"{module} has no {name!r}; {among(name, functions) if functions else 'it has no function'}"
+
+
+_DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def _variant_faults(variant: dict[str, Any], operator: dict[str, Any]) -> Iterator[str]:
