@@ -1279,12 +1279,14 @@ class Summary:
             mine.setdefault("floor", floor.median_us)  # an empty kernel reads nothing: it is as long hot as cold
         clocks = {m: [c for found in self.clocks[(*key[:3], m)].values() for c in found] for m in mine}
         hot = rows.get((contender, case, "hot", self.primary))
+        launched = self.found.kernels.get(contender, {}).get(case, [])
         return methods.Seen(
             self.primary,
             mode,
             mine,
             {method: plain_statistics.median(found) for method, found in clocks.items() if found},
-            sum(kernel["count"] for kernel in self.found.kernels.get(contender, {}).get(case, [])),
+            sum(kernel["count"] for kernel in launched),
+            any(not kernel["grid"] for kernel in launched),
             hot.median_us if hot else None,
             self.found.rotation.get(case, {}).get(mode, {}),
             self.bytes_per_s,

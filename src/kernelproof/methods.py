@@ -1,7 +1,8 @@
 """The methods by which one call is timed: what each is called, when two of them disagree, and the likely reason why.
 
 Two methods disagree when they differ by more than max(3 %, 0.1 µs) after the floor (an empty kernel of the same
-launch, by the same method) is accounted for. A reason is a guess from what was recorded beside, in words, and of the
+launch, by the same method) is accounted for. In a kernel's own duration an empty one's is in part, and how much of it
+nobody knows: between nothing and all of it. A reason is a guess from what was recorded beside, in words, and of the
 difference's own sign: what can only lengthen a time explains none that is shorter.
 """
 
@@ -27,7 +28,8 @@ TRACES = {"cupti": "cupti-python", "device_trace": "torch.profiler"}  # each wit
 class Seen:
     """What is known of one contender on one case in one mode.
 
-    times_us and clock_mhz by method; kernels: launches in a call, 0 where unknown; hot_us: the primary time when hot;
+    times_us and clock_mhz by method; kernels: launches in a call, 0 where unknown; fills: whether among them is what is no
+    kernel, a fill or a copy, of which the floor has nothing and which Nsight Compute does not list; hot_us: the primary time when hot;
     rotation: timing.py's figures; bytes_per_s: the GPU's memory; from_memory: of the bytes that a call has to read, the
     share that came from there. None where unknown.
     """
@@ -37,6 +39,7 @@ class Seen:
     times_us: Mapping[str, float]
     clock_mhz: Mapping[str, float] = field(default_factory=dict)
     kernels: float = 0.0
+    fills: bool = False
     hot_us: float | None = None
     rotation: Mapping[str, float] = field(default_factory=dict)
     bytes_per_s: float | None = None
@@ -70,10 +73,11 @@ def doubts(seen: Seen) -> Iterator[tuple[str, str]]:
             over_us = _beyond(traced_us, net_us, slope_us)
             if abs(over_us) > allowed_us:
                 yield f"disagrees_{method}", _why(seen, method, over_us, _traced(seen, over_us))
-    counted_us = seen.above_floor("ncu")
-    if counted_us is not None and net_us is not None:
+    counted_us, least_us = seen.times_us.get("ncu"), seen.above_floor("ncu")
+    if counted_us is not None and least_us is not None and net_us is not None and not seen.fills:
         # It runs at the clock that it finds. What waits for memory takes as long at any clock, all else in proportion.
-        over_us = _beyond(net_us, *sorted((counted_us, counted_us * seen.clock_share("ncu"))))
+        share = seen.clock_share("ncu")
+        over_us = _beyond(net_us, least_us * min(1.0, share), counted_us * max(1.0, share))
         if abs(over_us) > allowed_us:
             yield "disagrees_ncu", _why(seen, "ncu", -over_us, _alone(seen, -over_us))
     yield from _warm(seen)
