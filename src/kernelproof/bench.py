@@ -93,6 +93,8 @@ OUTSIDE_US, OUTSIDE_LONGER = 5000.0, 3
 OUTSIDE_REPLAYS = 1000
 OUTSIDE_ROUNDS = 12  # at most: the first after which the clocks agree ends it
 OUTSIDE_LONGEST_US = 160_000.0  # while they do not, what replays take is doubled up to this
+# Who hides a thousandfold has replays of a third of a second: some of these tell as much as a dozen short ones.
+OUTSIDE_ENOUGH_S = 5.0
 OUTSIDE_AGREES = 1.1
 OUTSIDE_LIMIT = 1.25  # after the last round by more: what a contender says of its time is not so
 # A GPU's samples of the process itself count too: other programs do not change them, and clocks fall by less than this.
@@ -601,27 +603,41 @@ class Measurement:
             self.note(name, arena.id, OUTSIDE_DISAGREES, words)
         if "moved" not in arena.calls:
             return None
-        apart, new_us, same_us = outside.values_apart()
-        behind_us, limit_us = outside.behind_touch_us(seen_us), _behind_limit_us(seen_us, self.device)
-        behind = f"behind other work a call takes {behind_us:.4g} µs, behind one of its own {seen_us:.4g} µs"
-        if behind_us > limit_us and self.device == "cuda":
-            self.note(name, arena.id, ONLY_BEHIND_ITSELF, behind)
-        drawn = self.seen_when_drawn(outside, arena)
-        if behind_us > limit_us and self.device == "cpu":  # nothing overlaps there that could make it cheaper
-            return Escape(f"times escape: {behind}: results are remembered")
+        escape = self.remembers(outside, arena, seen_us)
+        drawn = self.rows_too_far_apart(outside, arena) if escape is None else None
+        self.keep_moved(outside, arena)
+        return escape or drawn
+
+    def remembers(self, outside: Outside, arena: Arena, seen_us: float) -> Escape | None:
+        """Whether calls are fast on values that were seen before, or behind calls of their own, alone."""
         of_what = " of processor time" if self.device == "cpu" else ""
+        apart, new_us, same_us = outside.values_apart()
         if apart > OUTSIDE_LIMIT:
             return Escape(
                 f"times escape: a call on values that it has not seen takes {new_us:.4g} µs{of_what}, on those of the "
                 f"call before {same_us:.4g} µs: results are remembered"
             )
-        if drawn:
-            new_us, same_us = drawn
-            return Escape(
-                f"times escape: a call on values of which every row is new takes {new_us:.4g} µs{of_what}, on those of "
-                f"the call before {same_us:.4g} µs: results are remembered"
-            )
+        behind_us = outside.behind_touch_us(seen_us)
+        if behind_us <= _behind_limit_us(seen_us, self.device):
+            return None
+        words = f"behind other work a call takes {behind_us:.4g} µs, behind one of its own {seen_us:.4g} µs"
+        if self.device == "cpu":  # nothing overlaps there that could make it cheaper
+            return Escape(f"times escape: {words}: results are remembered")
+        self.note(outside.name, arena.id, ONLY_BEHIND_ITSELF, words)
         return None
+
+    def rows_too_far_apart(self, outside: Outside, arena: Arena) -> Escape | None:
+        """Whether calls take too long when every row is new, for what they take when none is."""
+        if not arena.payload["drawn"]:
+            return None
+        new_us, same_us = outside.rows_apart()
+        if new_us <= _rows_limit_us(same_us, self.device):
+            return None
+        of_what = " of processor time" if self.device == "cpu" else ""
+        return Escape(
+            f"times escape: a call on values of which every row is new takes {new_us:.4g} µs{of_what}, on those of "
+            f"the call before {same_us:.4g} µs: results are remembered"
+        )
 
     def held(self, worker: Worker, arena: Arena, name: str, seed: int) -> Outside | None:
         """A contender that the worker holds ready on a case; None for one that is too slow, or failed."""
@@ -641,15 +657,13 @@ class Measurement:
             return None
         return Outside(worker, name, held["calls"][name], self.device, room_bytes)
 
-    def seen_when_drawn(self, outside: Outside, arena: Arena) -> tuple[float, float] | None:
-        """What calls take when every row is new and when none is, where that is too far apart; keeps their results."""
-        new_us, same_us = outside.rows_apart() if arena.payload["drawn"] else (0.0, 0.0)
+    def keep_moved(self, outside: Outside, arena: Arena) -> None:
+        """Have the results of calls on values that changed from call to call handed over, and let the contender go."""
         moved = outside.ask("move")
         replies.check_moved(moved, outside.name, arena.id, self.settings.modes)
         for output in moved["outputs"]:
             self.found.outputs.setdefault((outside.name, arena.id, output["version"], output["sha256"]), output)
         outside.ask("let_go")
-        return (new_us, same_us) if new_us > _rows_limit_us(same_us, self.device) else None
 
     def arena(self, case: str) -> Arena:
         """The one of a case, by its id."""
@@ -882,9 +896,11 @@ class Outside:
 
     def looks(self, *kinds: str) -> Iterator[list[Look]]:
         """What a call of each kind takes, by all looks so far: again and again, at more replays, until nobody asks."""
-        few = {kind: self.few(kind) for kind in kinds}
+        few, started = {kind: self.few(kind) for kind in kinds}, time.monotonic()
         for number in range(OUTSIDE_ROUNDS):
             yield [self.slope(kind, times) for kind, times in few.items()]
+            if number > OUTSIDE_SETTLED and time.monotonic() - started > OUTSIDE_ENOUGH_S:
+                return
             few = {kind: self.longer(kind, times, number) for kind, times in few.items()}
 
     def few(self, kind: str) -> int:

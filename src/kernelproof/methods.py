@@ -28,10 +28,10 @@ TRACES = {"cupti": "cupti-python", "device_trace": "torch.profiler"}  # each wit
 class Seen:
     """What is known of one contender on one case in one mode.
 
-    times_us and clock_mhz by method; kernels: launches in a call, 0 where unknown; fills: whether among them is what is no
-    kernel, a fill or a copy, of which the floor has nothing and which Nsight Compute does not list; hot_us: the primary time when hot;
-    rotation: timing.py's figures; bytes_per_s: the GPU's memory; from_memory: of the bytes that a call has to read, the
-    share that came from there. None where unknown.
+    times_us and clock_mhz by method; kernels: launches in a call, 0 where unknown; fills: whether among them is what is
+    no kernel, a fill or a copy, of which the floor has nothing and which Nsight Compute does not list; hot_us: the
+    primary time when hot; rotation: timing.py's figures; bytes_per_s: the GPU's memory; from_memory: of the bytes that
+    a call has to read, the share that came from there. None where unknown.
     """
 
     primary: str
