@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import inspect
 import json
 import os
@@ -204,6 +205,21 @@ def test_a_kernel_costs_its_own_chain(clone: Clone) -> None:
     assert "test rmsnorm/second" not in ran
     assert "capture machine" not in ran
     assert stages(ran) == {"build", "test", "bench", "manifest", "report", "bundle"}
+
+
+def test_a_library_that_was_damaged_is_built_again(clone: Clone) -> None:
+    record = json.loads((clone.folder / "results/build/rmsnorm/first.json").read_text())
+    library = clone.folder / record["library"]["path"]
+    data = bytearray(library.read_bytes())
+    data[len(data) // 2] ^= 1
+    library.chmod(0o755)
+    library.write_bytes(data)
+    ran = clone.run()
+    assert "build rmsnorm/first" in ran
+    assert "build rmsnorm/second" not in ran
+    assert hashlib.sha256(library.read_bytes()).hexdigest() == record["library"]["sha256"]
+    assert json.loads((clone.folder / "results/test/rmsnorm/first.json").read_text())["verdict"] == "correct"
+    assert clone.run() == []
 
 
 def test_whatever_a_variant_is_made_of_costs_its_chain(clone: Clone) -> None:

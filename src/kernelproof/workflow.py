@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -311,16 +311,46 @@ def drop_stale_builds(config: Config) -> None:
         path = config.root / name
         return sha256_file(path) if path.is_file() else None
 
+    for path, build in _build_records(config):
+        read = {file["path"]: file["sha256"] for file in (*build["sources"], *build["headers"])}
+        # To a compiler's and a system's (<…>) the build and the machine's fingerprint see.
+        if any(current(name) != known for name, known in read.items() if not name.startswith("<")):
+            path.unlink()
+
+
+def drop_damaged_builds(config: Config, folder: Path) -> None:
+    """Remove the record of a build whose library or cubins are not what was made, so that its chain is made again.
+
+    Nobody asks for it while what was made from it is there: the run's manifest and the receipt of its bundle, in
+    `folder`, go too.
+    """
+    for path, build in _build_records(config):
+        made = [file for file in (build["library"], *build["cubins"]) if file]
+        if any(_is_damaged(config.root / file["path"], file, path) for file in made):
+            for stale in (path, config.results / "manifest" / f"{folder.name}.json", folder / "bundle.json"):
+                stale.unlink(missing_ok=True)
+
+
+def _build_records(config: Config) -> Iterator[tuple[Path, dict[str, Any]]]:
     for variant in config.variants():
         path = config.record("build", variant.operator, variant.name)
         try:
             build = json.loads(path.read_text(encoding="utf-8"))
-            read = {file["path"]: file["sha256"] for file in (*build["sources"], *build["headers"])}
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError):
             continue
-        # To a compiler's and a system's (<…>) the build and the machine's fingerprint see.
-        if any(current(name) != known for name, known in read.items() if not name.startswith("<")):
-            path.unlink()
+        if isinstance(build, dict) and build.keys() >= {"sources", "headers", "library", "cubins"}:
+            yield path, build
+
+
+def _is_damaged(path: Path, known: Mapping[str, Any], record: Path) -> bool:
+    """Whether a file is not what a record says; the bytes are only looked at where it is newer than the record."""
+    try:
+        status = path.stat()
+    except OSError:
+        return True
+    if known["bytes"] not in (None, status.st_size):
+        return True
+    return status.st_mtime_ns > record.stat().st_mtime_ns and sha256_file(path) != known["sha256"]
 
 
 def drop_orphaned_receipt(folder: Path) -> None:

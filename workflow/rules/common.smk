@@ -40,6 +40,7 @@ Path("results/run").mkdir(parents=True, exist_ok=True)
 
 if workflow.is_main_process and support.will_run(sys.argv):
     support.drop_stale_builds(CONFIG)
+    support.drop_damaged_builds(CONFIG, REPORTS)
 support.drop_orphaned_receipt(REPORTS)
 
 
