@@ -196,6 +196,14 @@ def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:
 # --- the command line -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("form", [["--configfile", "{}"], ["--configfile={}"], ["-n", "--configfiles", "{}", "report"]])
+def test_a_configuration_file_of_ones_own_is_read_before_snakemake_does(tmp_path: Path, form: list[str]) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text("schema: kernelproof.config/1\noperators: {a: [\n")
+    with pytest.raises(ConfigError, match=r"broken\.yaml:3: not valid YAML"):
+        run.main(["--", *(part.format(path) for part in form)])
+
+
 def test_dotted_overrides_become_nested() -> None:
     entries = ["bench.processes=3", "bench.modes=[hot]", "project=a b", "gate.max_ratio=0.9"]
     expected = {"bench": {"processes": 3, "modes": ["hot"]}, "project": "a b", "gate": {"max_ratio": 0.9}}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import itertools
 import json
 import os
 import re
@@ -110,9 +111,23 @@ def snakemake_command(options: argparse.Namespace, rest: Sequence[str]) -> list[
         command += ["--workflow-profile", str(_profile(options.profile))]
     # Before --config, which takes all that follows it.
     command += rest
-    if overrides := nested(options.config):
+    overrides = nested(options.config)
+    if found := _configuration_file(rest):  # Snakemake reads it first, and tells of broken YAML without its line
+        from kernelproof import config
+
+        config.load(found, overrides)
+    if overrides:
         command += ["--config", *(f"{key}={json.dumps(value)}" for key, value in overrides.items())]
     return command
+
+
+def _configuration_file(rest: Sequence[str]) -> Path | None:
+    """What Snakemake's `--configfile` names first; None without it."""
+    for argument, following in itertools.zip_longest(rest, rest[1:], fillvalue=""):
+        option, _, value = argument.partition("=")
+        if option in ("--configfile", "--configfiles") and (value or following):
+            return Path(value or following)
+    return None
 
 
 def _profile(name: str) -> Path:
