@@ -11,6 +11,7 @@ import ast
 import contextlib
 import dataclasses
 import difflib
+import functools
 import importlib.util
 import itertools
 import json
@@ -1103,21 +1104,28 @@ def _entry_fault(entry: str, root: Path) -> str | None:
     if not module.endswith(".py") and module.partition(".")[0] != "kernelproof":
         return None
     try:
-        with warnings.catch_warnings(action="ignore"):
-            tree = ast.parse(_module_file(module, root).read_bytes())
+        names, functions = _names_in(_module_file(module, root).read_bytes())
     except ImportError:
         return f"no module {module!r}"
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None  # a file that is missing is told as that, and one that is no Python by its build
+    if name in names or names & {"*", "globals", "vars", "exec", "setattr", "__getattr__"}:
+        return None
+    return f"{module} has no {name!r}; {among(name, functions) if functions else 'it has no function'}"
+
+
+@functools.lru_cache
+def _names_in(source: bytes) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Every name that a file binds or mentions, and the functions that it gives others. Raises as `ast.parse` does."""
+    with warnings.catch_warnings(action="ignore"):
+        tree = ast.parse(source)
     nodes = list(ast.walk(tree))
     names = {node.name for node in nodes if isinstance(node, _DEFINES)}
     names |= {node.id for node in nodes if isinstance(node, ast.Name)}
     imported = [name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for name in node.names]
     names |= {alias.asname or alias.name for alias in imported}
-    if name in names or names & {"*", "globals", "vars", "exec", "setattr", "__getattr__"}:
-        return None
     functions = [node.name for node in tree.body if isinstance(node, _DEFINES) and not node.name.startswith("_")]
-    return f"{module} has no {name!r}; {among(name, functions) if functions else 'it has no function'}"
+    return frozenset(names), tuple(functions)
 
 
 _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

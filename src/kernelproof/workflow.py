@@ -145,6 +145,22 @@ def module_files(stage: str, operator_module: str | None = None) -> list[str]:
     return sorted(_shown(path) for path in found)
 
 
+@functools.cache
+def module_digest(stage: str, operator_module: str | None = None) -> str:
+    """A hash over what `module_files` names."""
+    return content_digest(module_files(stage, operator_module))
+
+
+def content_digest(files: Sequence[str]) -> str:
+    """A hash that changes when one of these files does, or when there are others."""
+    return hashlib.sha256("\n".join(f"{file} {_digest(file)}" for file in files).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _digest(file: str) -> str:
+    return sha256_file(Path(file))
+
+
 def template_files() -> list[str]:
     """The templates that the report is rendered from."""
     return sorted(_shown(path) for path in (PACKAGE / "templates").rglob("*.j2"))

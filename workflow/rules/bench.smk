@@ -7,7 +7,6 @@ rule bench:
         test=lambda wildcards: [
             record("test", variant) for variant in CONFIG.operator(wildcards.operator).contenders(wildcards.device)
         ],
-        modules=lambda wildcards: modules("bench", wildcards.operator),
     output:
         "results/bench/{operator}-{device}.json",
     log:
@@ -21,6 +20,7 @@ rule bench:
         cases=lambda wildcards: digest(
             [CONFIG.operator(wildcards.operator).shapes, dataclasses.asdict(CONFIG.operator(wildcards.operator).bench)]
         ),
+        modules=lambda wildcards: modules("bench", wildcards.operator),
         machine=MACHINE,
     shell:
         "{KERNELPROOF} bench --config {RESOLVED} --operator {wildcards.operator} --device {wildcards.device} 2> {log}"
@@ -29,8 +29,6 @@ rule bench:
 # What the device itself reaches: once a machine, and alone like every measurement. It takes seconds and comes first, so
 # that a run whose machine is taken back has it.
 rule ceilings:
-    input:
-        modules=modules("ceilings"),
     output:
         "results/bench/ceilings/{device}.json",
     log:
@@ -41,6 +39,7 @@ rule ceilings:
     threads: max(1, workflow.cores or 1)  # else a job that takes less begins beside it, and it waits for the last of them
     params:
         cpu_threads=CONFIG.bench.cpu_threads,
+        modules=modules("ceilings"),
         machine=MACHINE,
     shell:
         "{KERNELPROOF} bench --config {RESOLVED} --ceilings --device {wildcards.device} 2> {log}"

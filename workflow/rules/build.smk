@@ -7,7 +7,6 @@ for job in support.build_jobs(CONFIG, driver=DRIVER):
         input:
             sources=[path for variant in job.variants for path in support.source_files(job.operator, variant)],
             binding=[path for variant in job.variants for path in support.binding_files(job.operator, variant)],
-            modules=modules("build"),
         output:
             [record("build", variant) for variant in job.variants],
         log:
@@ -18,6 +17,7 @@ for job in support.build_jobs(CONFIG, driver=DRIVER):
             variants=job.arguments,
             specification=[specification(variant) for variant in job.variants],
             archs=CONFIG.archs,
+            modules=modules("build"),
             machine=MACHINE,
         shell:
             "{KERNELPROOF} build --config {RESOLVED} --operator {params.operator} {params.variants} 2> {log}"

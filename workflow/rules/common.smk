@@ -64,8 +64,11 @@ def record(stage, variant):
 
 
 def modules(stage, operator=None):
-    """The Python files that a stage is made of, its imports followed; Snakemake tracks none of them."""
-    return support.module_files(stage, CONFIG.operator(operator).module if operator else None)
+    """What the Python files of a stage say, its imports followed; Snakemake tracks none of them.
+
+    A parameter and no input: Snakemake would look at forty files for each of a hundred jobs.
+    """
+    return support.module_digest(stage, CONFIG.operator(operator).module if operator else None)
 
 
 BUILT = [variant for variant in CONFIG.variants()]

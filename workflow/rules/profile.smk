@@ -2,7 +2,6 @@ rule profile:
     input:
         build="results/build/{operator}/{variant}.json",
         test="results/test/{operator}/{variant}.json",
-        modules=lambda wildcards: modules("profile", wildcards.operator),
     output:
         "results/profile/{operator}/{variant}.json",
     log:
@@ -16,6 +15,7 @@ rule profile:
         case=lambda wildcards: digest(
             CONFIG.operator(wildcards.operator).profile.shape, CONFIG.operator(wildcards.operator).profile.options
         ),
+        modules=lambda wildcards: modules("profile", wildcards.operator),
         machine=MACHINE,
     shell:
         "{KERNELPROOF} profile --config {RESOLVED} --operator {wildcards.operator} --variant {wildcards.variant} 2> {log}"

@@ -7,7 +7,6 @@ for job in support.test_jobs(CONFIG, driver=DRIVER):
             f"test_{job.name}"
         input:
             build=[record("build", variant) for variant in job.variants],
-            modules=modules("test", job.operator.name),
         output:
             [record("test", variant) for variant in job.variants],
         log:
@@ -21,6 +20,7 @@ for job in support.test_jobs(CONFIG, driver=DRIVER):
             variants=job.arguments,
             specification=[specification(variant) for variant in job.variants],
             cases=digest([job.operator.shapes, dataclasses.asdict(job.operator.test), dataclasses.asdict(CONFIG.test)]),
+            modules=modules("test", job.operator.name),
             machine=MACHINE,
             sanitizer=support.sanitizer_identity(job.variants),
         shell:
