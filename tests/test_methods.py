@@ -121,7 +121,21 @@ def test_a_kernels_own_duration_holds_some_of_an_empty_ones(counted_us: float, d
     """Above its floor the call takes 7.95 µs, and 0.27 µs are allowed; ncu's empty kernel takes 2 µs."""
     changed = {"ncu": counted_us, "floor_ncu": 2.0}
     assert ("disagrees_ncu" in doubts(changed=changed, kernels=1)) == disagrees
-    assert doubts(changed=changed, kernels=2, fills=True) == {}  # what it does not list cannot be held against it
+
+
+@pytest.mark.parametrize(
+    ("changed", "flag"),
+    [
+        ({"event_pair": 11.9}, "disagrees_event_pair"),  # 6.6 µs above its floor, the slope 7.95
+        ({"cupti": 6.8}, "disagrees_cupti"),
+        ({"ncu": 7.1, "floor_ncu": 1.5}, "disagrees_ncu"),
+    ],
+)
+def test_a_fill_of_which_the_floor_has_nothing_explains_a_little(changed: dict[str, float], flag: str) -> None:
+    assert set(doubts(changed=changed, kernels=2)) == {flag}
+    assert doubts(changed=changed, kernels=2, fills=1) == {}
+    shorter = {name: value - (0.0 if "floor" in name else 2.0) for name, value in changed.items()}
+    assert set(doubts(changed=shorter, kernels=2, fills=1)) == {flag}  # and not more than a little
 
 
 def test_counted_bytes_decide_whether_a_time_is_cold() -> None:

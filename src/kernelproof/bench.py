@@ -1302,7 +1302,7 @@ class Summary:
             mine,
             {method: plain_statistics.median(found) for method, found in clocks.items() if found},
             sum(kernel["count"] for kernel in launched),
-            any(not kernel["grid"] for kernel in launched),
+            sum(kernel["count"] for kernel in launched if not kernel["grid"]),
             hot.median_us if hot else None,
             self.found.rotation.get(case, {}).get(mode, {}),
             self.bytes_per_s,

@@ -2,7 +2,8 @@
 
 Two methods disagree when they differ by more than max(3 %, 0.1 µs) after the floor (an empty kernel of the same
 launch, by the same method) is accounted for. In a kernel's own duration an empty one's is in part, and how much of it
-nobody knows: between nothing and all of it. A reason is a guess from what was recorded beside, in words, and of the
+nobody knows: between nothing and all of it. The floor has nothing of fills and copies, whose own is as little known. A
+reason is a guess from what was recorded beside, in words, and of the
 difference's own sign: what can only lengthen a time explains none that is shorter.
 """
 
@@ -17,6 +18,9 @@ CLOCK_SHARE = 0.02  # a clock that differs by more explains a time that differs 
 EVENT_STEP_US = 0.032  # of a CUDA event's clock on H100 and H200; older GPUs step more coarsely
 COLD_IS_HOT = 0.005  # relative
 GAP_US = 3.0  # from one kernel to the next it takes less
+FILL_US = (
+    1.5  # at most, of a fill's time, is what an empty one would take: cuDNN's before its kernel 0.7 to 1.4 on an H200
+)
 COLD_SHARE = 0.98  # of the bytes that a call has to read must come from memory
 MEMORY_SHARE = 0.1  # of a call's time that reading its arguments from memory would take at the very least
 ROW_OF_CALLS = "calls in a row load the GPU's power and memory more than a few alone, and lower its clock"
@@ -28,8 +32,8 @@ TRACES = {"cupti": "cupti-python", "device_trace": "torch.profiler"}  # each wit
 class Seen:
     """What is known of one contender on one case in one mode.
 
-    times_us and clock_mhz by method; kernels: launches in a call, 0 where unknown; fills: whether among them is what is
-    no kernel, a fill or a copy, of which the floor has nothing and which Nsight Compute does not list; hot_us: the
+    times_us and clock_mhz by method; kernels: launches in a call, 0 where unknown; fills: how many of them are no
+    kernels but fills or copies, of which the floor has nothing and which Nsight Compute does not list; hot_us: the
     primary time when hot; rotation: timing.py's figures; bytes_per_s: the GPU's memory; from_memory: of the bytes that
     a call has to read, the share that came from there. None where unknown.
     """
@@ -39,7 +43,7 @@ class Seen:
     times_us: Mapping[str, float]
     clock_mhz: Mapping[str, float] = field(default_factory=dict)
     kernels: float = 0.0
-    fills: bool = False
+    fills: float = 0.0
     hot_us: float | None = None
     rotation: Mapping[str, float] = field(default_factory=dict)
     bytes_per_s: float | None = None
@@ -60,24 +64,26 @@ class Seen:
 def doubts(seen: Seen) -> Iterator[tuple[str, str]]:
     """Flags of the primary time, each with the likely reason in words."""
     slope_us, net_us = seen.times_us[seen.primary], seen.above_floor(seen.primary)
-    allowed_us = max(DISAGREE_SHARE * slope_us, DISAGREE_US)
+    allowed_us, fills_us = max(DISAGREE_SHARE * slope_us, DISAGREE_US), FILL_US * seen.fills
     wall_us = seen.times_us.get("wall_slope")
     if wall_us is not None and abs(over_us := wall_us - slope_us) > allowed_us:
         yield "disagrees_wall_slope", _why(seen, "wall_slope", over_us, _by_the_host(over_us))
     pair_us = seen.above_floor("event_pair")
-    if pair_us is not None and net_us is not None and abs(over_us := pair_us - net_us) > allowed_us:
-        yield "disagrees_event_pair", _why(seen, "event_pair", over_us, _single_call(seen, over_us))
+    if pair_us is not None and net_us is not None:
+        over_us = _beyond(pair_us, net_us - fills_us, net_us)
+        if abs(over_us) > allowed_us:
+            yield "disagrees_event_pair", _why(seen, "event_pair", over_us, _single_call(seen, over_us))
     for method in TRACES:
         traced_us = seen.times_us.get(method)
         if traced_us is not None and net_us is not None:
-            over_us = _beyond(traced_us, net_us, slope_us)
+            over_us = _beyond(traced_us, net_us - fills_us, slope_us)
             if abs(over_us) > allowed_us:
                 yield f"disagrees_{method}", _why(seen, method, over_us, _traced(seen, over_us))
     counted_us, least_us = seen.times_us.get("ncu"), seen.above_floor("ncu")
-    if counted_us is not None and least_us is not None and net_us is not None and not seen.fills:
+    if counted_us is not None and least_us is not None and net_us is not None:
         # It runs at the clock that it finds. What waits for memory takes as long at any clock, all else in proportion.
         share = seen.clock_share("ncu")
-        over_us = _beyond(net_us, least_us * min(1.0, share), counted_us * max(1.0, share))
+        over_us = _beyond(net_us, least_us * min(1.0, share), counted_us * max(1.0, share) + fills_us)
         if abs(over_us) > allowed_us:
             yield "disagrees_ncu", _why(seen, "ncu", -over_us, _alone(seen, -over_us))
     yield from _warm(seen)
