@@ -573,6 +573,17 @@ def test_a_new_thing_may_come_by_overrides_and_says_what_it_lacks(folder: Path) 
         config.load(written(GOOD, folder), [f"{new}.device=cpu"])
 
 
+def test_what_a_new_operator_lacks_is_its_own(folder: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(GOOD, folder), ["operators.zzz.variants.v.device=cpu"])
+    said = str(caught.value)
+    assert (
+        "operators.zzz: there is no operator 'zzz'; allowed: op; a new one needs module, shapes, test, bench too"
+        in said
+    )
+    assert "operators.zzz.variants.v: the key 'dtypes' is missing" in said
+
+
 @pytest.mark.parametrize(
     ("text", "name", "said"),
     [
@@ -581,6 +592,8 @@ def test_a_new_thing_may_come_by_overrides_and_says_what_it_lacks(folder: Path) 
         ("from torch.nn.functional import gelu\n", "gelu", None),
         ("from torch import *\n", "gelu", None),
         ("globals()['gelu'] = abs\n", "gelu", None),
+        ("locals()['gelu'] = abs\n", "gelu", None),
+        ("import sys\nsys.modules[__name__].gelu = abs\n", "gelu", None),
         ("if True:\n    gelu = lambda x: x\n", "gelu", None),
         ("this is no Python\n", "gelu", None),
     ],

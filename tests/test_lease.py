@@ -1,10 +1,12 @@
 """One measurement a GPU: the lock, among processes that really exist; the boards are only names."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,27 @@ def test_tests_share_a_board_and_leave_the_first_to_measurements(boards: list[st
         assert (one, other, measured) == tuple(gpu.uuid_sha256(name) for name in ("GPU-two", "GPU-two", "GPU-one"))
         with pytest.raises(LeaseError, match="all 2 GPUs are in use"), lease.gpu_lease(0, "bench"):
             pass
+
+
+def test_who_waits_for_a_board_alone_gets_it_although_tests_overlap(boards: list[str]) -> None:
+    del boards[1]
+    sharers = contextlib.ExitStack()
+    sharers.enter_context(lease.gpu_lease(0, "test", shared=True))
+    with ThreadPoolExecutor(1) as beside:
+
+        def measure() -> float:
+            with lease.gpu_lease(20, "bench"):
+                return time.monotonic()
+
+        started = time.monotonic()
+        measured = beside.submit(measure)
+        time.sleep(0.5)
+        with pytest.raises(LeaseError), lease.gpu_lease(0, "test", shared=True):
+            pass  # or one would begin before the last has ended, for ever
+        sharers.close()
+        assert 0.4 < measured.result() - started < 10
+    with lease.gpu_lease(0, "test", shared=True):
+        pass  # nobody waits any more
 
 
 def test_no_test_begins_on_a_board_that_is_measured_on(holder: subprocess.Popen[str], boards: list[str]) -> None:

@@ -440,7 +440,26 @@ def test_what_took_longest_last_time_is_first(tmp_path: Path) -> None:
 
 
 def test_four_share_a_gpu_and_one_has_the_cpu() -> None:
-    assert [workflow.test_threads(cores, driver=True) for cores in (1, 2, 8, 16)] == [1, 1, 1, 3]
+    assert [workflow.test_threads(cores, driver=True) for cores in (1, 2, 4, 8, 16, 32)] == [1, 1, 1, 2, 3, 6]
     assert [workflow.test_threads(cores, driver=False) for cores in (1, 2, 8, 16)] == [1, 1, 2, 4]
+    for cores in range(1, 129):  # a profile claims half, and finds none beside as many tests as there can be
+        tests = min(4, cores // workflow.test_threads(cores, driver=True))
+        assert cores - tests * workflow.test_threads(cores, driver=True) < (cores + 1) // 2
     limited = yaml.safe_load((ROOT / "workflow/profiles/default/config.yaml").read_text())["resources"]
-    assert limited == "gpu_tests=4"
+    assert limited == ["gpu_tests=4", "cpu_tests=1"]
+
+
+def test_what_a_machine_reaches_is_measured_before_all_else() -> None:
+    config = configuration.load(ROOT / "config.yaml")
+    jobs = [*workflow.build_jobs(config, driver=True), *workflow.test_jobs(config, driver=True)]
+    assert max(2 * job.priority for job in jobs) < workflow.FIRST
+    assert "priority: support.FIRST" in (ROOT / "workflow/rules/bench.smk").read_text()
+
+
+@pytest.mark.parametrize("record", ["{}", "[]", "no JSON", '{"sources": null}', '{"library": "lib.so", "cubins": 1}'])
+def test_a_build_record_that_cannot_be_read_stops_nobody(tmp_path: Path, record: str) -> None:
+    config = dataclasses.replace(configuration.load(ROOT / "config.yaml"), root=tmp_path)
+    path = config.record("build", "rmsnorm", "naive")
+    path.parent.mkdir(parents=True)
+    path.write_text(record)
+    workflow.drop_stale_builds(config, tmp_path / "reports")

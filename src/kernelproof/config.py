@@ -776,13 +776,14 @@ def _told_once(
         group, name = key[:-1], key[-1]
         known = named.get(group, [])
         mine = [fault for fault in left if f"{fault.key}.".startswith(f"{_dotted(key)}.")]
-        lacks = list(dict.fromkeys(f[1] for fault in mine if (f := _LACKS.fullmatch(fault.message))))
-        if not mine or name in known or not (lacks or _nearest(name, known)):
+        lacking = [fault for fault in mine if fault.key == _dotted(key) and _LACKS.fullmatch(fault.message)]
+        lacks = list(dict.fromkeys(fault.message.split("'")[1] for fault in lacking))
+        if not mine or not known or name in known or not (lacks or _nearest(name, known)):
             continue
         what = "operator" if len(group) == 1 else str(group[-1]).removesuffix("s")
         message = f"there is no {what} {name!r}; {among(name, known)}"
         if not _nearest(name, known):
-            mine = [fault for fault in mine if _LACKS.fullmatch(fault.message)]
+            mine = lacking
             message += f"; a new one needs {', '.join(lacks)} too"
         left = [fault for fault in left if fault not in mine]
         left.append(Fault(places.of(key), _dotted(key), message))
@@ -1109,9 +1110,12 @@ def _entry_fault(entry: str, root: Path) -> str | None:
         return f"no module {module!r}"
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None  # a file that is missing is told as that, and one that is no Python by its build
-    if name in names or names & {"*", "globals", "vars", "exec", "setattr", "__getattr__"}:
+    if name in names or names & _MAKE_NAMES:
         return None
     return f"{module} has no {name!r}; {among(name, functions) if functions else 'it has no function'}"
+
+
+_MAKE_NAMES = {"*", "globals", "locals", "vars", "exec", "eval", "setattr", "modules", "__dict__", "__getattr__"}
 
 
 @functools.lru_cache
@@ -1122,6 +1126,7 @@ def _names_in(source: bytes) -> tuple[frozenset[str], tuple[str, ...]]:
     nodes = list(ast.walk(tree))
     names = {node.name for node in nodes if isinstance(node, _DEFINES)}
     names |= {node.id for node in nodes if isinstance(node, ast.Name)}
+    names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     imported = [name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for name in node.names]
     names |= {alias.asname or alias.name for alias in imported}
     functions = [node.name for node in tree.body if isinstance(node, _DEFINES) and not node.name.startswith("_")]

@@ -85,11 +85,13 @@ def count(
     limit_s = LIMIT_S + LIMIT_EACH_S * sum(len(case["contenders"]) for case in cases)
     for stale in (log, table):
         stale.unlink(missing_ok=True)
-    done = processes.run(command, env=environment, timeout_s=limit_s, log=log, check=False)
-    listed = table.read_text(encoding="utf-8", errors="replace") if table.is_file() else ""
-    words = listed[: nsight.start_of_table(listed)]
-    with log.open("a", encoding="utf-8") as stream:
-        stream.write(privacy.scrubbed(words))
+    try:
+        done = processes.run(command, env=environment, timeout_s=limit_s, log=log, check=False)
+    finally:
+        listed = table.read_text(encoding="utf-8", errors="replace") if table.is_file() else ""
+        words = listed[: nsight.start_of_table(listed)]
+        with log.open("a", encoding="utf-8") as stream:
+            stream.write(privacy.scrubbed(words))
     printed = done.stdout + done.stderr + words
     if words == listed and (obstacle := nsight.obstacle(printed)):
         raise ProfileError(obstacle.reason, subject="ncu", hint=obstacle.remedy)

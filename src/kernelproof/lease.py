@@ -1,8 +1,9 @@
 """One measurement a GPU: a lock on the board, held alone while kernelproof times or profiles on it, or among tests.
 
 A file in the machine's temporary folder, named by the hash of the board's UUID, carries the lock (flock): the kernel
-frees it however its holders end, and the file stays. Whoever does not use kernelproof is not kept away; that is what
-the list of processes on the GPU in a record is for.
+frees it however its holders end, and the file stays. A second one is held by whoever waits for the board alone: while
+it is, nobody new shares the board, or tests that overlap would keep it from them for ever. Whoever does not use
+kernelproof is not kept away; that is what the list of processes on the GPU in a record is for.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from kernelproof import gpu
 from kernelproof.errors import LeaseError
 
 POLL_S = 0.1
+CLAIM = "-next"  # behind a board's name: who is to have it alone
 
 
 @contextlib.contextmanager
@@ -48,21 +50,45 @@ def gpu_lease(wait_s: float, stage: str, *, shared: bool = False) -> Iterator[st
 
 def _take(boards: Sequence[str], wait_s: float, stage: str, shared: bool) -> tuple[str, int]:
     deadline, told = time.monotonic() + wait_s, False
-    while True:
-        for uuid in boards:
-            if (descriptor := lock(gpu.uuid_sha256(uuid), shared)) is not None:
-                return uuid, descriptor
-        if time.monotonic() >= deadline:
-            several = f"all {len(boards)} GPUs are" if len(boards) > 1 else "the GPU is"
-            raise LeaseError(
-                f"{several} in use by another kernelproof, and {wait_s:g} s of waiting have passed",
-                subject=stage,
-                hint="wait for it to end, or set bench.gpu_wait_s to more seconds",
-            )
-        if not told:
-            print(f"{stage}: waiting for another kernelproof to leave the GPU ({wait_s:g} s at most)", file=sys.stderr)
-            told = True
-        time.sleep(POLL_S)
+    with contextlib.ExitStack() as waiting:
+        claimed = False
+        while True:
+            for uuid in boards:
+                if (descriptor := _joined(uuid) if shared else lock(gpu.uuid_sha256(uuid))) is not None:
+                    return uuid, descriptor
+            if time.monotonic() >= deadline:
+                several = f"all {len(boards)} GPUs are" if len(boards) > 1 else "the GPU is"
+                raise LeaseError(
+                    f"{several} in use by another kernelproof, and {wait_s:g} s of waiting have passed",
+                    subject=stage,
+                    hint="wait for it to end, or set bench.gpu_wait_s to more seconds",
+                )
+            if not told:
+                print(
+                    f"{stage}: waiting for another kernelproof to leave the GPU ({wait_s:g} s at most)", file=sys.stderr
+                )
+                told = True
+            if not shared and not claimed and (claim := _claim(boards)) is not None:
+                waiting.callback(os.close, claim)
+                claimed = True
+            time.sleep(POLL_S)
+
+
+def _joined(uuid: str) -> int | None:
+    """The lock of a board beside others, unless somebody waits for it alone."""
+    name = gpu.uuid_sha256(uuid)
+    if (claim := lock(name + CLAIM, shared=True)) is None:
+        return None
+    try:
+        return lock(name, shared=True)
+    finally:
+        os.close(claim)
+
+
+def _claim(boards: Sequence[str]) -> int | None:
+    """What says that we wait for a board, of which nobody else says so; None where others wait for each."""
+    claims = (lock(gpu.uuid_sha256(uuid) + CLAIM) for uuid in boards)
+    return next((claim for claim in claims if claim is not None), None)
 
 
 def lock(name: str, shared: bool = False) -> int | None:

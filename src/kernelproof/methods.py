@@ -3,8 +3,8 @@
 Two methods disagree when they differ by more than max(3 %, 0.1 µs) after the floor (an empty kernel of the same
 launch, by the same method) is accounted for. In a kernel's own duration an empty one's is in part, and how much of it
 nobody knows: between nothing and all of it. The floor has nothing of fills and copies, whose own is as little known. A
-reason is a guess from what was recorded beside, in words, and of the
-difference's own sign: what can only lengthen a time explains none that is shorter.
+reason is a guess from what was recorded beside, in words, and of the difference's own sign: what can only lengthen a
+time explains none that is shorter.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ CLOCK_SHARE = 0.02  # a clock that differs by more explains a time that differs 
 EVENT_STEP_US = 0.032  # of a CUDA event's clock on H100 and H200; older GPUs step more coarsely
 COLD_IS_HOT = 0.005  # relative
 GAP_US = 3.0  # from one kernel to the next it takes less
-FILL_US = (
-    1.5  # at most, of a fill's time, is what an empty one would take: cuDNN's before its kernel 0.7 to 1.4 on an H200
-)
+FILL_US = 1.5  # of a call's time that an empty fill would take, at most: 0.7 to 1.4 of cuDNN's on an H200
 COLD_SHARE = 0.98  # of the bytes that a call has to read must come from memory
 MEMORY_SHARE = 0.1  # of a call's time that reading its arguments from memory would take at the very least
 ROW_OF_CALLS = "calls in a row load the GPU's power and memory more than a few alone, and lower its clock"

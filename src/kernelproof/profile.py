@@ -9,6 +9,7 @@ counters not permitted) is recorded with its remedy; nothing here needs sudo, an
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -17,6 +18,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +52,7 @@ def run(config: Config, operator: str, variant: str, output: Path) -> ProfileRec
     The record's status is not_run where the machine cannot profile, and failed where the variant or its report is at
     fault.
     """
-    started, waited_s = time.monotonic(), 0.0
+    started = time.monotonic()
     settings, selection = config.operator(operator).variant(variant), config.operator(operator).profile
     record = ProfileRecord(operator=operator, variant=variant, role=settings.role)
     record.provenance = repository.provenance(config.root)
@@ -65,14 +67,14 @@ def run(config: Config, operator: str, variant: str, output: Path) -> ProfileRec
         record.tool_version = nsight.version(ncu)
         log.unlink(missing_ok=True)
         record.log = _from_root(log, config)
-        waited_s = _profile(config, settings, selection, ncu, output, log, record)
+        _profile(config, settings, selection, ncu, output, log, record)
     except CannotProfile as why:
         record.status, record.reason, record.remedy = NOT_RUN, why.reason, why.remedy
     except LeaseError as busy:
         record.status, record.reason, record.remedy = NOT_RUN, busy.message, busy.hint
     except (ProfileError, ToolError) as error:
         record.status, record.reason, record.remedy = FAILED, error.message, error.hint
-    record.duration_s = time.monotonic() - started - waited_s
+    record.duration_s += time.monotonic() - started
     write(output, record)
     return record
 
@@ -117,11 +119,8 @@ def _profile(
     output: Path,
     log: Path,
     record: ProfileRecord,
-) -> float:
-    """Fill the record; gives back the seconds that went by until the GPU was free.
-
-    It is held while ncu runs, so that the next profile can start, and the last be read, beside it.
-    """
+) -> None:
+    """Fill the record. The GPU is held while ncu runs: the next profile can start, and the last be read, beside it."""
     sections = config.profile.sections or list(nsight.SECTIONS)
     metrics = config.profile.metrics or list(nsight.METRICS)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -138,9 +137,7 @@ def _profile(
                 call = (config, variant.operator, variant.name, selection.shape, selection.options)
                 beside.submit(single_call.lay_out_beside, *call, inputs)
             source = variant.role == "variant"  # of a baseline it would be a library's
-            asked = time.monotonic()
-            with lease.gpu_lease(config.bench.gpu_wait_s, "profile"):
-                waited_s = time.monotonic() - asked
+            with _gpu(config, record):
                 collected = _collect(config, ncu, report, target, sections, metrics, log, source=source)
         launches = nsight.actions(report)
         record.kernels = nsight.kernels_of(launches, metrics, config.root)
@@ -156,9 +153,21 @@ def _profile(
         record.status = OK
         if collected.missing:
             record.reason = f"this GPU has no metric {', '.join(collected.missing)}"
-        return waited_s
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _gpu(config: Config, record: ProfileRecord) -> Iterator[None]:
+    """Hold the GPU; until it is free no time passes for the record."""
+    asked = time.monotonic()
+    try:
+        with lease.gpu_lease(config.bench.gpu_wait_s, "profile"):
+            record.duration_s -= time.monotonic() - asked
+            yield
+    except LeaseError:
+        record.duration_s -= time.monotonic() - asked
+        raise
 
 
 def _make_presentable(report: Path, kernels: int) -> None:

@@ -112,7 +112,10 @@ def snakemake_command(options: argparse.Namespace, rest: Sequence[str]) -> list[
     # Before --config, which takes all that follows it.
     command += rest
     overrides = nested(options.config)
-    if found := _configuration_file(rest):  # Snakemake reads it first, and tells of broken YAML without its line
+    found = _configuration_file(rest)
+    if found and not {"--config", "-C"} & set(
+        rest
+    ):  # Snakemake reads it first, and tells of broken YAML without its line
         from kernelproof import config
 
         config.load(found, overrides)
@@ -122,12 +125,13 @@ def snakemake_command(options: argparse.Namespace, rest: Sequence[str]) -> list[
 
 
 def _configuration_file(rest: Sequence[str]) -> Path | None:
-    """What Snakemake's `--configfile` names first; None without it."""
+    """What Snakemake's `--configfile` names, the first of the last one; None without it."""
+    found = None
     for argument, following in itertools.zip_longest(rest, rest[1:], fillvalue=""):
         option, _, value = argument.partition("=")
         if option in ("--configfile", "--configfiles") and (value or following):
-            return Path(value or following)
-    return None
+            found = Path(value or following)
+    return found
 
 
 def _profile(name: str) -> Path:

@@ -14,15 +14,15 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from kernelproof import gpu
 from kernelproof.config import Config, OperatorConfig, VariantConfig
-from kernelproof.errors import KernelproofError
-from kernelproof.records import DECISIVE_PACKAGES, sha256_file
+from kernelproof.errors import KernelproofError, RecordError
+from kernelproof.records import DECISIVE_PACKAGES, BuildRecord, Cubin, FileHash, read, sha256_file
 
 DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -31,6 +31,7 @@ PACKAGE = Path(__file__).resolve().parent
 INCLUDED = (".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl", ".inc", ".ipp", ".tcc", ".tpp", ".def")  # what sources include
 
 HEAD_BYTES = 4 << 10  # of a record, in which it says how long it took
+FIRST = 1_000_000  # a priority above all that are seconds
 UNKNOWN_S = 60.0  # what a test takes of which nobody knows
 
 _IMPORT = re.compile(r"^\s*from kernelproof(?:\.([\w.]+))? import (\([^)]*\)|[^\n]*)", re.MULTILINE)
@@ -297,12 +298,14 @@ def _tested_in_s(config: Config, variant: VariantConfig) -> float:
 
 
 def test_threads(cores: int | None, *, driver: bool) -> int:
-    """Cores that one test job claims: four tests run beside each other, and with a GPU one more.
+    """Cores that one test job claims: four tests run beside each other, and with a GPU one more, on the CPU.
 
-    Four at most on the GPU (the resource `gpu_tests`, limited in workflow/profiles/default): its contexts take turns,
-    and each call of a test waits for several of its own. One on the CPU disturbs none of them.
+    More on a GPU are slower: its contexts take turns, and each call of a test waits for several of its own. The
+    resources `gpu_tests` and `cpu_tests` say so as well, limited in workflow/profiles/default. Four leave less than
+    half the cores, which a profile claims.
     """
-    return max(1, (cores or 1) // (5 if driver else 4))
+    count = cores or 1
+    return max(1, count // 5, count // 8 + 1) if driver and count > 4 else max(1, count // 4)
 
 
 def measuring_threads(cores: int | None, device: str) -> int:
@@ -316,10 +319,12 @@ def measuring_threads(cores: int | None, device: str) -> int:
     return max(1, (cores or 1) // max(1, boards))
 
 
-def drop_stale_builds(config: Config) -> None:
-    """Remove the record of a build that read other bytes than its files have now, so that its chain is made again.
+def drop_stale_builds(config: Config, folder: Path) -> None:
+    """Remove the record of a build whose chain has to be made again.
 
-    The record knows what the compiler read, whatever its name and wherever it lies, and the file of a Python variant.
+    It read other bytes than its files have now: the record knows what the compiler read, whatever its name and wherever
+    it lies, and the file of a Python variant. Or its library or a cubin is not what was made; then nobody asks for it
+    while the run's manifest and the receipt of its bundle, in `folder`, are there, and they go too.
     """
 
     @functools.cache
@@ -328,45 +333,33 @@ def drop_stale_builds(config: Config) -> None:
         return sha256_file(path) if path.is_file() else None
 
     for path, build in _build_records(config):
-        read = {file["path"]: file["sha256"] for file in (*build["sources"], *build["headers"])}
         # To a compiler's and a system's (<…>) the build and the machine's fingerprint see.
-        if any(current(name) != known for name, known in read.items() if not name.startswith("<")):
+        known = [file for file in (*build.sources, *build.headers) if not file.path.startswith("<")]
+        made = [file for file in (build.library, *build.cubins) if file]
+        if any(_is_damaged(config.root / file.path, file, path) for file in made):
+            for stale in (path, config.results / "manifest" / f"{folder.name}.json", folder / "bundle.json"):
+                stale.unlink(missing_ok=True)
+        elif any(current(file.path) != file.sha256 for file in known):
             path.unlink()
 
 
-def drop_damaged_builds(config: Config, folder: Path) -> None:
-    """Remove the record of a build whose library or cubins are not what was made, so that its chain is made again.
-
-    Nobody asks for it while what was made from it is there: the run's manifest and the receipt of its bundle, in
-    `folder`, go too.
-    """
-    for path, build in _build_records(config):
-        made = [file for file in (build["library"], *build["cubins"]) if file]
-        if any(_is_damaged(config.root / file["path"], file, path) for file in made):
-            for stale in (path, config.results / "manifest" / f"{folder.name}.json", folder / "bundle.json"):
-                stale.unlink(missing_ok=True)
-
-
-def _build_records(config: Config) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _build_records(config: Config) -> Iterator[tuple[Path, BuildRecord]]:
+    """Those that can be read; of one that cannot its stages tell."""
     for variant in config.variants():
         path = config.record("build", variant.operator, variant.name)
-        try:
-            build = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(build, dict) and build.keys() >= {"sources", "headers", "library", "cubins"}:
-            yield path, build
+        with contextlib.suppress(RecordError):
+            yield path, read(path, BuildRecord)
 
 
-def _is_damaged(path: Path, known: Mapping[str, Any], record: Path) -> bool:
+def _is_damaged(path: Path, known: FileHash | Cubin, record: Path) -> bool:
     """Whether a file is not what a record says; the bytes are only looked at where it is newer than the record."""
     try:
         status = path.stat()
     except OSError:
         return True
-    if known["bytes"] not in (None, status.st_size):
+    if known.bytes not in (None, status.st_size):
         return True
-    return status.st_mtime_ns > record.stat().st_mtime_ns and sha256_file(path) != known["sha256"]
+    return status.st_mtime_ns > record.stat().st_mtime_ns and sha256_file(path) != known.sha256
 
 
 def drop_orphaned_receipt(folder: Path) -> None:

@@ -7,6 +7,7 @@ rule bench:
         test=lambda wildcards: [
             record("test", variant) for variant in CONFIG.operator(wildcards.operator).contenders(wildcards.device)
         ],
+        module=lambda wildcards: own_module(wildcards.operator),
     output:
         "results/bench/{operator}-{device}.json",
     log:
@@ -35,7 +36,7 @@ rule ceilings:
         "results/logs/bench/ceilings-{device}.log",
     wildcard_constraints:
         device="cpu|cuda",
-    priority: 10
+    priority: support.FIRST
     threads: max(1, workflow.cores or 1)  # else a job that takes less begins beside it, and it waits for the last of them
     params:
         cpu_threads=CONFIG.bench.cpu_threads,

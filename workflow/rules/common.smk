@@ -39,8 +39,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 Path("results/run").mkdir(parents=True, exist_ok=True)
 
 if workflow.is_main_process and support.will_run(sys.argv):
-    support.drop_stale_builds(CONFIG)
-    support.drop_damaged_builds(CONFIG, REPORTS)
+    support.drop_stale_builds(CONFIG, REPORTS)
 support.drop_orphaned_receipt(REPORTS)
 
 
@@ -69,6 +68,12 @@ def modules(stage, operator=None):
     A parameter and no input: Snakemake would look at forty files for each of a hundred jobs.
     """
     return support.module_digest(stage, CONFIG.operator(operator).module if operator else None)
+
+
+def own_module(operator):
+    """The Python file of an operator of one's own, as an input: a record that was made by hand grows old by it too."""
+    name = CONFIG.operator(operator).module
+    return [name] if name.endswith(".py") else []
 
 
 BUILT = [variant for variant in CONFIG.variants()]

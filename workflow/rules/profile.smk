@@ -2,13 +2,14 @@ rule profile:
     input:
         build="results/build/{operator}/{variant}.json",
         test="results/test/{operator}/{variant}.json",
+        module=lambda wildcards: own_module(wildcards.operator),
     output:
         "results/profile/{operator}/{variant}.json",
     log:
         "results/logs/profile/{operator}/{variant}.log",
     # Counters are replayed, and another job on the GPU would be in them: one profile at a time has the GPU's lease. A
-    # second is at what needs none: inputs, and the report that it made.
-    threads: max(1, support.measuring_threads(workflow.cores, "cuda") // 2)
+    # second is at what needs none: inputs, and the report that it made. Beside four tests there is no room for one.
+    threads: (support.measuring_threads(workflow.cores, "cuda") + 1) // 2
     params:
         settings=digest(dataclasses.asdict(CONFIG.profile)),
         # Which baselines are profiled too changes nothing for the others.

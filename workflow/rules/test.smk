@@ -7,6 +7,7 @@ for job in support.test_jobs(CONFIG, driver=DRIVER):
             f"test_{job.name}"
         input:
             build=[record("build", variant) for variant in job.variants],
+            module=own_module(job.operator.name),
         output:
             [record("test", variant) for variant in job.variants],
         log:
@@ -15,6 +16,7 @@ for job in support.test_jobs(CONFIG, driver=DRIVER):
         threads: support.test_threads(workflow.cores, driver=DRIVER)
         resources:
             gpu_tests=int(job.on_gpu and DRIVER),
+            cpu_tests=int(DRIVER and not job.on_gpu),
         params:
             operator=job.operator.name,
             variants=job.arguments,
