@@ -610,13 +610,9 @@ class Measurement:
 
     def remembers(self, outside: Outside, arena: Arena, seen_us: float) -> Escape | None:
         """Whether calls are fast on values that were seen before, or behind calls of their own, alone."""
-        of_what = " of processor time" if self.device == "cpu" else ""
         apart, new_us, same_us = outside.values_apart()
         if apart > OUTSIDE_LIMIT:
-            return Escape(
-                f"times escape: a call on values that it has not seen takes {new_us:.4g} µs{of_what}, on those of the "
-                f"call before {same_us:.4g} µs: results are remembered"
-            )
+            return self.remembered("that it has not seen", new_us, same_us)
         behind_us = outside.behind_touch_us(seen_us)
         if behind_us <= _behind_limit_us(seen_us, self.device):
             return None
@@ -633,10 +629,14 @@ class Measurement:
         new_us, same_us = outside.rows_apart()
         if new_us <= _rows_limit_us(same_us, self.device):
             return None
+        return self.remembered("of which every row is new", new_us, same_us)
+
+    def remembered(self, which: str, new_us: float, same_us: float) -> Escape:
+        """What a call takes on such values, and on those of the call before, in words."""
         of_what = " of processor time" if self.device == "cpu" else ""
         return Escape(
-            f"times escape: a call on values of which every row is new takes {new_us:.4g} µs{of_what}, on those of "
-            f"the call before {same_us:.4g} µs: results are remembered"
+            f"times escape: a call on values {which} takes {new_us:.4g} µs{of_what}, on those of the call before "
+            f"{same_us:.4g} µs: results are remembered"
         )
 
     def held(self, worker: Worker, arena: Arena, name: str, seed: int) -> Outside | None:

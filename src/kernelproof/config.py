@@ -441,8 +441,7 @@ def stated(module: str, root: Path) -> Declared:
     what nothing in the file changes. All else is None, and a stage asks the module itself.
     """
     try:
-        with warnings.catch_warnings(action="ignore"):  # its author's, who reads them where it is run
-            tree = ast.parse(_module_file(module, root).read_bytes())
+        tree = _parsed(_module_file(module, root).read_bytes())
     except (ImportError, OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return Declared()
     nodes = list(ast.walk(tree))
@@ -451,6 +450,12 @@ def stated(module: str, root: Path) -> Declared:
     if operator is None or "setattr" in changed:
         return Declared()
     return Declared(**{name: form(_literal(operator, name)) for name, form in _FORMS.items() if name not in changed})
+
+
+def _parsed(source: bytes) -> ast.Module:
+    """`ast.parse` without warnings: they are its author's, who reads them where it is run."""
+    with warnings.catch_warnings(action="ignore"):
+        return ast.parse(source)
 
 
 def _module_file(module: str, root: Path) -> Path:
@@ -540,11 +545,12 @@ OURS = "kernelproof.operators."  # modules; of others only whoever imports them 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong with the configuration: where it is, and what."""
+    """One thing wrong with the configuration: where it is, and what. lacks: the key that is missing, if one is."""
 
     place: str
     key: str
     message: str
+    lacks: str = ""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.key}: {self.message}" if self.key else f"{self.place}: {self.message}"
@@ -776,21 +782,18 @@ def _told_once(
         group, name = key[:-1], key[-1]
         known = named.get(group, [])
         mine = [fault for fault in left if f"{fault.key}.".startswith(f"{_dotted(key)}.")]
-        lacking = [fault for fault in mine if fault.key == _dotted(key) and _LACKS.fullmatch(fault.message)]
-        lacks = list(dict.fromkeys(fault.message.split("'")[1] for fault in lacking))
-        if not mine or not known or name in known or not (lacks or _nearest(name, known)):
+        lacking = [fault for fault in mine if fault.lacks and fault.key == _dotted(key)]
+        is_slip = bool(_nearest(name, known))
+        if not mine or not known or name in known or not (lacking or is_slip):
             continue
         what = "operator" if len(group) == 1 else str(group[-1]).removesuffix("s")
         message = f"there is no {what} {name!r}; {among(name, known)}"
-        if not _nearest(name, known):
+        if not is_slip:
             mine = lacking
-            message += f"; a new one needs {', '.join(lacks)} too"
+            message += f"; a new one needs {', '.join(dict.fromkeys(fault.lacks for fault in lacking))} too"
         left = [fault for fault in left if fault not in mine]
         left.append(Fault(places.of(key), _dotted(key), message))
     return left
-
-
-_LACKS = re.compile(r"the key '(.+)' is missing")
 
 
 def _override_pairs(overrides: Sequence[str] | Mapping[str, Any]) -> tuple[list[tuple[Key, Any]], list[Fault]]:
@@ -907,7 +910,7 @@ def _schema_faults(error: Any, places: _Places) -> Iterator[Fault]:
         case "required":
             for name in limit:
                 if name not in value:
-                    yield fault(f"the key {name!r} is missing")
+                    yield dataclasses.replace(fault(f"the key {name!r} is missing"), lacks=name)
         case "type":
             kinds = [limit] if isinstance(limit, str) else limit
             yield fault(f"{_shown(value)} is not {' or '.join(_TYPE_NAMES[kind] for kind in kinds)}")
@@ -1121,8 +1124,7 @@ _MAKE_NAMES = {"*", "globals", "locals", "vars", "exec", "eval", "setattr", "mod
 @functools.lru_cache
 def _names_in(source: bytes) -> tuple[frozenset[str], tuple[str, ...]]:
     """Every name that a file binds or mentions, and the functions that it gives others. Raises as `ast.parse` does."""
-    with warnings.catch_warnings(action="ignore"):
-        tree = ast.parse(source)
+    tree = _parsed(source)
     nodes = list(ast.walk(tree))
     names = {node.name for node in nodes if isinstance(node, _DEFINES)}
     names |= {node.id for node in nodes if isinstance(node, ast.Name)}

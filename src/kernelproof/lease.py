@@ -50,8 +50,8 @@ def gpu_lease(wait_s: float, stage: str, *, shared: bool = False) -> Iterator[st
 
 def _take(boards: Sequence[str], wait_s: float, stage: str, shared: bool) -> tuple[str, int]:
     deadline, told = time.monotonic() + wait_s, False
-    with contextlib.ExitStack() as waiting:
-        claimed = False
+    claim: int | None = None
+    try:
         while True:
             for uuid in boards:
                 if (descriptor := _joined(uuid) if shared else lock(gpu.uuid_sha256(uuid))) is not None:
@@ -68,10 +68,12 @@ def _take(boards: Sequence[str], wait_s: float, stage: str, shared: bool) -> tup
                     f"{stage}: waiting for another kernelproof to leave the GPU ({wait_s:g} s at most)", file=sys.stderr
                 )
                 told = True
-            if not shared and not claimed and (claim := _claim(boards)) is not None:
-                waiting.callback(os.close, claim)
-                claimed = True
+            if not shared and claim is None:
+                claim = _claim(boards)
             time.sleep(POLL_S)
+    finally:
+        if claim is not None:
+            os.close(claim)
 
 
 def _joined(uuid: str) -> int | None:

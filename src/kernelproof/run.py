@@ -113,9 +113,8 @@ def snakemake_command(options: argparse.Namespace, rest: Sequence[str]) -> list[
     command += rest
     overrides = nested(options.config)
     found = _configuration_file(rest)
-    if found and not {"--config", "-C"} & set(
-        rest
-    ):  # Snakemake reads it first, and tells of broken YAML without its line
+    # Snakemake reads it first, and tells of broken YAML without its line.
+    if found and not {"--config", "-C"} & set(rest):
         from kernelproof import config
 
         config.load(found, overrides)

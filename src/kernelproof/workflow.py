@@ -154,12 +154,13 @@ def module_digest(stage: str, operator_module: str | None = None) -> str:
 
 def content_digest(files: Sequence[str]) -> str:
     """A hash that changes when one of these files does, or when there are others."""
-    return hashlib.sha256("\n".join(f"{file} {_digest(file)}" for file in files).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join(f"{file} {_sha256(Path(file))}" for file in files).encode()).hexdigest()[:16]
 
 
 @functools.cache
-def _digest(file: str) -> str:
-    return sha256_file(Path(file))
+def _sha256(path: Path) -> str | None:
+    """Of a file as this process first saw it; None where there is none."""
+    return sha256_file(path) if path.is_file() else None
 
 
 def template_files() -> list[str]:
@@ -250,13 +251,13 @@ class Job:
 
 def build_jobs(config: Config, *, driver: bool) -> list[Job]:
     """One job for each variant with sources, and one an operator for those without."""
-    groups: list[tuple[str, OperatorConfig, list[VariantConfig]]] = []
+    jobs: list[Job] = []
     for operator in config.operators.values():
         everything = [*operator.variants.values(), *operator.baselines.values()]
-        groups += [(f"{operator.name}_{v.name}", operator, [v]) for v in everything if v.sources]
+        jobs += [_job(config, operator, v.name, [v], driver) for v in everything if v.sources]
         if callables := [v for v in everything if not v.sources]:
-            groups.append((f"{operator.name}_callables", operator, callables))
-    return [Job(*group, _priority(config, group[2], driver)) for group in groups]
+            jobs.append(_job(config, operator, "callables", callables, driver))
+    return jobs
 
 
 def test_jobs(config: Config, *, driver: bool) -> list[Job]:
@@ -265,23 +266,25 @@ def test_jobs(config: Config, *, driver: bool) -> list[Job]:
     With an NVIDIA driver each baseline on the GPU is a job of its own: libraries that compile or search while they are
     called (cuDNN, Triton) would keep the others waiting for most of a minute.
     """
-    groups: list[tuple[str, OperatorConfig, list[VariantConfig]]] = []
+    jobs: list[Job] = []
     for operator in config.operators.values():
-        groups += [(f"{operator.name}_{v.name}", operator, [v]) for v in operator.variants.values()]
+        jobs += [_job(config, operator, v.name, [v], driver) for v in operator.variants.values()]
         for device in ("cpu", "cuda"):
             baselines = [v for v in operator.baselines.values() if v.device == device]
             if device == "cuda" and driver:
-                groups += [(f"{operator.name}_{v.name}", operator, [v]) for v in baselines]
+                jobs += [_job(config, operator, v.name, [v], driver) for v in baselines]
             elif baselines:
-                groups.append((f"{operator.name}_baselines_{device}", operator, baselines))
-    return [Job(*group, _priority(config, group[2], driver)) for group in groups]
+                jobs.append(_job(config, operator, f"baselines_{device}", baselines, driver))
+    return jobs
 
 
-def _priority(config: Config, variants: Sequence[VariantConfig], driver: bool) -> int:
-    """Higher for what takes longest, so that nobody waits for it in the end; without a GPU that is all on the CPU."""
-    if not driver:
-        return int(any(variant.device == "cpu" for variant in variants))
-    return round(sum(_tested_in_s(config, variant) for variant in variants))
+def _job(config: Config, operator: OperatorConfig, name: str, variants: list[VariantConfig], driver: bool) -> Job:
+    """First comes what takes longest, so that nobody waits for it in the end; without a GPU that is all on the CPU."""
+    if driver:
+        priority = round(sum(_tested_in_s(config, variant) for variant in variants))
+    else:
+        priority = int(any(variant.device == "cpu" for variant in variants))
+    return Job(f"{operator.name}_{name}", operator, variants, priority)
 
 
 def _tested_in_s(config: Config, variant: VariantConfig) -> float:
@@ -305,7 +308,7 @@ def test_threads(cores: int | None, *, driver: bool) -> int:
     half the cores, which a profile claims.
     """
     count = cores or 1
-    return max(1, count // 5, count // 8 + 1) if driver and count > 4 else max(1, count // 4)
+    return max(count // 5, count // 8 + 1) if driver else max(1, count // 4)
 
 
 def measuring_threads(cores: int | None, device: str) -> int:
@@ -326,12 +329,6 @@ def drop_stale_builds(config: Config, folder: Path) -> None:
     it lies, and the file of a Python variant. Or its library or a cubin is not what was made; then nobody asks for it
     while the run's manifest and the receipt of its bundle, in `folder`, are there, and they go too.
     """
-
-    @functools.cache
-    def current(name: str) -> str | None:
-        path = config.root / name
-        return sha256_file(path) if path.is_file() else None
-
     for path, build in _build_records(config):
         # To a compiler's and a system's (<…>) the build and the machine's fingerprint see.
         known = [file for file in (*build.sources, *build.headers) if not file.path.startswith("<")]
@@ -339,7 +336,7 @@ def drop_stale_builds(config: Config, folder: Path) -> None:
         if any(_is_damaged(config.root / file.path, file, path) for file in made):
             for stale in (path, config.results / "manifest" / f"{folder.name}.json", folder / "bundle.json"):
                 stale.unlink(missing_ok=True)
-        elif any(current(file.path) != file.sha256 for file in known):
+        elif any(_sha256(config.root / file.path) != file.sha256 for file in known):
             path.unlink()
 
 
