@@ -7,13 +7,16 @@ not be read is recorded with NVML's error, and the rest stands. No serial number
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import hashlib
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+NVML = "libnvidia-ml.so.1"  # the driver's
 UUID_DIGITS = 16  # of the hash's hexadecimal digits: enough to tell two boards apart
 
 # Bits of the "clocks event reasons", named as nvidia-smi does (NVML reference, group nvmlClocksEventReasons).
@@ -269,6 +272,8 @@ _PROBES: dict[str, Callable[[Any, Any], Any]] = {
 @functools.cache
 def _nvml() -> Any:
     """The NVML binding, started once a process. Raises whatever stands in its way (no library, no driver)."""
+    if "pynvml" not in sys.modules:  # the binding loads it too; without a driver that is known 40 ms sooner
+        ctypes.CDLL(NVML)
     import pynvml
 
     pynvml.nvmlInit()
@@ -287,4 +292,6 @@ def _text(value: Any) -> str:
 def _words(error: Exception) -> str:
     if isinstance(error, ImportError):
         return "the Python package nvidia-ml-py is not installed"
+    if isinstance(error, OSError):
+        return f"NVML's library ({NVML}) was not found"
     return str(error) or type(error).__name__

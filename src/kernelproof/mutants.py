@@ -43,6 +43,7 @@ from kernelproof.records import BuildRecord, Mutant, MutantControl, MutantsRecor
 from kernelproof.repository import provenance
 
 BATCH = 12  # mutants of one variant that one process builds and judges, at most
+BATCHES = 6  # for each job, where there are enough mutants
 TRIALS = 20  # repeats that must be bitwise equal, at most
 SMALL_ELEMENTS = 26_000  # product of the dimensions of a shape that the first rounds use
 FLOOR_S, SLACK = 5.0, 10.0  # a mutant may take this many times as long as the honest variant, and at least so long
@@ -485,6 +486,7 @@ class Trial:
             files = _files(self.honest[_key(mutant)])
             planted.setdefault(mutant.operator, []).append(self.workshop.plant(mutant, files))
         self.workshop.prepare(planted)
+        batches = _batches(left, jobs)
         wanted = {_key(mutant) for mutant in left}
         faults: list[MutantsError] = []
 
@@ -494,10 +496,14 @@ class Trial:
             except MutantsError as fault:
                 faults.append(fault)
 
-        _in_parallel(jobs, control, [target for target in targets if target.key in wanted])
-        self.write()
-        honest = {_key(control) for control in self.record.controls}
-        _in_parallel(jobs, self._judge, _batches([mutant for mutant in left if _key(mutant) in honest], jobs))
+        # Compilers leave a GPU alone, so they work ahead of it, from the controls on.
+        with _pool(jobs) as builders:
+            built = {id(batch): builders.submit(self._build, batch) for batch in batches}
+            _in_parallel(jobs, control, [target for target in targets if target.key in wanted])
+            self.write()
+            honest = {_key(control) for control in self.record.controls}
+            judged = [batch for batch in batches if _key(batch[0]) in honest]
+            _in_parallel(jobs, lambda batch: self._judge(batch, built[id(batch)].result()), judged)
         if faults:
             self.record.reason = faults[0].message
         self.write()
@@ -528,9 +534,11 @@ class Trial:
         control.verdicts[name] = found.verdict
         control.time_limit_s[name] = dataclasses.asdict(_limits(found, self.config.test.time_limit_s))
 
-    def _judge(self, batch: list[Mutant]) -> None:
+    def _build(self, batch: list[Mutant]) -> list[BuildRecord]:
+        return self.workshop.build(batch[0].operator, [name_of(mutant) for mutant in batch])
+
+    def _judge(self, batch: list[Mutant], built: list[BuildRecord]) -> None:
         operator, variant = batch[0].operator, batch[0].variant
-        built = self.workshop.build(operator, [name_of(mutant) for mutant in batch])
         left = [m for m, record in zip(batch, built, strict=True) if self._born(m, record)]
         for each in rounds_of(self.config):
             if left:
@@ -589,23 +597,30 @@ T = TypeVar("T")
 
 def _in_parallel(jobs: int, do: Callable[[T], None], subjects: Sequence[T]) -> None:
     """Do it to each; after an error or an interrupt nothing more is begun, and what is under way ends."""
-    pool = ThreadPoolExecutor(jobs)
-    try:
+    with _pool(jobs) as pool:
         for done in [pool.submit(do, subject) for subject in subjects]:
             done.result()
+
+
+@contextlib.contextmanager
+def _pool(jobs: int) -> Iterator[ThreadPoolExecutor]:
+    """So many threads; who leaves waits for what they have begun, and the rest is not begun."""
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        yield pool
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _batches(mutants: Sequence[Mutant], jobs: int) -> list[list[Mutant]]:
-    """Groups of one variant's mutants, two for each job where there are so many; variants take turns.
+    """Groups of one variant's mutants, some for each job where there are so many; variants take turns.
 
-    A process costs some seconds and a large batch leaves the other jobs without work at the end.
+    A process costs some seconds, and a large batch leaves the other jobs without work at the end.
     """
     by_variant: dict[tuple[str, str], list[Mutant]] = {}
     for mutant in mutants:
         by_variant.setdefault((mutant.operator, mutant.variant), []).append(mutant)
-    most = min(BATCH, max(1, math.ceil(len(mutants) / (2 * jobs))))
+    most = min(BATCH, max(1, math.ceil(len(mutants) / (BATCHES * jobs))))
     cut = []
     for group in by_variant.values():
         count = math.ceil(len(group) / most)
