@@ -219,6 +219,9 @@ def test_a_known_ratio_is_found_and_every_sample_is_kept(tmp_path: Path) -> None
     assert all(row.best_baseline == "slow" for row in record.oracle)
     # Both contenders' timed results, the same after poison, and the results for new values.
     assert record.states["outputs_judged"] >= 6
+    assert record.states["cores"] == [max(os.sched_getaffinity(0))]
+    assert set(record.states["request_s"]) == {"outside", "time"}
+    assert sum(record.states["request_s"].values()) == pytest.approx(record.states["measuring_s"], abs=0.01)
     with gzip.open(tmp_path / str(record.samples), "rt") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == record.states["samples"]

@@ -112,3 +112,14 @@ def test_what_a_killed_stage_left_is_swept_and_what_a_live_one_has_is_not(
             assert live.exists()
         assert not other.exists()
     assert not live.exists()
+
+
+def test_measurements_are_given_cores_that_share_nothing_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four cores of two threads each, of which we may use seven: 0 and 4 are one core, 1 and 5, …"""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 4, 5, 6})
+    siblings = {core: f"{core % 4},{core % 4 + 4}\n" for core in range(8)}
+    monkeypatch.setattr(Path, "read_text", lambda path: siblings[int(path.parts[-3].removeprefix("cpu"))])
+    assert processes.cores_to_measure_on(1) == {6}
+    assert processes.cores_to_measure_on(4) == {6, 5, 4, 3}
+    assert processes.cores_to_measure_on(5) == {6, 5, 4, 3, 2}
+    assert processes.cores_to_measure_on(99) == {0, 1, 2, 3, 4, 5, 6}

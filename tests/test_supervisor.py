@@ -154,6 +154,18 @@ def test_workers_are_told_apart(host: WorkerHost, call: CallFiles) -> None:
     good.close()
 
 
+@pytest.mark.parametrize("measures", [False, True])
+def test_who_is_measured_on_a_cpu_stays_on_as_many_cores_as_it_may_have_threads(tmp_path: Path, measures: bool) -> None:
+    ours = os.sched_getaffinity(0)
+    host = WorkerHost(device="cpu", needs_torch=False, scratch=tmp_path, threads=1, measures=measures)
+    with host:
+        worker = host.spawn()
+        found = os.sched_getaffinity(worker.pid)
+        worker.close()
+    assert found == host.cores == ({max(ours)} if measures else ours)
+    assert os.sched_getaffinity(0) == ours
+
+
 def test_a_host_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "numpy.py").write_text("raise ImportError('this numpy is broken')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -372,9 +372,14 @@ class Measured:
     stopping: list[dict[str, Any]] = field(default_factory=list)
     counted: list[counters.Counted] = field(default_factory=list)
     counters: dict[str, Any] = field(default_factory=dict)  # what became of that
+    cores: list[int] = field(default_factory=list)  # which contenders of a CPU were kept to
     neighbours: int | None = None  # other processes on the GPU, at most; None where they are not shown
     state_s: float = 0.0  # spent on looking at the machine's state
-    measuring_s: float = 0.0
+    request_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # by action: trace, outside, time
+
+    @property
+    def measuring_s(self) -> float:
+        return sum(self.request_s.values())
 
 
 class Measurement:
@@ -516,7 +521,7 @@ class Measurement:
         started = time.monotonic()
         reply = self.ask(worker, arena, names, action, index, seed)
         elapsed_s = time.monotonic() - started
-        self.found.measuring_s += elapsed_s
+        self.found.request_s[action] += elapsed_s
         arena.seconds += elapsed_s
         spoilt = [outcome for outcome in reply["outcomes"] if outcome["outcome"] == NOT_CAPTURED]
         for outcome in spoilt:
@@ -577,7 +582,7 @@ class Measurement:
                 elif escape:
                     self.found.escapes.append((name, arena, escape.reason))
             self.looked_at.add((name, arena.id))
-            self.found.measuring_s += time.monotonic() - started
+            self.found.request_s["outside"] += time.monotonic() - started
             if not worker.alive:
                 return False
         return True
@@ -1006,6 +1011,7 @@ def _measure_and_summarise(
             ready_s = time.monotonic() - started
             measurement = Measurement(config, record.device, entrants, arenas, host, folder)
             found = measurement.run()
+            found.cores = sorted(host.cores) if record.device == "cpu" else []
             measured_s = time.monotonic() - started
         checked = _judge_outputs(config, measurement, operator)
         measurement.drop_escaped()
@@ -1443,11 +1449,13 @@ class Summary:
             "outputs_judged": checked,
             "samples": len(columns.get("contender", [])),
             "measuring_s": round(self.found.measuring_s, 3),
+            "request_s": {action: round(seconds, 3) for action, seconds in self.found.request_s.items()},
             "notes": self.found.notes,
             "others_on_the_gpu": NOT_SHOWN if self.found.neighbours is None else self.found.neighbours,
             "state_s": round(self.found.state_s, 3),
             "stopping": self.stopping(),
             **({"counters": self.found.counters} if self.found.counters else {}),
+            **({"cores": self.found.cores} if self.found.cores else {}),
         }
 
     def stopping(self) -> dict[str, Any]:

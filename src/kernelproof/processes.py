@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -272,6 +273,34 @@ def _write_log(log: Path | None, command: list[str], stdout: str, stderr: str) -
         stream.write(scrubbed("$ " + " ".join(command) + "\n" + stdout + stderr))
         if not (stdout + stderr).endswith("\n"):
             stream.write("\n")
+
+
+def cores_to_measure_on(count: int) -> set[int]:
+    """So many of the cores that we may use, where other threads cannot push a measurement to and fro.
+
+    Threads of different cores come before those that share one, and the last before the first, which serve interrupts.
+    """
+    shared = Counter[str]()
+    ranked: list[tuple[int, int]] = []
+    for core in sorted(os.sched_getaffinity(0), reverse=True):
+        try:
+            siblings = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+        except OSError:
+            siblings = str(core)
+        ranked.append((shared[siblings], -core))
+        shared[siblings] += 1
+    return {-core for _, core in sorted(ranked)[:count]}
+
+
+@contextlib.contextmanager
+def pinned(cores: set[int]) -> Iterator[None]:
+    """What this thread starts meanwhile stays on these cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def processor_time_s(pid: int) -> float:

@@ -35,9 +35,11 @@ from kernelproof.errors import (
 from kernelproof.processes import (
     IDLE_THREADS_SLEEP,
     NO_EXTENSION,
+    cores_to_measure_on,
     end,
     ended_children_s,
     kill_group,
+    pinned,
     processor_time_s,
     python_path,
     remove_tree,
@@ -63,9 +65,10 @@ class WorkerHost:
 
     `needs_torch`: import torch (loading.needs_torch says when). `threads`: CPU threads a candidate may use, 0 for all.
     `scratch`: an existing folder, for the workers' folders and the interpreter's own. `private`: folders that a
-    candidate may not even read; this one is always among them. `measures`: times are taken, and nothing else runs; else
-    a candidate's idle threads sleep, for others need the cores. The interpreter starts at once and in parallel with the
-    caller: the first `spawn` waits for it. A host that a candidate killed is started again by the next `spawn`.
+    candidate may not even read; this one is always among them. `measures`: times are taken, and nothing else runs: on a
+    CPU all threads stay on as many cores (`cores`); else a candidate's idle threads sleep, for others need the cores.
+    The interpreter starts at once and in parallel with the caller: the first `spawn` waits for it. A host that a
+    candidate killed is started again by the next `spawn`.
     """
 
     def __init__(
@@ -86,7 +89,10 @@ class WorkerHost:
         self._probe.touch()
         self._needs_torch = needs_torch
         self._measures = measures
-        self._threads = threads or len(os.sched_getaffinity(0))
+        self.cores = os.sched_getaffinity(0)
+        self._threads = threads or len(self.cores)
+        if measures and device == "cpu":
+            self.cores = cores_to_measure_on(self._threads)
         self._environment = environment(self.scratch, self._threads) | ({} if measures else IDLE_THREADS_SLEEP)
         self._spawned = 0
         self._log = self.scratch / "host.log"
@@ -107,7 +113,7 @@ class WorkerHost:
             "probe": str(self._probe),
             "threads": self._threads,
         }
-        with theirs, self._log.open("ab") as log:
+        with theirs, self._log.open("ab") as log, pinned(self.cores):
             self._process = spawn(
                 [sys.executable, "-P", "-m", "kernelproof.worker", json.dumps(settings)],
                 env=self._environment,

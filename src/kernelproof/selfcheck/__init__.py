@@ -114,12 +114,8 @@ def _device(config: Config, device: str) -> Iterator[str | None]:
         with lease.gpu_lease(config.bench.gpu_wait_s, "selfcheck") as name:
             yield name
         return
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(allowed)})
-    try:
+    with processes.pinned(processes.cores_to_measure_on(1)):
         yield None
-    finally:
-        os.sched_setaffinity(0, allowed)
 
 
 def _describe(record: SelfcheckRecord) -> None:
