@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import math
+import os
 import random
 import re
 import types
