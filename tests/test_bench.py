@@ -9,6 +9,8 @@ import math
 import os
 import random
 import re
+import subprocess
+import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from kernelproof import (
     judge,
     launches,
     operators,
+    processes,
     records,
     samples,
     sandbox,
@@ -437,6 +440,21 @@ def blocks(name: str, clocks: tuple[float, ...] = (1980.0, 1980.0), **more: Any)
         for process in range(2)
         for block, clock in enumerate(clocks)
     ]
+
+
+def test_times_beside_a_busy_program_are_flagged_and_with_them_every_ratio(tmp_path: Path) -> None:
+    loaded = project(tmp_path, {"ours": contender("once")}, {"slow": contender("thrice")})
+    with processes.pinned(processes.cores_to_measure_on(1)):
+        busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        record = measured(loaded)
+    finally:
+        busy.kill()
+        busy.wait()
+    assert record.states["others_share"] > bench.OTHERS_SHARE
+    assert all("cores_shared" in row.flags for row in record.times if row.method == "cpu_clock")
+    assert record.ratios
+    assert all("cores_shared" in row.flags for row in record.ratios)
 
 
 def times_of(record: BenchRecord, name: str) -> list[records.TimeRow]:

@@ -83,3 +83,14 @@ def test_threads_that_have_or_want_a_core_are_counted() -> None:
             process.kill()
             process.wait()
     assert footprint.threads_at_work([busy.pid]) == 0
+
+
+def test_what_a_program_works_is_seen_on_its_core() -> None:
+    core = max(os.sched_getaffinity(0))
+    before_s = footprint.busy_s([core])
+    with processes.pinned({core}):
+        until = time.process_time() + 0.3
+        while time.process_time() < until:
+            pass
+    assert footprint.busy_s([core]) - before_s > 0.25
+    assert footprint.busy_s([]) == 0

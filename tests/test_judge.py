@@ -212,6 +212,19 @@ def test_a_bias_that_rounding_makes_is_no_kernels_and_one_beyond_it_is(factor: f
     assert abs(result.bias or 0) > 2**-8 / 16
 
 
+@pytest.mark.parametrize(("factor", "accused"), [(1 - 4e-7, []), (1 + 1e-7, []), (1 - 3e-3, ["rms", "bias"])])
+def test_one_rounded_scale_may_tip_all_results_that_lie_halfway(factor: float, accused: list[str]) -> None:
+    """Means of 64 codes, as subnormal float16: every fourth lies halfway between two numbers, but for its scale."""
+    whole = torch.randint(400, 600, (400, 64), generator=torch.Generator().manual_seed(3)).double()
+    expected = (whole + 0.5 * (torch.arange(64) % 4 == 0)) * 2.0**-24 * (1 + 2e-7)
+    call = Call({"x": torch.zeros(1), "y": torch.zeros(400, 64).half()}, outputs=("y",), axes=("row", "column"))
+    bound = torch.full((400, 64), 2.0**-22, dtype=torch.float64)
+    reference = Reference(expected, bound, 2.0**-11, bias_floor=2.0**-21)
+    result = judge.judge(case_of(), call, reference, Returned((expected * factor).half()), TOLERANCE)
+    assert criteria(result) == accused
+    assert (abs(result.bias or 0) > 2**-11 / 16) == (factor < 1)
+
+
 def test_a_bias_too_small_for_one_case_is_found_over_the_suite() -> None:
     def off(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
         exact = Flash(p=torch.float32)(q.float(), k.float(), v.float(), scale, causal)

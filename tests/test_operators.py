@@ -834,3 +834,16 @@ def test_references_on_a_gpu_are_those_of_the_cpu(operator: operators.Operator) 
     assert torch.allclose(here.bound, there.bound.cpu(), rtol=1e-4)
     result = judge.judge(case_of(operator.name), call, there, Returned(run_library(call, operator.name)), TOLERANCE)
     assert result.failures == []
+
+
+def test_strides_of_their_own_are_no_multiples_of_one_another() -> None:
+    case = Case("attention", "t", {"batch": 2, "heads": 3, "kv_heads": 3, "seq": 5, "head_dim": 16}, {}, "float16")
+    call = call_of(case)
+    moved = operators.with_own_strides(call)
+    strides = {name: moved.tensor(name).stride() for name in "qkvo"}
+    assert len(set(strides.values())) == 4
+    for name, (batch, head, row, column) in strides.items():
+        inner, outer = sorted((head, row))
+        assert (column, inner > 16, outer % inner > 0, batch % outer > 0) == (1, True, True, True), name
+        assert all(stride * 2 % 16 == 0 for stride in (batch, head, row)), name  # 16 bytes
+        assert torch.equal(moved.tensor(name), call.tensor(name)), name

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernelproof import builds, counters, formats, launches, methods, records, replies, repository, traces
+from kernelproof import builds, counters, footprint, formats, launches, methods, records, replies, repository, traces
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig, check_declared
 from kernelproof.errors import (
@@ -109,6 +109,9 @@ PREDICTED_GAP_US, PREDICTED_LIMIT = 100.0, 10.0
 OUTSIDE_GAP_US = 1.5  # from one kernel to the next: what a call behind another kernel may cost beyond that
 # A call in the long graph, less what its replay costs, takes at most so many times the slope; 1.003 in kept samples.
 SLOPE_AGREES, REPLAY_US = 1.1, 10.0
+OTHERS_SHARE = (
+    0.1  # of a CPU's cores, in the worst process: threads that wait for one another may take a thousand times
+)
 CLOCK_CHANGED = 0.05  # between the blocks of a contender in one process: their times are of two machines
 
 Key = tuple[str, str, str, str]  # contender, case, mode, method
@@ -373,6 +376,7 @@ class Measured:
     counted: list[counters.Counted] = field(default_factory=list)
     counters: dict[str, Any] = field(default_factory=dict)  # what became of that
     cores: list[int] = field(default_factory=list)  # which contenders of a CPU were kept to
+    others: dict[str, list[float]] = field(default_factory=dict)  # case: the share that others had of them, by process
     neighbours: int | None = None  # other processes on the GPU, at most; None where they are not shown
     state_s: float = 0.0  # spent on looking at the machine's state
     request_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # by action: trace, outside, time
@@ -518,9 +522,12 @@ class Measurement:
 
     def request(self, worker: Any, arena: Arena, names: list[str], action: str, index: int, seed: int) -> bool:
         """Ask and keep the answer; False where a capture failed: torch's allocator and stream are not as before it."""
-        started = time.monotonic()
+        started, others_s = time.monotonic(), self.others_s(worker)
         reply = self.ask(worker, arena, names, action, index, seed)
         elapsed_s = time.monotonic() - started
+        if action == "time" and self.device == "cpu":
+            share = (self.others_s(worker) - others_s) / (elapsed_s * len(self.host.cores))
+            self.found.others.setdefault(arena.id, []).append(share)
         self.found.request_s[action] += elapsed_s
         arena.seconds += elapsed_s
         spoilt = [outcome for outcome in reply["outcomes"] if outcome["outcome"] == NOT_CAPTURED]
@@ -529,6 +536,10 @@ class Measurement:
         if not spoilt:
             self.keep(arena, reply, index)
         return not spoilt
+
+    def others_s(self, worker: Worker) -> float:
+        """Seconds so far that somebody else had the cores which contenders of a CPU are kept to."""
+        return footprint.busy_s(self.host.cores) - worker.processor_time_s() - time.process_time()
 
     def judge_kernels(self) -> None:
         """Drop a variant in whose calls kernels ran that are neither its build's nor declared, before it is timed."""
@@ -1245,6 +1256,8 @@ class Summary:
             yield "clock_changed", changed
         if shared := self.shared():
             yield "gpu_shared", f"{shared} on the GPU while it was measured"
+        if (share := max(self.found.others.get(case, [0.0]))) > OTHERS_SHARE:
+            yield "cores_shared", f"other programs had {share:.0%} of its cores while it was measured"
         yield from methods.doubts(self.seen(key, rows))
 
     def slow(self, contender: str, case: str) -> list[dict[str, Any]]:
@@ -1455,8 +1468,12 @@ class Summary:
             "state_s": round(self.found.state_s, 3),
             "stopping": self.stopping(),
             **({"counters": self.found.counters} if self.found.counters else {}),
-            **({"cores": self.found.cores} if self.found.cores else {}),
+            **({"cores": self.found.cores, "others_share": self.others_share()} if self.found.cores else {}),
         }
+
+    def others_share(self) -> float:
+        """The largest share of our cores that others had in a process, over all cases."""
+        return round(max((share for shares in self.found.others.values() for share in shares), default=0.0), 3)
 
     def stopping(self) -> dict[str, Any]:
         """How often the asked precision was reached, how often the budget ended first, and where it was worst."""

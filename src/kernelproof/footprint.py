@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 ENTRY_BYTES = 4096  # what a file or folder costs besides its content
@@ -94,3 +95,15 @@ def threads_at_work(pids: list[int]) -> int:
                 with contextlib.suppress(OSError):
                     found += Path(f"/proc/{pid}/task/{task}/stat").read_text().rpartition(")")[2].split()[0] == "R"
     return found
+
+
+def busy_s(cores: Iterable[int]) -> float:
+    """Seconds that these cores have been at work for anybody, or were away with another machine's (man 5 proc_stat)."""
+    names, ticks = {f"cpu{core}" for core in cores}, 0
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/stat").read_text().splitlines():
+            name, *spent = line.split()
+            if name in names:
+                user, nice, system, _idle, _waiting, irq, softirq, stolen = map(int, spent[:8])
+                ticks += user + nice + system + irq + softirq + stolen
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -380,10 +380,11 @@ def _small(owner: OperatorConfig) -> OperatorConfig:
     """The operator with its small shapes only, the largest of them as the main one."""
     sizes = {name: math.prod(owner.shapes[name].values()) for name in owner.test.shapes or owner.shapes}
     kept = [name for name, size in sizes.items() if size <= SMALL_ELEMENTS] or [min(sizes, key=lambda n: sizes[n])]
+    on_gpu = [name for name in owner.test.cuda_shapes if math.prod(owner.shapes[name].values()) <= SMALL_ELEMENTS]
     main = max(kept, key=lambda name: sizes[name])
     return dataclasses.replace(
         owner,
-        test=dataclasses.replace(owner.test, shapes=kept, family_shape=main),
+        test=dataclasses.replace(owner.test, shapes=kept, cuda_shapes=on_gpu, family_shape=main),
         profile=dataclasses.replace(owner.profile, shape=main),
     )
 
@@ -524,7 +525,8 @@ class Trial:
 
     def _control_round(self, variant: VariantConfig, control: MutantControl, name: str) -> None:
         found = self.workshop.test(variant.operator, [variant.name], name)[0]
-        self.say(f"{variant.key}, without a fault: {found.verdict} ({name}, {found.duration_s:.1f} s)")
+        why = f": {found.reason}" if found.reason else ""
+        self.say(f"{variant.key}, without a fault: {found.verdict} ({name}, {found.duration_s:.1f} s){why}")
         if found.verdict not in ("correct", "not_run"):
             raise MutantsError(
                 f"the variant itself is not correct ({name}): {found.reason}",

@@ -343,6 +343,7 @@ class Climb:
     def property_cases(self) -> list[Case]:
         """What the properties are tried on: two cases of each data type that differ in every option, on fresh seeds.
 
+        And the smallest one without a size of 1, if those have any: the stride of that dimension matters to nobody.
         None at the quick level.
         """
         if self.session.config.test.level == "quick":
@@ -359,6 +360,8 @@ class Climb:
             )
             shape = [case for case in mine if case.shape == mine[0].shape]
             chosen = {json.dumps(case.options): case for case in (shape[0], _most_different(shape[0], shape))}
+            if not _has_every_stride(shape[0]) and (whole := [case for case in mine if _has_every_stride(case)]):
+                chosen["whole"] = min(whole, key=_elements)
             found += [dataclasses.replace(case, family=self._family, seed=seed) for case in chosen.values()]
         return found
 
@@ -383,10 +386,11 @@ class Climb:
 
     @property
     def viewed_cases(self) -> list[Case]:
-        """What is also laid out in other ways (Judge.views): one case of each data type. Baselines are not asked."""
+        """What is also laid out in other ways (Judge.views): a case of each data type and shape. Not of baselines."""
         if self.variant.role != "variant":
             return []
-        return list({case.dtype: case for case in reversed(self.property_cases)}.values())
+        first = {(case.dtype, case.shape): case for case in reversed(self.property_cases)}
+        return list(reversed(first.values()))
 
     @property
     def fenced_cases(self) -> list[Case]:
@@ -1279,6 +1283,10 @@ def _most_different(case: Case, among: list[Case]) -> Case:
 def _elements(case: Case) -> int:
     """The product of the dimensions: not the cost, but it grows with it."""
     return math.prod(case.dims.values())
+
+
+def _has_every_stride(case: Case) -> bool:
+    return min(case.dims.values()) > 1
 
 
 def _view_name(view: Job) -> str:

@@ -419,10 +419,10 @@ def traded(call: Call, tensor: str, scalar: str, name: str, claim: str, cause: s
 def with_own_strides(call: Call, alone: str = "") -> Call:
     """The same values in memory in which no two tensors have the same strides; the last dimension keeps stride 1.
 
-    Rows of the first tensor are padded by 16 bytes, of the second by 32, and so on: what began on 16 bytes still does.
-    In every other tensor the two dimensions before the last change places in memory, as heads and rows may. With the
-    name of a tensor `alone` changes: its rows are padded by one element, or two, so that the second begins on 16 bytes
-    no more.
+    Rows of the first tensor are padded by 16 bytes, of the second by 32, and so on, and what rows make up as well, so
+    that no stride is a multiple of another: what began on 16 bytes still does. In every other tensor the two dimensions
+    before the last change places in memory, as heads and rows may. With the name of a tensor `alone` changes: its rows
+    are padded by one element, or two, so that the second begins on 16 bytes no more.
     """
     arguments = dict(call.arguments)
     for place, (name, tensor) in enumerate(call.tensors.items()):
@@ -437,7 +437,7 @@ def with_own_strides(call: Call, alone: str = "") -> Call:
         strides, step = [1] * tensor.dim(), columns + padding
         for dim in inner_first:
             strides[dim] = step
-            step *= tensor.shape[dim]
+            step = step * tensor.shape[dim] + padding
         arguments[name] = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
     return Call(arguments, call.outputs, call.axes)
 

@@ -320,9 +320,9 @@ def _all_codes(shape: tuple[int, ...], generator: torch.Generator) -> Coded:
 
 
 def _extremes(shape: tuple[int, ...], generator: torch.Generator) -> Coded:
-    """Only the largest magnitudes: products add up or cancel."""
-    codes = torch.where(torch.rand(shape, generator=generator) < 0.5, 1, 255).byte()
-    return codes, torch.full(shape[:2], 0.25)
+    """Only the largest magnitudes, -128, -127 and 127: products add up or cancel, and two of -128 exceed 16 bits."""
+    drawn = torch.randint(0, 3, shape, generator=generator)
+    return torch.tensor([0, 1, 255], dtype=torch.uint8)[drawn], torch.full(shape[:2], 0.25)
 
 
 def _zero_head(shape: tuple[int, ...], generator: torch.Generator) -> Coded:
