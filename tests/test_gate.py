@@ -1,5 +1,6 @@
 """The gate: correctness before speed, and what was not run is neither passed nor failed."""
 
+import dataclasses
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -271,6 +272,10 @@ def test_a_whole_run_is_judged_from_results_and_from_its_bundle(tmp_path: Path) 
         result = gate.run(settings, path)
         assert result.exit_code == ExitCode.WELL
         assert {row.variant: row.correctness for row in result.rows} == {"plain": "correct", "tiled": "correct"}
+    # Who has the tarball alone has no configuration, or one of other variants: then the run's own decides.
+    others = dataclasses.replace(settings, operators={})
+    for known in (None, others):
+        assert gate.run(known, next(folder.glob("*.tar.gz"))).rows == result.rows
 
 
 HOSTILE = "\x1b[2J<script>alert(1)</script> ![x](http://evil) @torvalds \u202egnorw | #1\n# done"

@@ -70,6 +70,7 @@ class Clone:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.python = sys.executable
         self.environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         for variable in ("KERNELPROOF_EVENTS", "KERNELPROOF_RUN_PID", "CI"):
             self.environment.pop(variable, None)
@@ -94,7 +95,7 @@ class Clone:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         self.events.unlink(missing_ok=True)
         return subprocess.Popen(
-            [sys.executable, "-m", "snakemake", "-j1", "report", *arguments],
+            [self.python, "-m", "snakemake", "-j1", "report", *arguments],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -182,6 +183,20 @@ def test_everything_is_made(clone: Clone) -> None:
 
 def test_nothing_changed_nothing_runs(clone: Clone) -> None:
     assert clone.run() == []
+
+
+def test_an_interpreter_below_a_folder_with_a_space_in_its_name_will_do(clone: Clone, tmp_path: Path) -> None:
+    if sys.prefix == sys.base_prefix:
+        pytest.skip("this Python is in no virtual environment that could be had under another name")
+    home = tmp_path / "two words"
+    (home / "bin").mkdir(parents=True)
+    (home / "lib").symlink_to(Path(sys.prefix, "lib"))
+    shutil.copy(Path(sys.prefix, "pyvenv.cfg"), home)
+    clone.python = str(home / "bin" / "python")
+    Path(clone.python).symlink_to(os.path.realpath(sys.executable))
+    clone.append("README.md", "more\n")
+    clone.commit()
+    assert stages(clone.run()) == {"manifest", "report", "bundle"}
 
 
 def test_a_readme_costs_no_measurement(clone: Clone) -> None:

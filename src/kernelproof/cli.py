@@ -25,6 +25,7 @@ from kernelproof.errors import ExitCode, KernelproofError, RecordError
 if TYPE_CHECKING:
     from kernelproof.records import ManifestRecord
 
+CONFIG = Path("config.yaml")
 EVENTS = "KERNELPROOF_EVENTS"  # a file to which a stage tells when it starts and how it ended
 RUN_PID = "KERNELPROOF_RUN_PID"  # the workflow's process: a stage does not outlive it
 TRACEBACK = "KERNELPROOF_TRACEBACK"  # asks for the traceback of a fault of our own; a stage's log has it always
@@ -93,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=function)
         sub.add_argument("--json", action="store_true", help="print the result as JSON")
         if config:
-            sub.add_argument("--config", type=Path, default=Path("config.yaml"), metavar="FILE")
+            sub.add_argument("--config", type=Path, default=CONFIG, metavar="FILE")
             sub.add_argument(
                 "--set",
                 action="append",
@@ -567,8 +568,9 @@ def _selfcheck(arguments: argparse.Namespace) -> int:
 def _gate(arguments: argparse.Namespace) -> int:
     from kernelproof import gate
 
-    config = _config(arguments)
-    return _tell(gate.run(config, arguments.records or config.results), arguments)
+    usual = arguments.config == CONFIG
+    config = None if usual and not arguments.set and not CONFIG.exists() else _config(arguments)
+    return _tell(gate.run(config, arguments.records or (config.results if config else Path("results"))), arguments)
 
 
 def _compare(arguments: argparse.Namespace) -> int:

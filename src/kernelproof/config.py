@@ -345,13 +345,24 @@ def save(config: Config, path: Path) -> None:
 
 def _from_resolved(path: Path) -> Config:
     try:
-        payload = json.loads(path.read_text(encoding="utf-8"))
-        if payload.pop("schema") != "kernelproof.config.resolved/1":
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"not a resolved configuration: {error}", subject=str(path)) from None
+    try:
+        return of_run(json.loads(text), str(path))
+    except ValueError as error:
+        raise ConfigError(f"not a resolved configuration: {error}", subject=str(path)) from None
+
+
+def of_run(payload: Mapping[str, Any], subject: str) -> Config:
+    """The configuration that a run was made with, from what `save` wrote. Raises ConfigError for anything else."""
+    try:
+        if payload["schema"] != "kernelproof.config.resolved/1":
             raise ValueError("unknown schema")
-        return from_json(Config, payload)  # type: ignore[no-any-return]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return from_json(Config, {key: value for key, value in payload.items() if key != "schema"})  # type: ignore[no-any-return]
+    except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"not a resolved configuration: {error}", subject=str(path), hint="delete it; the workflow writes it again"
+            f"not a resolved configuration: {error}", subject=subject, hint="delete it; the workflow writes it again"
         ) from None
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof import claims, differences, formats, records, runs, statistics
+from kernelproof import config as configuration
 from kernelproof.claims import FAILS, NO_CLAIM, NOT_RUN, PASSES
 from kernelproof.config import Config, VariantConfig
 from kernelproof.differences import NotCompared, TimeChange
@@ -179,14 +180,19 @@ def _line(cells: tuple[str, ...]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def run(config: Config, path: Path) -> GateResult:
+def run(config: Config | None, path: Path) -> GateResult:
     """Judge a run: `results`, a report's folder, kept records, or a bundle's tarball.
 
-    Raises RecordError when there is none or a record in it cannot be read, BundleError for one that was tampered with.
+    Without a configuration, or with one that has none of its variants, by that which it was made with. Raises
+    RecordError when there is none or a record in it cannot be read, BundleError for one that was tampered with.
     """
     now = runs.load(path)
     for unread in now.unread:
         raise RecordError(unread.reason, subject=f"{now.name}: {unread.path}", hint="run its stage again")
+    known = {variant.key for variant in config.variants()} if config else set()
+    if config is None or (now.config and not known & {*now.builds, *now.tests}):
+        own = configuration.of_run(now.config, f"{now.name}: config.json")
+        config = replace(own, root=config.root if config else Path())
     return GateResult(config.gate.max_ratio, list(_rows(config, now)), _regression(config, now))
 
 

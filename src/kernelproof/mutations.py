@@ -95,7 +95,7 @@ def _parser() -> Parser:
         raise ToolError(
             f"the Python package {error.name} is missing; sources are parsed with it",
             subject="kernelproof mutants",
-            hint="pip install 'kernelproof[mutants]', or tree-sitter and tree-sitter-cuda",
+            hint="./repro.sh selftest installs it, or `pip --python PYTHON install tree-sitter tree-sitter-cuda`",
         ) from None
     return tree_sitter.Parser(tree_sitter.Language(tree_sitter_cuda.language()))
 

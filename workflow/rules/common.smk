@@ -3,12 +3,13 @@ import dataclasses
 import hashlib
 import json
 import os
+import shlex
 
 from kernelproof import config as configuration
 from kernelproof import repository, workflow as support
 from kernelproof.errors import KernelproofError
 
-KERNELPROOF = f"{sys.executable} -m kernelproof"
+KERNELPROOF = f"{shlex.quote(sys.executable)} -m kernelproof"
 RESOLVED = Path("results/config.json")
 
 try:

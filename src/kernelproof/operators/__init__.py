@@ -297,7 +297,12 @@ def load(module: str, root: Path) -> Operator:
         wanted = ("name", "dims", "options", "families", "dtypes", "axes")
         methods = ("make_call", "reference", "sanity_calls", "cost", "suspects")
         missing = [name for name in (*wanted, *methods) if not hasattr(found, name)]
-        raise ConfigError(f"OPERATOR lacks {', '.join(missing)}", subject=module)
+        raise ConfigError(
+            f"OPERATOR lacks {', '.join(missing)}",
+            subject=module,
+            hint="an operator that knows no likely faults has `def suspects(self, call, rows): return iter(())`; "
+            "all that is needed: kernelproof/operators/__init__.py, Operator",
+        )
     for name in ("families", "dtypes", "axes"):
         if isinstance(getattr(found, name), str) or not getattr(found, name):
             raise ConfigError(f"OPERATOR.{name} is {getattr(found, name)!r}, not a tuple of names", subject=module)
