@@ -1,5 +1,5 @@
-// A row is copied to shared memory in two groups, of which the kernel waits for one. The other has always arrived by then,
-// but where rows come slowly: from the host's memory, across the bus.
+// A row is copied to shared memory in two groups, of which the kernel waits for one. The other has always arrived by
+// then, but where rows come slowly: from the host's memory, across the bus.
 #include "rmsnorm.cuh"
 
 constexpr int64_t kMost = 8192;       // columns
