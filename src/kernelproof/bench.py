@@ -522,10 +522,12 @@ class Measurement:
 
     def request(self, worker: Any, arena: Arena, names: list[str], action: str, index: int, seed: int) -> bool:
         """Ask and keep the answer; False where a capture failed: torch's allocator and stream are not as before it."""
-        started, others_s = time.monotonic(), self.others_s(worker)
+        watched = action == "time" and self.device == "cpu"
+        others_s = self.others_s(worker) if watched else 0.0
+        started = time.monotonic()
         reply = self.ask(worker, arena, names, action, index, seed)
         elapsed_s = time.monotonic() - started
-        if action == "time" and self.device == "cpu":
+        if watched:
             share = (self.others_s(worker) - others_s) / (elapsed_s * len(self.host.cores))
             self.found.others.setdefault(arena.id, []).append(share)
         self.found.request_s[action] += elapsed_s
