@@ -109,9 +109,8 @@ PREDICTED_GAP_US, PREDICTED_LIMIT = 100.0, 10.0
 OUTSIDE_GAP_US = 1.5  # from one kernel to the next: what a call behind another kernel may cost beyond that
 # A call in the long graph, less what its replay costs, takes at most so many times the slope; 1.003 in kept samples.
 SLOPE_AGREES, REPLAY_US = 1.1, 10.0
-OTHERS_SHARE = (
-    0.1  # of a CPU's cores, in the worst process: threads that wait for one another may take a thousand times
-)
+# Of a CPU's cores, in the worst process: threads that spin for one another take hundreds of times as long beside more.
+OTHERS_SHARE = 0.1
 CLOCK_CHANGED = 0.05  # between the blocks of a contender in one process: their times are of two machines
 
 Key = tuple[str, str, str, str]  # contender, case, mode, method

@@ -345,13 +345,10 @@ def save(config: Config, path: Path) -> None:
 
 def _from_resolved(path: Path) -> Config:
     try:
-        text = path.read_text(encoding="utf-8")
+        payload = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"not a resolved configuration: {error}", subject=str(path)) from None
-    try:
-        return of_run(json.loads(text), str(path))
-    except ValueError as error:
-        raise ConfigError(f"not a resolved configuration: {error}", subject=str(path)) from None
+        raise _not_resolved(error, str(path)) from None
+    return of_run(payload, str(path))
 
 
 def of_run(payload: Mapping[str, Any], subject: str) -> Config:
@@ -361,9 +358,13 @@ def of_run(payload: Mapping[str, Any], subject: str) -> Config:
             raise ValueError("unknown schema")
         return from_json(Config, {key: value for key, value in payload.items() if key != "schema"})  # type: ignore[no-any-return]
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"not a resolved configuration: {error}", subject=subject, hint="delete it; the workflow writes it again"
-        ) from None
+        raise _not_resolved(error, subject) from None
+
+
+def _not_resolved(error: Exception, subject: str) -> ConfigError:
+    return ConfigError(
+        f"not a resolved configuration: {error}", subject=subject, hint="delete it; the workflow writes it again"
+    )
 
 
 @dataclass(frozen=True)

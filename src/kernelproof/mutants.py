@@ -378,9 +378,10 @@ def rounds_of(config: Config) -> list[Round]:
 
 def _small(owner: OperatorConfig) -> OperatorConfig:
     """The operator with its small shapes only, the largest of them as the main one."""
-    sizes = {name: math.prod(owner.shapes[name].values()) for name in owner.test.shapes or owner.shapes}
-    kept = [name for name, size in sizes.items() if size <= SMALL_ELEMENTS] or [min(sizes, key=lambda n: sizes[n])]
-    on_gpu = [name for name in owner.test.cuda_shapes if math.prod(owner.shapes[name].values()) <= SMALL_ELEMENTS]
+    sizes = {name: math.prod(dims.values()) for name, dims in owner.shapes.items()}
+    asked = owner.test.shapes or list(sizes)
+    kept = [name for name in asked if sizes[name] <= SMALL_ELEMENTS] or [min(asked, key=lambda n: sizes[n])]
+    on_gpu = [name for name in owner.test.cuda_shapes if sizes[name] <= SMALL_ELEMENTS]
     main = max(kept, key=lambda name: sizes[name])
     return dataclasses.replace(
         owner,

@@ -1286,7 +1286,7 @@ def _elements(case: Case) -> int:
 
 
 def _has_every_stride(case: Case) -> bool:
-    return min(case.dims.values()) > 1
+    return all(size > 1 for size in case.dims.values())
 
 
 def _view_name(view: Job) -> str:
