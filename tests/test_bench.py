@@ -224,7 +224,7 @@ def test_a_known_ratio_is_found_and_every_sample_is_kept(tmp_path: Path) -> None
     # Both contenders' timed results, the same after poison, and the results for new values.
     assert record.states["outputs_judged"] >= 6
     assert record.states["cores"] == [max(os.sched_getaffinity(0))]
-    assert set(record.states["request_s"]) == {"outside", "time"}
+    assert set(record.states["request_s"]) == {"trace", "outside", "time"}
     assert sum(record.states["request_s"].values()) == pytest.approx(record.states["measuring_s"], abs=0.01)
     with gzip.open(tmp_path / str(record.samples), "rt") as stream:
         rows = list(csv.DictReader(stream))
@@ -444,6 +444,8 @@ def blocks(name: str, clocks: tuple[float, ...] = (1980.0, 1980.0), **more: Any)
 
 def test_times_beside_a_busy_program_are_flagged_and_with_them_every_ratio(tmp_path: Path) -> None:
     loaded = project(tmp_path, {"ours": contender("once")}, {"slow": contender("thrice")})
+    four = dataclasses.replace(loaded.bench, processes=4)  # of two, one burst makes any ratio possible
+    loaded = dataclasses.replace(loaded, bench=four)
     with processes.pinned(processes.cores_to_measure_on(1)):
         busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
@@ -544,6 +546,20 @@ def test_one_sample_is_no_number_like_the_others(tmp_path: Path) -> None:
     assert row.low_us == row.median_us == row.high_us
     assert [ratio.verdict for ratio in record.ratios] == ["undecided"]
     assert [(line.passed, line.reason) for line in record.oracle] == [(False, "one process decides nothing")]
+
+
+def test_a_ratio_that_may_be_anything_is_no_number_like_the_others(tmp_path: Path) -> None:
+    """Two processes that differ widely once gave `0.941` with an interval of 0 to 359,513."""
+    ours = [{**row, "time_us": 4.0 + 20 * row["process"]} for row in blocks("ours")]
+    record = summarised(tmp_path, [*ours, *blocks("base")])
+    assert record.ratios == []
+    (line,) = record.oracle
+    assert (line.best_baseline, line.ratio, line.low, line.high, line.passed) == ("base", None, None, None, False)
+    pair = {"variant": "ours", "baseline": "base", "case": line.case, "mode": "hot"}
+    assert record.discarded == [{"what": "ratio", **pair, "reason": line.reason}]
+    words = r"the ratio is not known: 2 of 2 processes timed both, and it may lie anywhere from \S+ to \S+$"
+    assert re.match(words, line.reason), line.reason
+    assert [row.contender for row in record.times if row.method == "cpu_clock"] == ["ours", "base"]  # times are times
 
 
 def test_no_sample_at_all_is_a_failed_record(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import mmap
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,18 @@ def good(x, weight, eps):
 
 
 good_1 = good_2 = good_3 = good
+
+
+def of_torch(x, weight, eps):
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+declared = of_torch
+
+
+@torch.library.custom_op("mine::norm", mutates_args=())
+def wrapped(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return of_torch(x, weight, eps)
 
 
 def late(x, weight, y, eps):
@@ -324,9 +336,15 @@ def test_uneven_rows_begin_on_no_boundary() -> None:
 
 
 def climbed(
-    folder: Path, names: list[str], passing: str = "return", families: Sequence[str] = ("normal",), **settings: Any
+    folder: Path,
+    names: list[str],
+    passing: str = "return",
+    families: Sequence[str] = ("normal",),
+    more: Mapping[str, Mapping[str, Any]] | None = None,
+    baselines: Mapping[str, str] | None = None,
+    **settings: Any,
 ) -> dict[str, TestRecord]:
-    """The test stage's records of some of the candidates above."""
+    """The test stage's records of some candidates. `more`: settings of single ones; baselines: which each one is."""
     common = {"abi": "python", "device": "cpu", "passing": passing, "dtypes": ["float32"]}
     common["precision"] = {"output": "float32"}
     data = {
@@ -338,7 +356,12 @@ def climbed(
                 "shapes": {"even": {"rows": 16, "cols": 96}},
                 "test": {"shapes": ["even"], "families": list(families)},
                 "bench": {"shapes": ["even"]},
-                "variants": {name: {**common, "entry": f"candidates.py:{name}"} for name in names},
+                "variants": {
+                    name: {**common, "entry": f"candidates.py:{name}", **(more or {}).get(name, {})} for name in names
+                },
+                "baselines": {
+                    name: {**common, "entry": f"candidates.py:{of}"} for name, of in (baselines or {}).items()
+                },
             }
         },
         "test": {"seeds": [0], "trials": 20},
@@ -356,7 +379,7 @@ def climbed(
     (folder / "candidates.py").write_text(CANDIDATES)
     (folder / "config.yaml").write_text(yaml.safe_dump(data))
     loaded = config.load(folder / "config.yaml", root=folder)
-    found = test.run(loaded, "rmsnorm", names, loaded.results / "test" / "rmsnorm")
+    found = test.run(loaded, "rmsnorm", [*names, *(baselines or {})], loaded.results / "test" / "rmsnorm")
     return {record.variant: record for record in found}
 
 
@@ -581,12 +604,25 @@ def test_calls_of_a_graph_that_run_nothing_are_an_escape(
 # --- times, seen from outside -----------------------------------------------------------------------------------------
 
 
-def timed(folder: Path, names: list[str]) -> BenchRecord:
+def timed(folder: Path, names: list[str], **settings: Any) -> BenchRecord:
     """The bench stage on candidates that the test stage found right."""
-    found = climbed(folder, names)
+    found = climbed(folder, names, **settings)
     assert {record.verdict for record in found.values()} == {"correct"}, found
     loaded = config.load(folder / "config.yaml", root=folder)
     return bench.run(loaded, "rmsnorm", "cpu", loaded.record("bench", "rmsnorm-cpu"))
+
+
+def test_on_a_cpu_the_operator_that_a_baseline_is_is_no_own_work(tmp_path: Path) -> None:
+    names, declares = ["good", "of_torch", "wrapped", "declared"], {"declared": {"calls": ["torch"]}}
+    record = timed(tmp_path, names, more=declares, baselines={"torch_cpu": "of_torch"})
+    outcomes = {contender.name: contender.outcome for contender in record.contenders}
+    words = (
+        "dropped: wrong: library call passed off as own work: aten::rms_norm, which the baseline torch_cpu is, takes"
+    )
+    assert outcomes["of_torch"].startswith(words)
+    assert outcomes["wrapped"].startswith(words)
+    assert {outcomes[name] for name in ("good", "declared", "torch_cpu")} == {"timed"}
+    assert record.kernels_in_interval == {}  # operators are no kernels
 
 
 def test_a_clock_that_lies_and_results_that_are_remembered_are_seen_from_outside(tmp_path: Path) -> None:
@@ -611,11 +647,11 @@ def test_a_callable_that_was_changed_is_neither_timed_nor_tested(tmp_path: Path)
     assert (tested.verdict, bool(tested.build_signature)) == ("correct", True)
     (tmp_path / "candidates.py").write_text(CANDIDATES + "\n# changed\n")
     record = bench.run(loaded, "rmsnorm", "cpu", loaded.record("bench", "rmsnorm-cpu"))
-    words = "candidates.py is not the file that the build made (its SHA-256 differs); build it again: kernelproof build"
-    assert words in record.contenders[0].outcome
+    words = "candidates.py, of which or beside which it is made, was changed after the build; build it again: "
+    assert f"{words}kernelproof build" in record.contenders[0].outcome
     (again,) = test.run(loaded, "rmsnorm", ["good"], tmp_path / "again")
     assert again.verdict == "failed_to_build"
-    assert "candidates.py is not the file that the build made" in (again.reason or "")
+    assert "candidates.py, of which or beside which it is made, was changed" in (again.reason or "")
 
 
 def moving_sets(folder: Path) -> timing.ArgumentSets:

@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -75,6 +76,7 @@ ROOM_FACTOR = 64  # outputs of one size that a contender may hand over in one re
 SLOW_PROCESSES = 2  # a contender whose single call exceeds its budget is called once in so many processes
 REQUEST_BASE_S = 60.0  # a request's time limit: CUDA start-up and graph captures, and below, the measuring itself
 REQUEST_FACTOR = 6.0
+WIDEST = 100.0  # a ratio whose interval's ends are so many times apart is no figure: of two processes, 0 to 360,000
 POWER_CAP = "sw_power_cap"
 NOT_SHOWN = "not known: NVML shows no process here, not even our own"
 # Flags of a time: other kernels ran in the timed graph than in a call outside; our clock says another time.
@@ -281,7 +283,13 @@ def _arenas(settings: OperatorConfig, operator: Operator, entrants: Sequence[Ent
                     names.append(entrant.name)
     fresh_seed, families = secrets.randbits(31), settings.test.families or list(operator.families)
     usual = {name: values[0] for name, values in settings.test.options.items()}
-    return [_arena(operator, case, names, fresh_seed, families, usual, scratch) for case, names in wanted.values()]
+
+    def made(wanted: tuple[Case, list[str]]) -> Arena:
+        return _arena(operator, *wanted, fresh_seed, families, usual, scratch)
+
+    # Random numbers of a tensor are drawn by one thread, and a large case's take seconds.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        return list(threads.map(made, wanted.values()))
 
 
 def _arena(
@@ -413,13 +421,16 @@ class Measurement:
         self.epoch = time.time()
 
     def run(self) -> Measured:
-        """First a process that looks which kernels run (GPU), one that our clock looks at; then those that measure.
+        """First a process that looks what runs in a call, one that our clock looks at; then those that measure.
 
-        Last, on a GPU, one whose calls Nsight Compute counts.
+        Last, on a GPU, one whose calls Nsight Compute counts. On a CPU only calls that may be torch's are looked into.
         """
         if self.device == "cuda":
             self.process("trace", 0)
             self.judge_kernels()
+        elif any(self.may_call_torch(name) for arena in self.arenas for name in self.variants_of(arena)):
+            self.process("trace", 0)
+            self.judge_operators()
         self.process("outside", 0)
         for index in range(self.settings.processes):
             _say(f"process {index + 1} of {self.settings.processes}")
@@ -465,7 +476,7 @@ class Measurement:
         try:
             order = self.random.sample(self.arenas, len(self.arenas))
             for arena in order:
-                while names := self.taking_part(arena):
+                while names := self.taking_part(arena, action):
                     try:
                         if action == "outside":
                             whole = self.look_from_outside(worker, arena, seed)
@@ -515,9 +526,19 @@ class Measurement:
                 worker.close()
         return found
 
-    def taking_part(self, arena: Arena) -> list[str]:
+    def taking_part(self, arena: Arena, action: str) -> list[str]:
         """Who is still in, by name; those far too slow for this case only in the first processes."""
-        return [name for name in arena.names if self.slow[name, arena.id] < SLOW_PROCESSES]
+        still_in = [name for name in arena.names if self.slow[name, arena.id] < SLOW_PROCESSES]
+        looks_into_torch = action == "trace" and self.device == "cpu"
+        return [name for name in still_in if self.may_call_torch(name)] if looks_into_torch else still_in
+
+    def variants_of(self, arena: Arena) -> list[str]:
+        """Those in it that are no baselines, by name."""
+        return [name for name in arena.names if self.entrants[name].variant.role == "variant"]
+
+    def may_call_torch(self, name: str) -> bool:
+        """Whether torch's operators can be what a contender's calls are made of."""
+        return self.entrants[name].variant.abi in ("python", "torch")
 
     def request(self, worker: Any, arena: Arena, names: list[str], action: str, index: int, seed: int) -> bool:
         """Ask and keep the answer; False where a capture failed: torch's allocator and stream are not as before it."""
@@ -568,6 +589,19 @@ class Measurement:
                     message = f"not in both: {'; '.join(map(traces.short, other))}"
                     self.note(name, case, OTHER_PATH, message)
 
+    def judge_operators(self) -> None:
+        """Drop a variant whose calls are the operator of torch that a baseline is, before it is timed."""
+        traced, self.found.kernels = self.found.kernels, {}  # operators of torch are no kernels in the interval
+        for arena in self.arenas:
+            seen = {name: by_case[arena.id] for name, by_case in traced.items() if arena.id in by_case}
+            variants = self.variants_of(arena)
+            baselines = {name: operators for name, operators in seen.items() if name not in variants}
+            for name in [name for name in variants if name in seen]:
+                entrant = self.entrants[name]
+                if fault := traces.passed_off(seen[name], baselines, entrant.variant.calls):
+                    entrant.contender.correct = False
+                    self.drop(name, None, f"wrong: {fault} (in {arena.id})", "library")
+
     def note(self, name: str, case: str, outcome: str, message: str) -> None:
         """Keep what flags a contender's times in a case (Summary.flags)."""
         self.found.notes.append({"contender": name, "case": case, "outcome": outcome, "message": message})
@@ -578,7 +612,7 @@ class Measurement:
         A clock that a contender patched is everybody's in its process: who seems to lie is asked again, alone. False
         where somebody could not be held: the others want another process.
         """
-        for name in [n for n in arena.names if self.entrants[n].variant.role == "variant"]:
+        for name in self.variants_of(arena):
             if (name, arena.id) in self.looked_at:
                 continue
             started = time.monotonic()
@@ -1020,7 +1054,6 @@ def _measure_and_summarise(
 
             if record.device == "cpu":
                 host.spawn().close()  # wait for the host here, where it counts as start-up
-            ready_s = time.monotonic() - started
             measurement = Measurement(config, record.device, entrants, arenas, host, folder)
             found = measurement.run()
             found.cores = sorted(host.cores) if record.device == "cpu" else []
@@ -1031,7 +1064,7 @@ def _measure_and_summarise(
     record.cases = [arena.cost for arena in arenas]
     record.modes = list(config.bench.modes)
     record.processes = config.bench.processes
-    record.startup_s = round(ready_s + (measured_s - ready_s - found.measuring_s), 3)
+    record.startup_s = round(measured_s - found.measuring_s - found.counters.get("seconds", 0.0), 3)
     Summary(config, record, entrants, arenas, found).fill(checked, samples_path)
 
 
@@ -1364,7 +1397,13 @@ class Summary:
                         estimate = statistics.ratio_estimate(
                             samples.get(mine, {}), samples.get(other, {}), self.settings
                         )
-                        if estimate is not None:
+                        if estimate is None:
+                            continue
+                        if estimate.high > WIDEST * estimate.low:
+                            pair = {"variant": variant, "baseline": baseline, "case": arena.id, "mode": mode}
+                            reason = self.too_wide(estimate)
+                            self.record.discarded.append({"what": "ratio", **pair, "reason": reason})
+                        else:
                             found.append((variant, baseline, arena.id, mode, estimate))
         band = self.config.gate.same_band
         said = statistics.verdicts([entry[-1] for entry in found], band, self.settings)
@@ -1378,6 +1417,13 @@ class Summary:
                 RatioRow(variant, baseline, case, mode, ratio, low, high, verdict, detectable, flags)
             )
         self.replicates = {entry[:4]: entry[-1].replicates for entry in found}
+
+    def too_wide(self, estimate: statistics.Estimate) -> str:
+        """Why a ratio is not told, in words."""
+        return (
+            f"the ratio is not known: {estimate.replicates} of {self.record.processes} processes timed both, and it "
+            f"may lie anywhere from {estimate.low:.2g} to {estimate.high:.2g}"
+        )
 
     def role(self, name: str) -> str:
         return next(entrant.variant.role for entrant in self.entrants if entrant.name == name)
@@ -1412,7 +1458,10 @@ class Summary:
         best = min(baselines)[1]
         row = by_pair.get((variant, arena.id, mode, best))
         if row is None:
-            return OracleRow(variant, arena.id, mode, best, None, None, None, False, "never timed in the same block")
+            pair = {"what": "ratio", "variant": variant, "baseline": best, "case": arena.id, "mode": mode}
+            discarded = (entry["reason"] for entry in self.record.discarded if pair.items() <= entry.items())
+            why = next(discarded, "never timed in the same block")
+            return OracleRow(variant, arena.id, mode, best, None, None, None, False, why)
         limit = self.config.gate.max_ratio
         if self.replicates[variant, best, arena.id, mode] < 2:
             passed, reason = False, "one process decides nothing"

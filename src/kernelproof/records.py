@@ -37,7 +37,10 @@ Said = Annotated[str, "faster", "same", "slower", "undecided"]
 
 @dataclass
 class Provenance:
-    """Which state of the repository, when (UTC, ISO 8601) and by which kernelproof a record was made."""
+    """Which state of the repository, when (UTC, ISO 8601) and by which kernelproof a record was made.
+
+    `no_commit`: why there is no commit, in words.
+    """
 
     commit: str | None = None
     branch: str | None = None
@@ -46,6 +49,12 @@ class Provenance:
     commit_utc: str | None = None
     utc: str = ""
     kernelproof: str = ""
+    no_commit: str | None = None
+
+    @property
+    def why_no_commit(self) -> str:
+        """Why there is no commit; records of older releases do not say."""
+        return self.no_commit or "no commit known"
 
     @property
     def words(self) -> str:

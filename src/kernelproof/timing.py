@@ -33,7 +33,8 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -416,13 +417,14 @@ class _Session:
 
     def trace(self, case: str, runners: Sequence[_Runner]) -> None:
         for runner in runners:
-            assert isinstance(runner, _GraphRunner)
             with self.attempt(runner.name, case, self.plan.modes[0], "not_traced"):
                 source, kernels = runner.trace()
                 seen = {"source": source, "sm_clock_mhz": self.state().get("sm_clock_mhz")}
-                self.found.kernels.setdefault(runner.name, {})[case] = [{**one, **seen} for one in kernels]
-                _, eager = runner.observed(runner.call, 1)
-                self.found.eager_kernels.setdefault(runner.name, {})[case] = traces.names_of(eager)
+                if kernels:
+                    self.found.kernels.setdefault(runner.name, {})[case] = [{**one, **seen} for one in kernels]
+                if isinstance(runner, _GraphRunner):
+                    _, eager = runner.observed(runner.call, 1)
+                    self.found.eager_kernels.setdefault(runner.name, {})[case] = traces.names_of(eager)
 
     def check(self, case: str, mode: str, sets: ArgumentSets, runners: Sequence[_Runner]) -> None:
         """Hand over what the timed calls wrote, then the same after poison, then for new values in the same memory."""
@@ -620,6 +622,7 @@ class _Runner(Protocol):
     def prepare(self) -> None: ...
     def visit(self) -> Visit: ...
     def first_call(self) -> Visit: ...
+    def trace(self) -> tuple[str, list[dict[str, Any]]]: ...
     def beside(self, launches: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Visit]]]: ...
     def repeat(self, times: int) -> float: ...
     def touched(self, touch: Touch | Draw, by: int, *, alone: bool = False) -> tuple[Callable[[int], object], int]: ...
@@ -700,6 +703,15 @@ class _ClockRunner:
         last, count = self.last, 200
         yield "floor", [Visit(count, self.timed(self.nothing, count)) for _ in range(FLOOR_VISITS)]
         self.last = last
+
+    def trace(self) -> tuple[str, list[dict[str, Any]]]:
+        """Who saw it, and torch's operators that one call runs; what a library does by itself has no names there."""
+        from torch.profiler import ProfilerActivity, profile
+
+        count = 1 if self.too_slow else TRACED_CALLS
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            self.timed(self.calls, count)
+        return "torch.profiler", operators_of(profiler.events(), count)
 
     def repeat(self, times: int) -> float:
         """The batch that is a sample, so many times; µs by the clock that samples are taken with."""
@@ -1100,6 +1112,24 @@ def kernels_of(events: Sequence[Mapping[str, Any]], calls: int) -> list[dict[str
             place = {"grid": list(details.get("grid", [])), "block": list(details.get("block", [])), "cluster": []}
             entries.append({**what, **place, "start_ns": start_ns, "end_ns": start_ns + 1000 * float(event["dur"])})
     return cupti.per_call(sorted(entries, key=lambda entry: float(entry["start_ns"])), calls)
+
+
+def operators_of(events: Iterable[Any], calls: int) -> list[dict[str, Any]]:
+    """torch's operators among the events of its profiler, with what they call inside: count and µs a call."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for event in events:
+        if event.name.startswith(traces.OPERATOR) and not _inside_operator(event):
+            found[event.name].append(event.time_range.elapsed_us())
+    place: dict[str, Any] = {"shared_bytes": 0, "grid": [], "block": [], "cluster": []}
+    return [
+        {"name": name, **place, "count": len(took_us) / calls, "duration_us": sum(took_us) / calls}
+        for name, took_us in found.items()
+    ]
+
+
+def _inside_operator(event: Any) -> bool:
+    parent = event.cpu_parent
+    return parent is not None and (parent.name.startswith(traces.OPERATOR) or _inside_operator(parent))
 
 
 EMPTY_PTX = b"""

@@ -20,12 +20,14 @@ FAMILIES = {
     "cublas": r"cublas|nvjet|xmma|cutlass|gemm|gemv|splitKreduce|^(void )?dot_kernel|^(volta|turing|ampere|hopper)_",
     "cutlass": r"cutlass|\bcute::",
     "cudnn": r"cudnn|xmma|cutlass",
-    "torch": r"\bat::|\bc10::|at_cuda|pytorch_flash|fmha_cutlass|\bflash::|^flash_fwd|vectorized_elementwise_kernel",
+    "torch": r"^aten::|\b(at|c10|flash)::|at_cuda|pytorch_flash|fmha_cutlass|^flash_fwd|vectorized_elementwise_kernel",
     "memcpy": r"^Memcpy\b",
     "memset": r"^Memset\b",
 }
 LIBRARIES = ("cublas", "cutlass", "cudnn", "torch")
 COPIES = ("memcpy", "memset")
+OPERATOR = "aten::"  # what names of torch's operators begin with, in its profiler
+IS_OPERATOR, MOSTLY = 0.8, 0.5  # shares of a call's time in torch's operators that one of them has
 OWN, DECLARED, COPY, FOREIGN = "own", "declared", "copy", "foreign"
 
 
@@ -60,6 +62,35 @@ def sort_kernels(names: Iterable[str], own: Collection[str] | None, calls: Seque
     elif found.origin and set(found.origin.values()) == {COPY}:
         found.fault = f"no kernel of its own ran, only {'; '.join(map(short, found.origin))}"
     return found
+
+
+def passed_off(
+    call: Sequence[Mapping[str, Any]], baselines: Mapping[str, Sequence[Mapping[str, Any]]], calls: Sequence[str]
+) -> str | None:
+    """What is wrong with a call on a CPU that is for the most part the operator of torch which a baseline is.
+
+    call, baselines: torch's operators in a call (timing.operators_of). A composition of other operators is own work.
+    """
+    for baseline, operators in baselines.items():
+        name, is_it = _heaviest(operators)
+        share = _share(call, name)
+        if is_it >= IS_OPERATOR and share >= MOSTLY and not _belongs(name, calls):
+            return (
+                f"library call passed off as own work: {name}, which the baseline {baseline} is, takes {share:.0%} of "
+                "the time that a call spends in torch, and its `calls` does not declare `torch`"
+            )
+    return None
+
+
+def _heaviest(operators: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
+    """The operator that takes most of a call, and its share of the time."""
+    name = max(operators, key=lambda operator: float(operator["duration_us"]))["name"]
+    return str(name), _share(operators, name)
+
+
+def _share(operators: Sequence[Mapping[str, Any]], name: str) -> float:
+    whole = sum(float(operator["duration_us"]) for operator in operators)
+    return sum(float(o["duration_us"]) for o in operators if o["name"] == name) / whole if whole else 0.0
 
 
 def other_names(one: Iterable[str], other: Iterable[str]) -> list[str]:

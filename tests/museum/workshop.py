@@ -117,11 +117,13 @@ def _piece(operator: str, name: str, facts: dict[str, Any], within: Catalogue) -
 
 
 def twins() -> dict[str, str]:
-    """The honest twins, `operator/name`, and the device of each."""
+    """The honest twins, a baseline among them, `operator/name`, and the device of each."""
     found = {}
     for device, path in CONFIGURATIONS.items():
         operators = yaml.safe_load(path.read_text(encoding="utf-8"))["operators"]
-        found |= {f"{operator}/{name}": device for operator, facts in operators.items() for name in facts["variants"]}
+        for operator, facts in operators.items():
+            honest = (*facts["variants"], *facts.get("baselines", {}))
+            found |= {f"{operator}/{name}": device for name in honest}
     return found
 
 
