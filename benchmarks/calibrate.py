@@ -73,7 +73,7 @@ SHAPES: dict[str, dict[str, dict[str, int]]] = {
         "d40": {"batch": 1, "heads": 3, "seq": 111, "head_dim": 40},
         "grouped": {"batch": 1, "heads": 8, "kv_heads": 2, "seq": 130, "head_dim": 64},
         "more_keys": {"batch": 1, "heads": 2, "seq": 70, "seq_k": 200, "head_dim": 64},
-        "fewer_keys": {"batch": 1, "heads": 2, "seq": 150, "seq_k": 70, "head_dim": 64},
+        "fewer_keys": {"batch": 2, "heads": 4, "kv_heads": 2, "seq": 150, "seq_k": 70, "head_dim": 64},
     },
     "qkt": {
         "s127": {"batch": 1, "heads": 2, "seq": 127, "head_dim": 64},
