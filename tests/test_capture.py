@@ -92,7 +92,7 @@ def test_no_listed_variable_holds_secrets() -> None:
 def test_no_repository_is_no_failure(config: Config) -> None:
     probe = capture.look(capture.git, config)
     assert probe.status == "absent"
-    assert "no git repository" in str(probe.error)
+    assert "no git repository; the files' hash is" in str(probe.error)
 
 
 @pytest.mark.parametrize(

@@ -78,3 +78,14 @@ def test_a_probe_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(toolchain, "find_host_compiler", lambda: 1 / 0)
     found = doctor._looked("C++ compiler", doctor.host_compiler)
     assert (found.status, "ZeroDivisionError" in found.detail) == (MISSING, True)
+
+
+def test_a_folder_without_a_workflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert doctor.main(as_json=False) == 2
+    said = capsys.readouterr().out
+    assert "there is no Snakefile here" in said
+    assert "cannot   run the workflow (missing: workflow)" in said
+    assert list(tmp_path.iterdir()) == []

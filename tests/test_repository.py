@@ -72,4 +72,20 @@ def test_without_git(tmp_path: Path) -> None:
 
 def test_an_empty_repository(tmp_path: Path) -> None:
     git(tmp_path, "init")
-    assert repository.folder_name(repository.provenance(tmp_path)).startswith("no-git-")
+    state = repository.provenance(tmp_path)
+    assert repository.folder_name(state).startswith("no-git-")
+    assert state.no_commit == "a git repository without a commit"
+
+
+def test_why_there_is_no_commit(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert repository.provenance(clone).no_commit is None
+    assert repository.provenance(tmp_path_factory.mktemp("bare")).no_commit == "no git repository"
+    (clone / ".git" / "HEAD").write_text("damaged")
+    assert repository.provenance(clone).no_commit == "a git repository that git does not read"
+
+
+def test_git_is_not_installed(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (clone / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(clone / "bin"))
+    state = repository.provenance(clone)
+    assert (state.commit, state.no_commit) == (None, "git is not installed")

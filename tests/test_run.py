@@ -152,6 +152,12 @@ def test_table() -> None:
     assert baselines == "   and 2 baselines: 1 correct, 1 not run here"
 
 
+def test_an_undecided_ratio_is_no_figure_like_the_others() -> None:
+    _, row, note, _ = run.table([VERDICTS[0] | {"speed": "undecided"}, *VERDICTS[2:]])
+    assert "0.812?" in row.split()
+    assert note == "   ? undecided: the interval does not say which is faster"
+
+
 def test_below_the_table_stands_who_has_no_time_in_a_mode() -> None:
     missing = [VERDICTS[0], VERDICTS[3] | {"untimed": "not timed cold in large-float32: too slow, one visit takes 3 s"}]
     last = "   attention/sdpa_cpu: not timed cold in large-float32: too slow, one visit takes 3 s"
@@ -275,10 +281,21 @@ event("end", "ok")
 def project(tmp_path: Path) -> Path:
     """A workflow of one job that does what the file `how` says."""
     (tmp_path / "Snakefile").write_text("import sys\n" + SNAKEFILE)
+    (tmp_path / "config.yaml").touch()
     (tmp_path / "stage.py").write_text(STAGE)
     (tmp_path / "manifest.yaml").write_text(yaml.safe_dump({"verdicts": VERDICTS}))
     (tmp_path / "how").write_text("work")
     return tmp_path
+
+
+def refused(folder: Path, *arguments: str) -> str:
+    """What a run says that may not begin; it leaves the folder as it is."""
+    before = sorted(folder.rglob("*"))
+    process = start(folder, *arguments)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert sorted(folder.rglob("*")) == before
+    return said
 
 
 def start(project: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -383,3 +400,16 @@ def test_two_runs_at_once(project: Path, held: str) -> None:
         _, errors = (process := start(project)).communicate()
     assert process.returncode == 2
     assert "another run is at work in this clone (process 4711)" in errors
+
+
+def test_a_folder_without_a_workflow_or_a_configuration(project: Path) -> None:
+    (project / "config.yaml").unlink()
+    assert "there is no config.yaml here\n  next: name another file" in refused(project)
+    (project / "Snakefile").unlink()
+    assert "there is no Snakefile here" in (said := refused(project))
+    assert "--snakefile CLONE/Snakefile" in said
+
+
+def test_reports_that_cannot_be_written_are_found_first(project: Path) -> None:
+    (project / "reports").write_text("a file")
+    assert "reports/: no report can be written: Not a directory" in refused(project)

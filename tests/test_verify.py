@@ -535,3 +535,12 @@ def test_the_result_as_json(good: Path, capsys: pytest.CaptureFixture[str]) -> N
     result = json.loads(capsys.readouterr().out)
     assert (result["status"], result["overall"], result["consistent"]) == ("whole", "good", True)
     assert len(result["identity"]) == 64
+
+
+def test_a_folder_stands_for_the_one_tarball_in_it(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify.main([str(good.parent)]) == 0
+    assert capsys.readouterr().out.startswith("whole and unchanged")
+    shutil.copy(good, good.with_name("other.tar.gz"))
+    with pytest.raises(SystemExit, match="2"):
+        verify.main([str(good.parent)])
+    assert f"name the tarball in it, kernelproof-….tar.gz: {good}, " in capsys.readouterr().err

@@ -209,7 +209,7 @@ def _mtime(facts: ManifestRecord) -> int:
 def replay_text(facts: ManifestRecord, name: str, configuration: str) -> str:
     """How to check this bundle and run it again."""
     state = facts.provenance
-    commit = state.commit or "none: there was no git repository"
+    commit = state.commit or f"none ({state.why_no_commit})"
     dirt = f" with uncommitted changes (difference {state.diff_sha256})" if state.commit and state.dirty else ""
     option = "" if configuration == "config.yaml" else f" -- --configfile {shlex.quote(configuration)}"
     return f"""# How to check and replay {name}

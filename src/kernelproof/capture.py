@@ -212,7 +212,7 @@ def git(config: Config) -> dict[str, Any]:
     """Commit, branch and dirty state with the hash of the difference (untracked files in it)."""
     state = repository.provenance(config.root)
     if state.commit is None:
-        raise Absent(f"no git repository here; the files' hash is {state.diff_sha256}")
+        raise Absent(f"{state.no_commit}; the files' hash is {state.diff_sha256}")
     facts = {name: getattr(state, name) for name in ("commit", "branch", "dirty", "diff_sha256", "commit_utc")}
     version = processes.run(["git", "--version"], timeout_s=20).stdout.strip().removeprefix("git version ")
     return {**facts, "version": version}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kernelproof import gpu, nsight, processes, sanitizer, toolchain
+from kernelproof import gpu, nsight, processes, repository, sanitizer, toolchain
 from kernelproof.errors import ExitCode, KernelproofError
 
 OK, LIMITED, MISSING = "ok", "limited", "missing"
@@ -56,7 +56,7 @@ class Ability:
 CUDA_TOOLS = ["CUDA compiler", "cuobjdump, nvdisasm"]
 # What each ability rests on, by the names of the checks.
 NEEDS = {
-    "run the workflow": ["Python", "packages", "disk"],
+    "run the workflow": ["Python", "packages", "disk", "workflow"],
     "build and measure CPU variants": ["C++ compiler", "ninja", "torch"],
     "build CUDA variants and analyse their machine code": ["C++ compiler", "ninja", *CUDA_TOOLS],
     "test and measure CUDA variants": ["GPU", "torch for CUDA", *CUDA_TOOLS],
@@ -246,6 +246,15 @@ def disk() -> Check:
     return Check("disk", OK, f"{free / 1e9:.0f} GB free")
 
 
+def workflow() -> Check:
+    """What `kernelproof run` runs in this folder."""
+    try:
+        repository.check_folder()
+    except KernelproofError as error:
+        return Check("workflow", MISSING, error.message, error.hint)
+    return Check("workflow", OK, "Snakefile and config.yaml are here, and reports/ can be written")
+
+
 def _torch_version() -> str | None:
     try:
         return importlib.metadata.version("torch") if importlib.util.find_spec("torch") else None
@@ -275,4 +284,5 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "compute-sanitizer": compute_sanitizer,
     "isolation": isolation,
     "disk": disk,
+    "workflow": workflow,
 }

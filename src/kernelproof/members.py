@@ -133,12 +133,16 @@ def _of_record(record: Record) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def _sources(config: Config, builds: list[BuildRecord]) -> list[str]:
-    """What git ignores belongs in only where the configuration names the file or a build read it."""
+    """The project's own folders, and whatever the configuration names or a build read, headers anywhere among it.
+
+    What git ignores belongs in only where it was named or read.
+    """
     named = [config.source, *(path for operator in config.operators.values() for path in _operator_files(operator))]
-    found = set(_files(config.root, [*SOURCE_FOLDERS, *SOURCE_FILES, *named]))
+    files = [file.path for build in builds for file in (*build.sources, *build.headers)]
+    read = {path for path in files if not path.startswith("<")}  # a compiler's and a system's
+    found = set(_files(config.root, [*SOURCE_FOLDERS, *SOURCE_FILES, *named, *read]))
     kept = repository.not_ignored(config.root)
     if kept is not None:
-        read = {file.path for build in builds for file in (*build.sources, *build.headers)}
         found &= kept | read | set(map(os.path.normpath, named))
     return sorted(found)
 

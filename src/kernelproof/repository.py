@@ -5,12 +5,16 @@ from __future__ import annotations
 import datetime
 import hashlib
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
-from kernelproof import __version__
-from kernelproof.errors import ToolError
+from kernelproof import __version__, privacy
+from kernelproof.errors import ConfigError, ToolError
 from kernelproof.processes import run
 from kernelproof.records import Provenance, sha256_file
+
+SNAKEFILES = ("Snakefile", "snakefile", "workflow/Snakefile", "workflow/snakefile")  # where snakemake looks
 
 HERE = "/proc/self/cwd/"  # the repository as its builds see it: the same text wherever it lies
 
@@ -28,13 +32,37 @@ GENERATED = (
 )
 
 
+def check_folder(*, snakefile: bool = True, configuration: bool = True) -> None:
+    """Whether a run can begin and end in this folder, asked before it makes anything there.
+
+    `snakefile`, `configuration`: whether those have to be here. Raises ConfigError or ToolError.
+    """
+    here = privacy.scrubbed(str(Path.cwd()))
+    if snakefile and not any(Path(name).is_file() for name in SNAKEFILES):
+        hint = (
+            "run in a clone of kernelproof, or name the clone's: kernelproof run -- --snakefile CLONE/Snakefile "
+            "--configfile FILE; docs/how-to/own-repository.md"
+        )
+        raise ConfigError("there is no Snakefile here, hence no workflow to run", subject=here, hint=hint)
+    if configuration and not Path("config.yaml").is_file():
+        hint = "name another file: kernelproof run -- --configfile FILE (`kernelproof init` makes one)"
+        raise ConfigError("there is no config.yaml here", subject=here, hint=hint)
+    reports = Path("reports")
+    try:
+        with tempfile.TemporaryFile(dir=reports if reports.exists() else Path()):
+            pass
+    except OSError as error:
+        message = f"no report can be written: {error.strerror}"
+        raise ToolError(message, subject=f"{reports}/", hint="make it a folder that you may write to") from None
+
+
 def utc_now() -> str:
     """The present time in UTC, ISO 8601, to the second."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def provenance(root: Path, *, refresh: bool = False) -> Provenance:
-    """The repository's state and the time. Without git (or outside a repository) the commit is None.
+    """The repository's state and the time. Without git, a repository or a commit, the commit is None.
 
     `refresh`: git may note in its index which files it has found unchanged, as it does for a person. In a fresh clone
     it reads them all, every time, until it has.
@@ -42,6 +70,7 @@ def provenance(root: Path, *, refresh: bool = False) -> Provenance:
     found = Provenance(utc=utc_now(), kernelproof=__version__)
     head = _git(root, "log", "-1", "--format=%H%x00%cd%x00%D", "--date=format-local:%Y-%m-%dT%H:%M:%SZ")
     if head is None:
+        found.no_commit = _why_no_commit(root)
         found.diff_sha256 = tree_sha256(root)
         return found
     found.commit, found.commit_utc, refs = head.strip().split("\0")
@@ -95,6 +124,17 @@ def _diff_sha256(root: Path, changes: str) -> str:
         if entry.startswith("?? ") and path.is_file():
             digest.update(f"{entry[3:]}\0{sha256_file(path)}\n".encode())
     return digest.hexdigest()
+
+
+def _why_no_commit(root: Path) -> str:
+    if shutil.which("git") is None:
+        return "git is not installed"
+    if _git(root, "rev-parse", "--git-dir") is not None:
+        return "a git repository without a commit"
+    above = (root.absolute(), *root.absolute().parents)
+    if any((folder / ".git").exists() for folder in above):  # another owner's, say, or a damaged one
+        return "a git repository that git does not read"
+    return "no git repository"
 
 
 def _git(root: Path, *arguments: str, locks: bool = False) -> str | None:

@@ -50,6 +50,10 @@ def main(arguments: Sequence[str]) -> int:
     command = snakemake_command(options, rest)
     if _SHOWS_ONLY & set(rest):
         return ExitCode.COULD_NOT_RUN if processes.spawn(command).wait() else ExitCode.WELL
+    if not _value(rest, "-d", "--directory"):
+        repository.check_folder(
+            snakefile=not _value(rest, "-s", "--snakefile"), configuration=not _configuration_file(rest)
+        )
     started = time.time()
     with only_one(FOLDER / ".lock", "at work"):
         with only_one(RUN_LOCK, "at work"):
@@ -125,11 +129,17 @@ def snakemake_command(options: argparse.Namespace, rest: Sequence[str]) -> list[
 
 def _configuration_file(rest: Sequence[str]) -> Path | None:
     """What Snakemake's `--configfile` names, the first of the last one; None without it."""
+    found = _value(rest, "--configfile", "--configfiles")
+    return Path(found) if found else None
+
+
+def _value(rest: Sequence[str], *names: str) -> str | None:
+    """What follows the last of these options of Snakemake's; None without it."""
     found = None
     for argument, following in itertools.zip_longest(rest, rest[1:], fillvalue=""):
         option, _, value = argument.partition("=")
-        if option in ("--configfile", "--configfiles") and (value or following):
-            found = Path(value or following)
+        if option in names and (value or following):
+            found = value or following
     return found
 
 
@@ -410,6 +420,8 @@ def table(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = [header, *(_row(verdict) for verdict in shown)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if any(row[5].endswith("?") for row in rows):
+        lines.append("   ? undecided: the interval does not say which is faster")
     if baselines:
         correct = sum(verdict.get("correctness") == "correct" for verdict in baselines)
         absent = sum(verdict.get("correctness") == "not_run" for verdict in baselines)
@@ -430,7 +442,7 @@ def _row(verdict: Mapping[str, Any]) -> tuple[str, ...]:
         word("device"),
         word("build"),
         word("correctness"),
-        f"{ratio:.3f}" if isinstance(ratio, int | float) else "–",
+        f"{ratio:.3f}{'?' if verdict.get('speed') == 'undecided' else ''}" if isinstance(ratio, int | float) else "–",
         word("gate"),
         word("profile"),
     )

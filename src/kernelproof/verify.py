@@ -573,12 +573,18 @@ def main(arguments: list[str] | None = None) -> int:
         description="Verify a kernelproof bundle offline. Exit code: 0 whole and unchanged, 1 tampered with, "
         "2 unreadable, 3 whole, but its records contradict one another, the manifest or the files beside them.",
     )
-    parser.add_argument("bundle", type=Path, help="kernelproof-….tar.gz")
+    parser.add_argument("bundle", type=Path, help="kernelproof-….tar.gz, or the folder that holds it")
     parser.add_argument("--identity", help="the SHA-256 of manifest.yaml that the bundle must have")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(arguments)
     if options.identity and not re.fullmatch("[0-9a-fA-F]{64}", options.identity):
         parser.error(f"--identity: {options.identity!r} is no SHA-256, which has 64 hexadecimal digits")
+    if options.bundle.is_dir():
+        tarballs = sorted(options.bundle.glob("*.tar.gz"))
+        if len(tarballs) != 1:
+            found = ", ".join(map(str, tarballs)) or "it holds none"
+            parser.error(f"{options.bundle} is a folder; name the tarball in it, kernelproof-….tar.gz: {found}")
+        options.bundle = tarballs[0]
     result = run(options.bundle, options.identity)
     print(json.dumps({**asdict(result), "exit_code": result.exit_code}, indent=1) if options.json else result.text())
     return result.exit_code

@@ -135,7 +135,7 @@ def reproduce(records: Records) -> ReproduceView:
 
 def _measured(what: str, state: Provenance) -> MeasuredRow:
     if state.commit is None:
-        shown_state = f"no git repository; tree {(state.diff_sha256 or '')[:8]}"
+        shown_state = f"{state.why_no_commit}; tree {(state.diff_sha256 or '')[:8]}"
     else:
         shown_state = f"dirty, difference {(state.diff_sha256 or '')[:8]}" if state.dirty else "clean"
     return MeasuredRow(what, state.commit or formats.ABSENT, shown_state, state.utc)
