@@ -331,7 +331,8 @@ def test_a_benchmark_says_a_line_a_contender(
         OracleRow("cpu_flash", "c", mode, "b", ratio, 0.7, 0.9, True, "")
         for mode, ratio in (("hot", 0.8), ("cold", 1.0))
     ]
-    outcomes = {"cpu_flash": "timed", "cpu_naive": "dropped: hung", "sdpa": "timed"}
+    rows.append(OracleRow("cpu_rows", "c", "hot", "b", None, None, None, False, "the ratio is not known"))
+    outcomes = {"cpu_flash": "timed", "cpu_naive": "dropped: hung", "cpu_rows": "timed", "sdpa": "timed"}
     contenders = [Contender(name, "variant", "tvm_ffi", "correct", True, said) for name, said in outcomes.items()]
     record = BenchRecord(operator="attention", device="cpu", contenders=contenders, oracle=rows)
     monkeypatch.setattr(bench, "run", lambda *_: record)
@@ -340,6 +341,8 @@ def test_a_benchmark_says_a_line_a_contender(
     assert capsys.readouterr().out.splitlines() == [
         "attention/cpu_flash: timed; 0.800 to 1.000 times the fastest correct baseline",
         "attention/cpu_naive: dropped: hung",
+        "attention/cpu_rows: timed",
+        "  c, hot: no ratio: the ratio is not known",
         "attention/sdpa: timed",
     ]
     record.status, record.reason = "not_run", "no GPU"
@@ -414,3 +417,13 @@ def test_a_stage_tells_when_it_starts_and_how_it_ended(tmp_path: Path, monkeypat
         ("start", "", ""),
         ("end", "error", "it broke"),
     ]
+
+
+def test_a_variant_that_failed_to_build_is_told_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = tmp_path / "events.jsonl"
+    monkeypatch.setenv(cli.EVENTS, str(events))
+    failed = BuildRecord(status="failed", reason="x.cu:3: no such name\nmore", log="results/build/op/v.log")
+    cli._told("build", "op/v", lambda: failed)
+    *_, ended = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
+    assert ended["message"] == "x.cu:3: no such name (log: results/build/op/v.log)"
+    assert list(cli._lines("build", "op/v", failed))[-1] == "  log: results/build/op/v.log"

@@ -16,7 +16,7 @@ from simulated_runs import make, write
 from kernelproof import cli, compare, runs
 from kernelproof.differences import SAME_SAMPLES
 from kernelproof.errors import ExitCode, RecordError
-from kernelproof.records import BuildRecord, FileHash, TestRecord
+from kernelproof.records import BuildRecord, FileHash, Probe, TestRecord
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reports" / "reference" / "nvidia-h200"
 
@@ -43,6 +43,20 @@ def test_right_under_one_torch_and_wrong_under_another() -> None:
     # Its time is not compared, and the baselines' are not a yardstick: they are another torch's.
     assert not any(row.contender == "fast" for row in found.times)
     assert {row.basis for row in found.times} == {"times alone"}
+
+
+def test_what_a_missing_gpu_changes_is_no_fault_of_torch() -> None:
+    before, after = make(1, torch="2.4.1"), make(2, torch="2.11.0", verdicts={"fast": "not_run"})
+    assert after.capture
+    after.capture.probes["gpu"] = Probe("absent", None, "no GPU")
+    first = compare.compare(before, after).verdicts[0]
+    assert first.sentence == "op/fast: correct on NVIDIA H200, not run without a GPU"
+
+
+def test_of_several_changes_none_is_called_the_cause() -> None:
+    before, after = make(1, torch="2.4.1"), make(2, torch="2.11.0", driver="590.1", verdicts={"fast": "wrong"})
+    first = compare.compare(before, after).verdicts[0]
+    assert first.sentence == "op/fast: correct under torch 2.4.1, wrong under torch 2.11.0 (changed too: driver)"
 
 
 def test_the_other_way_round_it_was_mended() -> None:

@@ -132,6 +132,16 @@ def test_what_a_module_states_plainly_is_read_without_running_it(folder: Path) -
     config.load(written(GOOD, folder))
 
 
+def test_a_data_type_that_there_is_not_is_the_modules_fault(folder: Path) -> None:
+    (folder / "op.py").write_text(MODULE.replace('["float32"]', '["float17"]'))
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(GOOD, folder))
+    (fault,) = caught.value.message.splitlines()[1:]
+    assert fault.startswith(
+        "op.py:9: OPERATOR.dtypes has 'float17', which is no data type; allowed: bfloat16, float16,"
+    )
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -219,6 +229,7 @@ OP = "operators.op"
     [
         (f"{OP}.variants.v.devcie", "cpu", "unknown key; allowed: abi, archs"),
         (f"{OP}.variants.v.devcie", "cpu", "did you mean 'device'?"),
+        (f"{OP}.variants.v.device", "gpu", "allowed: cpu, cuda; did you mean 'cuda'?"),
         (f"{OP}.variants.v.device", "gpu", '"gpu" is not known; allowed: cpu, cuda'),
         (f"{OP}.variants.v.device", None, "the key 'device' is missing"),
         (f"{OP}.variants.v.dtypes", ["float23"], "did you mean 'float32'?"),
@@ -643,3 +654,8 @@ def test_the_projects_own_configuration_is_valid(monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(Path(__file__).resolve().parents[1])
     loaded = config.load()
     assert {"attention", "qkt", "rmsnorm"} <= set(loaded.operators)
+
+
+@pytest.mark.parametrize(("name", "known"), [("kernel", ["level", "rungs"]), ("gpu_wait", ["gate"])])
+def test_what_is_far_is_not_suggested(name: str, known: list[str]) -> None:
+    assert "did you mean" not in config.among(name, known)

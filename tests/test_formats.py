@@ -135,6 +135,13 @@ def test_text_in_markdown_is_inert() -> None:
     assert "\\|" in text
 
 
+def test_what_was_made_inert_reads_in_a_terminal_as_it_was() -> None:
+    text = "large_d128: **0.95** > 0.9 | @team #12 <b> [x](y) `z`"
+    assert formats.md_as_typed(formats.md_text(text)) == text
+    assert formats.md_as_typed(formats.md_text(r"C:\tmp\_x")) == r"C:\tmp\_x"
+    assert formats.md_as_typed(formats.md_code(r"a | b\.c\_d")) == r"`a | b\.c\_d`"
+
+
 def test_a_block_cannot_be_closed_from_inside() -> None:
     block = formats.md_block("before\n```\n# heading\n````\nafter", 1000)
     assert block.startswith("`````text\n")

@@ -75,7 +75,16 @@ def test_a_claim_that_holds(loaded: config.Config) -> None:
     assert (rows["plain"].status, rows["plain"].speed) == ("passes", "no claim")
     # What was not run is said, and does not count as passed.
     assert (rows["gpu"].status, rows["gpu"].reason) == ("not run", "no GPU")
-    assert gate.run(loaded, loaded.results).summary == "The gate passes: 2 passed, 0 failed, 1 not run."
+    assert gate.run(loaded, loaded.results).summary == (
+        "The gate passes: 2 passed, 0 failed, 1 not run; claims not judged: op/gpu."
+    )
+
+
+def test_a_gate_without_a_claim_that_was_judged_says_so(loaded: config.Config) -> None:
+    after_test(loaded, "plain", "correct")
+    result = gate.run(loaded, loaded.results)
+    assert result.exit_code == ExitCode.WELL
+    assert result.summary == "The gate passes: 1 passed, 0 failed, 2 not run; no claim was judged: op/fast and op/gpu."
 
 
 def test_a_claim_that_fails_in_one_mode_fails(loaded: config.Config) -> None:

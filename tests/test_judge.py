@@ -139,6 +139,15 @@ def test_a_wrong_scale_of_the_output_is_named() -> None:
     assert any("1.01" in f.message and "a wrong scale" in f.message for f in result.failures)
 
 
+def test_half_of_the_result_on_average_alone_is_not_called_a_wrong_scale() -> None:
+    """A softmax over the wrong dimension was: "every element is 0.4999 times what it should be"."""
+    call, output = correct_output(case_of())
+    apart = torch.randn(output.shape, generator=torch.Generator().manual_seed(5)) / 8
+    result = judged(case_of(), call, (output.float() * (0.5 + 0.5 * apart)).half())
+    assert "bound" in criteria(result)
+    assert not any("every element" in f.message for f in result.failures)
+
+
 def test_noise_is_not_called_a_wrong_scale() -> None:
     call, output = correct_output(case_of())
     spread = float(output.double().square().mean().sqrt())

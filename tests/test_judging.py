@@ -27,11 +27,12 @@ MODULE = "kernelproof.operators.rmsnorm"
 CASE = Case("rmsnorm", "odd", {"rows": 17, "cols": 101}, seed=3)
 TERMS = Terms(Precision("float32"), "cpu", Tolerance(1.0, 1.5, 1 / 16, 1 / 64), same_bits=True)
 BAND_BYTES = 4096
+LIMIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    judge = Judge(REPOSITORY, tmp_path_factory.mktemp("judge"))
+    judge = Judge(REPOSITORY, tmp_path_factory.mktemp("judge"), LIMIT_S)
     yield judge
     judge.close()
 
@@ -170,7 +171,7 @@ OPERATOR = Drifting()
 def test_inputs_that_are_not_the_same_for_every_variant_condemn_nobody(tmp_path: Path, since: int) -> None:
     """A result was once held against a reference that had been made from other values of the same case."""
     (tmp_path / "drifting.py").write_text(DRIFTING.replace("SINCE", str(since)))
-    judge = Judge(tmp_path, tmp_path)
+    judge = Judge(tmp_path, tmp_path, LIMIT_S)
     try:
         if since > 1:
             run_right(judge.lay_out("drifting.py", Job(CASE), tmp_path / "first").arguments)
@@ -185,11 +186,36 @@ def test_inputs_that_are_not_the_same_for_every_variant_condemn_nobody(tmp_path:
 
 
 def test_a_judge_that_is_killed_condemns_nobody(tmp_path: Path) -> None:
-    judge = Judge(REPOSITORY, tmp_path)
+    judge = Judge(REPOSITORY, tmp_path, LIMIT_S)
     assert judge.families(MODULE)
     os.kill(judge._process.pid, signal.SIGKILL)
     with pytest.raises(JudgeError, match="the judge's process was killed by SIGKILL"):
         judge.families(MODULE)
+    judge.close()
+
+
+ENDLESS = """
+from kernelproof.operators.rmsnorm import RmsNorm
+
+
+class Endless(RmsNorm):
+    def make_call(self, case, generator):
+        while True:
+            pass
+
+
+OPERATOR = Endless()
+"""
+
+
+def test_an_operator_that_never_ends_is_ended_and_named(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    judge = Judge(tmp_path, tmp_path, limit_s=5.0)
+    with pytest.raises(JudgeError, match=r"did not answer `lay out of odd-float32-normal-s3` within 5 s") as caught:
+        judge.lay_out("endless.py", Job(CASE), tmp_path / "first")
+    assert (caught.value.subject, caught.value.log) == ("endless.py", tmp_path / "judge.log")
+    assert "test.operator_limit_s" in str(caught.value.hint)
+    assert judge._process.poll() is not None
     judge.close()
 
 

@@ -27,6 +27,7 @@ from kernelproof.records import (
     Failure,
     ManifestRecord,
     Metric,
+    Provenance,
     Record,
     RuleAdvice,
     TestRecord,
@@ -511,10 +512,14 @@ def test_a_stage_that_was_cut_short_says_how_many_of_its_records_are_missing(tmp
 
 
 def test_no_record_at_all(tmp_path: Path) -> None:
-    text, summary = render(tmp_path, (ManifestRecord(folder="no-git-12345678"), {}))
+    text, summary = render(
+        tmp_path,
+        (ManifestRecord(folder="no-git-12345678", provenance=Provenance(no_commit="git is not installed")), {}),
+    )
     page = checked(text)
     assert "There is no variant to judge." in page.text
-    assert "no git repository" in page.text
+    assert "git is not installed" in page.text
+    assert "| commit | git is not installed |" in summary
     assert "no variant to judge" in summary
 
 

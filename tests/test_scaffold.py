@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -67,8 +68,8 @@ def test_what_init_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name
     assert [path.name for path in tmp_path.rglob("*.yaml")] == []
 
 
-def test_the_tutorial_to_the_letter(tmp_path: Path) -> None:
-    """Every shell block of the tutorial, in order, in an empty folder."""
+def followed(page: Path, tmp_path: Path, number: int) -> list[str]:
+    """What every shell block of a page prints, in order, in an empty folder."""
     commands = tmp_path / "bin"
     commands.mkdir()
     for name, module in (("kernelproof", "-m kernelproof"), ("python", "")):
@@ -80,9 +81,11 @@ def test_the_tutorial_to_the_letter(tmp_path: Path) -> None:
         **os.environ,
         "PATH": f"{commands}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(REPOSITORY / "src"),
+        "KERNELPROOF": str(REPOSITORY),
+        **{f"GIT_{who}_{what}": "n@example.com" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
     }
-    blocks = re.findall(r"^```sh\n(.*?)^```$", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 8
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == number
     output = []
     for block in blocks:
         done = subprocess.run(
@@ -90,13 +93,32 @@ def test_the_tutorial_to_the_letter(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
         output.append(done.stdout)
+    return output
+
+
+def test_the_tutorial_to_the_letter(tmp_path: Path) -> None:
+    """Every shell block of the tutorial, in order, in an empty folder."""
+    output = followed(TUTORIAL, tmp_path, 8)
     assert re.search(r"\d+ passed", output[3])
     broken = json.loads(output[4][output[4].index("{") :])
     assert broken["verdict"] == "wrong"
     assert broken["reason"].startswith("sanity: ")
     assert re.search("unwritten: .*row 6, column 32", broken["reason"]), broken["reason"]
-    assert json.loads((folder / "results/test/squash/cpu.json").read_text())["verdict"] == "correct"
+    assert json.loads((tmp_path / "project/results/test/squash/cpu.json").read_text())["verdict"] == "correct"
     assert re.search(r"^squash/cpu: timed; .* times the fastest correct baseline$", output[6], re.MULTILINE), output[6]
+
+
+def test_the_way_for_ones_own_repository_to_the_letter(tmp_path: Path) -> None:
+    output = followed(REPOSITORY / "docs" / "how-to" / "own-repository.md", tmp_path, 4)
+    assert "squash/cpu" in output[2]
+    assert "-dirty-" not in output[2]
+    (tarball,) = (tmp_path / "project/reports").glob("*/*.tar.gz")
+    with tarfile.open(tarball) as archive:
+        packed = {name.partition("/source/")[2] for name in archive.getnames()}
+    made = {f"squash/{path.name}" for path in (tmp_path / "project/squash").iterdir() if path.is_file()}
+    assert made <= packed  # the header too, which no configuration names
+    (report,) = (tmp_path / "project/reports").glob("*/report.html")
+    assert f"report   {report.relative_to(tmp_path / 'project')}" in output[2]
 
 
 @pytest.mark.parametrize("cols", [128, 8192])

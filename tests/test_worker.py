@@ -101,6 +101,9 @@ def a_file_too_large(x, weight, eps):
 
 def half_a_character(x, weight, eps):
     raise RuntimeError(chr(0xD800))
+
+def refused_by_torch(x, weight, eps):
+    return torch.matmul(x, weight[:1])
 """.replace("#LAZY", LAZY)
 
 NO_ANSWERS = ("no_object", "nested", "no_utf_8", "accented_token", "neither_result_nor_error", "error_is_a_number")
@@ -170,8 +173,16 @@ def test_what_is_no_answer_is_not_taken_for_one(
 
 
 def test_words_that_no_file_can_hold_are_put_right(torch_host: WorkerHost, folder: Path, call: CallFiles) -> None:
-    with pytest.raises(WorkerReplyError, match=r"^RuntimeError: \?$"):
+    with pytest.raises(WorkerReplyError, match=r"^RuntimeError: \? \(candidates.py:\d+\)$"):
         run_python(torch_host, folder, "half_a_character", call)
+
+
+def test_an_exception_is_told_with_the_line_of_the_candidate_that_it_came_through(
+    torch_host: WorkerHost, folder: Path, call: CallFiles
+) -> None:
+    line = next(n for n, text in enumerate(CANDIDATES.splitlines(), 1) if "torch.matmul" in text)
+    with pytest.raises(WorkerReplyError, match=rf"^RuntimeError: .* \(candidates\.py:{line}\)$"):
+        run_python(torch_host, folder, "refused_by_torch", call)
 
 
 def test_words_of_a_library_that_are_not_utf_8_are_kept(torch_host: WorkerHost, call: CallFiles) -> None:

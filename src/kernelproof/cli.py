@@ -145,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
         _verify,
         config=False,
     )
-    verify.add_argument("bundle", type=Path, help="kernelproof-….tar.gz")
+    verify.add_argument("bundle", type=Path, help="kernelproof-….tar.gz, or the folder that holds it")
     verify.add_argument("--identity", metavar="SHA256", help="the SHA-256 of manifest.yaml that the bundle must have")
 
     mutants = command("mutants", "plant faults into the project's own kernels and see whether each is caught", _mutants)
@@ -263,6 +263,8 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
         yield f"{subject}: {verdict}: {(record.reason or 'no reason given').strip()}"
         if record.remedy:
             yield f"  next: {record.remedy}"
+        if log := getattr(record, "log", None):
+            yield f"  log: {log}"
     elif stage == "bench":
         yield from _bench_lines(record)
     elif stage == "test":
@@ -289,10 +291,13 @@ def _bench_lines(record: Any) -> Iterator[str]:
     for name, why in getattr(record, "left_out", {}).items():
         yield f"{record.device}: {name} was not measured: {why}"
     for contender in getattr(record, "contenders", []):
-        ratios = [row.ratio for row in record.oracle if row.variant == contender.name and row.ratio is not None]
+        rows = [row for row in record.oracle if row.variant == contender.name]
+        ratios = [row.ratio for row in rows if row.ratio is not None]
         span = f"{min(ratios):.3f} to {max(ratios):.3f}" if len(ratios) > 1 else "".join(f"{r:.3f}" for r in ratios)
         of = f"; {span} times the fastest correct baseline" if ratios else ""
         yield f"{record.operator}/{contender.name}: {contender.outcome}{of}"
+        if contender.outcome == "timed":
+            yield from (f"  {row.case}, {row.mode}: no ratio: {row.reason}" for row in rows if row.ratio is None)
 
 
 def _print_json(records: Any) -> None:
@@ -314,7 +319,10 @@ def _told(stage: str, subject: str, run: Callable[[], Any]) -> Any:
     except BaseException as error:
         _event(stage, subject, "end", "error", str(error) or type(error).__name__)
         raise
-    _event(stage, subject, "end", getattr(record, "verdict", None) or record.status, record.reason or "")
+    reason = (record.reason or "").strip().partition("\n")[0]  # there is room for one line
+    if record.status == "failed" and (log := getattr(record, "log", None)):
+        reason += f" (log: {log})"
+    _event(stage, subject, "end", getattr(record, "verdict", None) or record.status, reason)
     return record
 
 
@@ -592,7 +600,11 @@ def _tell(result: Any, arguments: argparse.Namespace) -> int:
     for form in ("markdown", "html", "svg"):
         if path := getattr(arguments, form, None):
             atomic_write(path, getattr(result, form)().rstrip("\n") + "\n")
-    print(json.dumps(result.as_json(), indent=1, default=str) if arguments.json else result.markdown().rstrip("\n"))
+    if arguments.json:
+        print(json.dumps(result.as_json(), indent=1, default=str))
+    else:
+        text = result.markdown().rstrip("\n")
+        print(formats.md_as_typed(text) if sys.stdout.isatty() else text)
     return int(result.exit_code)
 
 

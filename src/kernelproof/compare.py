@@ -22,6 +22,7 @@ from kernelproof.records import NOT_RUN, BuildRecord, CaseResult, Cubin, KernelR
 from kernelproof.runs import BAD, CORRECT, MISSING, Run, Side
 
 SCHEMA = "kernelproof.compare/1"
+ABSENT = "absent"  # a fact of one run that the other has not
 BROKE, LOST, MENDED, CHANGED = "broke", "lost", "mended", "changed"
 NO_VERDICT = frozenset({MISSING, NOT_RUN})
 ERROR_CHANGE = 0.02  # ratios to a limit that move by less are not listed
@@ -303,7 +304,7 @@ def _tool(run: Run) -> str:
 
 
 def _text(value: Any) -> str:
-    return "absent" if value in (None, "") else str(value)
+    return ABSENT if value in (None, "") else str(value)
 
 
 # --- correctness ------------------------------------------------------------------------------------------------------
@@ -331,10 +332,15 @@ def _sentence(key: str, words: Sequence[str], environment: Sequence[Change], bef
     """`op/fast: correct under torch 2.4.1, wrong under torch 2.11.0`, or by what else tells the runs apart."""
     old, new = (word.replace("_", " ") for word in words)
     by = {change.what: change for change in environment}
-    for what, name in (("package torch", "torch"), ("GPU", ""), ("driver", "driver"), ("package triton", "triton")):
-        if what in by:
-            label = f"{name} " if name else ""
-            return f"{key}: {old} under {label}{by[what].before}, {new} under {label}{by[what].after}"
+    known = {"package torch": "torch ", "GPU": "", "driver": "driver ", "package triton": "triton "}
+    decisive = [what for what in known if what in by]
+    if "GPU" in by and ABSENT in (by["GPU"].before, by["GPU"].after) and after.device(key) == "cuda":
+        old_on, new_on = ("without a GPU" if on == ABSENT else f"on {on}" for on in (by["GPU"].before, by["GPU"].after))
+        return f"{key}: {old} {old_on}, {new} {new_on}"
+    if decisive:
+        what, *others = decisive
+        also = f" (changed too: {formats.listed(other.removeprefix('package ') for other in others)})" if others else ""
+        return f"{key}: {old} under {known[what]}{by[what].before}, {new} under {known[what]}{by[what].after}{also}"
     if before.commits != after.commits:
         return f"{key}: {old} at {formats.listed(before.commits)}, {new} at {formats.listed(after.commits)}"
     return f"{key}: {old} in {before.name}, {new} in {after.name}"

@@ -212,6 +212,7 @@ class TestConfig:
     time_limit_s: TimeLimits
     tolerance: Tolerance
     sanitizer: SanitizerConfig = field(default_factory=SanitizerConfig)
+    operator_limit_s: float = 600.0
 
 
 @dataclass(frozen=True)
@@ -887,8 +888,13 @@ def among(name: Any, names: Iterable[str]) -> str:
     return f"{_allowed(listed)}{_nearest(name, listed)}"
 
 
+_SYNONYMS = {"gpu": "cuda", "nvidia": "cuda", "host": "cpu"}  # what is written for what is meant, near it or not
+
+
 def _nearest(name: Any, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(str(name), [str(n) for n in names], n=1, cutoff=0.5)
+    known = [str(n) for n in names]
+    meant = _SYNONYMS.get(str(name).lower())
+    close = [meant] if meant in known else difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
@@ -1026,13 +1032,13 @@ def _faults_across(
     with contextlib.suppress(Exception) if known else contextlib.nullcontext():
         _fill_defaults(data, schema, schema)
         _name_members(data)
-        for fault in _cross_check(data, places, root):
+        for fault in _cross_check(data, places, root, schema["$defs"]["dtype"]["enum"]):
             if all(apart(fault, other) for other in known):
                 found.append(fault)
     return found
 
 
-def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[Fault]:
+def _cross_check(data: dict[str, Any], places: _Places, root: Path, dtypes: Sequence[str]) -> Iterator[Fault]:
     """What a schema cannot say: files exist, names refer to something, parts fit together."""
 
     def fault(key: Key, message: str) -> Fault:
@@ -1097,8 +1103,22 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path) -> Iterator[
                         yield fault((*at, "entry"), wrong)
                 yield from (fault(at, message) for message in _variant_faults(variant, operator))
     for operator in data["operators"].values():
-        found = _undeclared(from_json(OperatorConfig, operator), stated(operator["module"], root))
+        declared = stated(operator["module"], root)
+        if unknown := [name for name in declared.dtypes or () if name not in dtypes]:
+            place = _place_in_module(operator["module"], root, unknown[0])
+            message = f"OPERATOR.dtypes has {unknown[0]!r}, which is no data type; {among(unknown[0], dtypes)}"
+            yield Fault(place, "", message)
+            declared = dataclasses.replace(declared, dtypes=None)  # the configuration's are not to blame
+        found = _undeclared(from_json(OperatorConfig, operator), declared)
         yield from (fault(key, message) for key, message in found)
+
+
+def _place_in_module(module: str, root: Path, text: str) -> str:
+    """`op.py:12`: where an operator's module, whose file can be read, first has this string."""
+    path = _module_file(module, root)
+    strings = (node for node in ast.walk(_parsed(path.read_bytes())) if isinstance(node, ast.Constant))
+    line = min(node.lineno for node in strings if node.value == text)
+    return f"{os.path.relpath(path, root) if module.endswith('.py') else module}:{line}"
 
 
 def _rung_fault(rung: str, variant: dict[str, Any], variants: dict[str, Any]) -> str | None:

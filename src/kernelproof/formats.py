@@ -215,6 +215,15 @@ def md_text(text: object) -> str:
     return _MARKDOWN.sub(r"\\\1", one_line(text, 400)).replace("\\@", "@<!-- -->")
 
 
+def md_as_typed(markdown: str) -> str:
+    """Markdown for who reads it as it is, in a terminal: what was made inert, as it was before."""
+
+    def typed(found: re.Match[str]) -> str:
+        return found[2] or found[0].replace("\\|", "|")  # in a code span nothing else is escaped
+
+    return re.sub(r"(`+).*?\1|\\([!-/:-@\[-`{-~])", typed, markdown.replace("@<!-- -->", "@"))
+
+
 def md_code(text: object, limit: int = 240) -> str:
     """Text as a code span that is safe in a table cell: mentions, issue numbers and links inside it stay text."""
     line = one_line(text, limit).replace("|", "\\|")

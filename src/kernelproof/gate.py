@@ -112,6 +112,9 @@ class GateResult:
         if slower:
             names = formats.listed(f"{row.operator}/{row.variant}" for row in slower)
             figures += f"; slower than in the kept reference: {names}"
+        if unjudged := [f"{row.operator}/{row.variant}" for row in self.rows if row.speed == NOT_RUN]:
+            some = any(row.speed in (PASSES, FAILS) for row in self.rows)
+            figures += f"; {'claims not judged' if some else 'no claim was judged'}: {formats.listed(unjudged)}"
         return {
             ExitCode.WELL: f"The gate passes: {figures}.",
             ExitCode.BAD_VERDICT: f"The gate fails: {figures}.",

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 REFERENCES_KEPT_BYTES = 512 << 20
 SAME_VALUES = ("repeat", "shifted", "strided", "fenced", "zero-copy")  # parts whose reference is the case's own
 REDRAWN = 3  # times that the inputs of a case are made until they are those that they were
+TESTS_BESIDE = 4  # as many as the workflow runs at a time
 TAIL_SHARE = 4  # one in so many elements, the last ones of each input, differ in a `tail` job
 END_LIMIT_S = 5.0
 
@@ -109,13 +110,15 @@ class Terms:
 class Judge:
     """A judge's process for the operators of one project. It starts at once, in parallel with the caller.
 
-    Every method raises JudgeError when the operator's module, a case or the process itself is at fault: nobody is
-    condemned for that. `scratch`: an existing folder for its log.
+    Every method raises JudgeError when the operator's module, a case or the process itself is at fault, or when an
+    answer takes longer than `limit_s`: nobody is condemned for that. `scratch`: an existing folder for its log.
     """
 
-    def __init__(self, root: Path, scratch: Path) -> None:
+    def __init__(self, root: Path, scratch: Path, limit_s: float) -> None:
         self._log = scratch.resolve() / "judge.log"
+        self._limit_s = limit_s
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._connection.settimeout(limit_s)
         settings = {"fd": theirs.fileno(), "root": str(root.resolve())}
         with theirs, self._log.open("ab") as log:
             self._process = spawn(
@@ -204,6 +207,14 @@ class Judge:
         try:
             self._connection.sendall(json.dumps([module, command, payload]).encode() + b"\n")
             line = self._lines.readline()
+        except TimeoutError:
+            kill_group(self._process)
+            raise JudgeError(
+                f"it did not answer `{_about(command, payload)}` within {self._limit_s:g} s, and was ended",
+                subject=module,
+                log=self._log,
+                hint="mend the operator's module, or set test.operator_limit_s to more seconds",
+            ) from None
         except ConnectionError:
             line = b""
         if not line:
@@ -214,6 +225,12 @@ class Judge:
         if "error" in answer:
             raise JudgeError(**answer["error"])
         return answer["result"]
+
+
+def _about(command: str, payload: Mapping[str, Any]) -> str:
+    """A request in words: what was asked for, and of which case."""
+    case = payload.get("case") or payload.get("job", {}).get("case")
+    return command.replace("_", " ") + (f" of {records.from_json(Case, case).id}" if case else "")
 
 
 def _json(value: Any) -> dict[str, Any]:
@@ -229,8 +246,10 @@ def main() -> None:
     hide_memory()
     collect_rarely()
     keep_freed_memory()
-    import torch  # noqa: F401  while the supervisor starts its hosts
+    import torch  # while the supervisor starts its hosts
 
+    # Of two cores it uses one: tests run beside one another, and on small tensors two threads cost a fifth more time.
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // TESTS_BESIDE))
     connection = socket.socket(fileno=settings["fd"])
     chamber_of = functools.cache(functools.partial(Chamber, Path(settings["root"])))
     with connection.makefile("rb") as lines:

@@ -291,8 +291,10 @@ class Worker:
 
     def words_of(self, error: Exception) -> dict[str, str]:
         """An exception's type and message, as the supervisor takes them."""
-        kind, words = type(error).__name__, str(error)
-        if isinstance(error, UnicodeDecodeError) and self.candidate and self.candidate.abi != "python":
+        kind, words, place = type(error).__name__, str(error), ""
+        if self.candidate and self.candidate.abi == "python":
+            place = "" if isinstance(error, NotImplementedError) else _raised_in(error, Path(self.candidate.root))
+        elif self.candidate and isinstance(error, UnicodeDecodeError):
             # A library's message is not UTF-8: who made an exception of it failed at that, and holds the whole of it.
             kind, words = "RuntimeError", error.object.decode(errors="replace")
         if any(said in words for said in TOO_LARGE):
@@ -300,7 +302,7 @@ class Worker:
                 f"a file of it, or of a program that it ran, grew beyond {FILE_LIMIT_BYTES >> 20} MB, the limit here"
             )
             kind, words = WorkerGreedy.__name__, f"{limit}: {kind}: {words}"
-        return {"type": kind, "message": _first_lines(words)}
+        return {"type": kind, "message": _first_lines(words) + place}
 
     def say(self, message: dict[str, Any]) -> None:
         self.connection.sendall(json.dumps(message).encode() + b"\n")
@@ -514,6 +516,18 @@ class Worker:
         steps: dict[str, Callable[..., Any]]
         steps = {"hold": timing.hold, "replay": timing.replay, "move": timing.move, "let_go": timing.let_go}
         return steps[step](**payload)
+
+
+def _raised_in(error: Exception, root: Path) -> str:
+    """` (kernels.py:12)`: the innermost line of the project's own, and not kernelproof's, that raised an exception."""
+    place, ours = "", Path(__file__).parent
+    trace = error.__traceback__
+    while trace is not None:
+        path = Path(trace.tb_frame.f_code.co_filename)
+        if path.is_relative_to(root) and not path.is_relative_to(ours):
+            place = f" ({path.relative_to(root)}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return place
 
 
 def _first_lines(text: str, most: int = 12) -> str:

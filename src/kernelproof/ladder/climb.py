@@ -183,10 +183,10 @@ class Resources:
             )
         return self._hosts[with_torch, threads]
 
-    def judge(self, root: Path) -> Judge:
+    def judge(self, root: Path, limit_s: float) -> Judge:
         """The judge of a project's operators; the first call starts it, and does not wait."""
         if root not in self._judges:
-            self._judges[root] = Judge(root, self.scratch)
+            self._judges[root] = Judge(root, self.scratch, limit_s)
         return self._judges[root]
 
     def close(self) -> None:
@@ -232,7 +232,7 @@ class Session:
     @property
     def judge(self) -> Judge:
         """The judge, started if it is not."""
-        return self.resources.judge(self.root)
+        return self.resources.judge(self.root, self.config.test.operator_limit_s)
 
     def families(self, variant: VariantConfig) -> list[str]:
         """The input families of the variant's operator, where the configuration does not choose some."""
@@ -505,13 +505,13 @@ class Climb:
             first = (self.built.compiler_message or self.built.reason or "no reason given").strip()
             return f"it did not build: {first}"
         if self.variant.abi == "python":
-            return next(filter(None, map(self._altered, self.built.sources)), None)
+            return next(filter(None, (self._altered(file, source=True) for file in self.built.sources)), None)
         if self.built.library is not None:
             return self._altered(self.built.library)
         return "the build's record names no library"
 
-    def _altered(self, file: FileHash) -> str | None:
-        why = builds.altered(file, self.session.root)
+    def _altered(self, file: FileHash, *, source: bool = False) -> str | None:
+        why = builds.altered(file, self.session.root, source=source)
         return why and f"{why}; build it again: {self._command('build')}"
 
     def _load(self) -> str | None:
