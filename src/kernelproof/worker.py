@@ -151,7 +151,8 @@ class Host:
             os.setsid()
             die_with_parent(self.pid)
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGTERM):
+            # TVM-FFI's own handler allocates while it prints C++ frames, and a crash ended as an abort, or could hang.
+            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGSEGV):
                 signal.signal(number, signal.SIG_DFL)
             self.control.close()
             os.dup2(log, 1)
