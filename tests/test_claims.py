@@ -8,9 +8,9 @@ from kernelproof.records import BenchRecord, Contender, OracleRow, TimeRow, Unti
 
 def bench(*highs: float | None) -> BenchRecord:
     rows = [
-        OracleRow(
-            "v", f"c{number}", "hot", "base", high, high, high, high is not None and high <= 0.95, f"up to {high}"
-        )
+        OracleRow("v", f"c{number}", "hot", "base", high, high, high, high <= 0.95, f"up to {high}")
+        if high is not None
+        else OracleRow("v", f"c{number}", "hot", None, None, None, None, False, "no correct baseline was timed")
         for number, high in enumerate(highs)
     ]
     return BenchRecord(operator="op", device="cpu", oracle=rows)
@@ -34,6 +34,12 @@ def bench(*highs: float | None) -> BenchRecord:
 )
 def test_a_claim_passes_in_every_case_or_fails(highs: tuple[float, ...], claimed: bool, said: str) -> None:
     assert str(claims.judge("v", claimed=claimed, correct=True, bench=bench(*highs))) == said
+
+
+def test_a_ratio_that_is_not_known_is_not_one_that_nobody_asked_for() -> None:
+    unknown = bench(None)
+    unknown.oracle[0].best_baseline = "torch"
+    assert str(claims.judge("v", claimed=True, correct=True, bench=unknown)) == "fails, no ratio is known"
 
 
 def test_the_deciding_case_is_named() -> None:

@@ -19,7 +19,7 @@ from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import TestError
 from kernelproof.images import BAND_BYTES, Returned
 from kernelproof.loading import handed_over
-from kernelproof.operators import Call, Reference, qkt
+from kernelproof.operators import Call, Reference, forward_bound, qkt, units
 from kernelproof.operators.attention import OPERATOR
 from kernelproof.records import Case, CaseResult
 
@@ -615,6 +615,43 @@ def test_an_output_of_zeros_is_judged_by_the_bound_alone() -> None:
     zero = torch.zeros(call.output.shape, dtype=torch.float64)
     result = judge.judge(case, call, Reference(zero, zero + 2**-24, 2**-11), Returned(zero.half()), TOLERANCE)
     assert (result.status, result.rms_ratio, result.bias) == ("passed", None, None)
+
+
+def of_whole_numbers(output: torch.Tensor, expected: torch.Tensor, bound: float) -> CaseResult:
+    """A result of any type, judged against a reference with the same bound everywhere."""
+    call = Call({"y": output}, ("y",), ("row", "column"))
+    reference = Reference(expected, torch.full_like(expected, bound), 0.0)
+    return judge.judge(Case("codes", "t", {}, {}, "float32"), call, reference, Returned(output), TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_whole_numbers_are_judged_by_their_bound_alone(kind: torch.dtype) -> None:
+    exact = torch.linspace(3, 100, 400, dtype=torch.float64).reshape(4, 100)
+    nearest = exact.round().to(kind)
+    assert of_whole_numbers(nearest, exact, 0.5).failures == []
+    assert of_whole_numbers(nearest, nearest.double(), 0.0).failures == []
+    cut = of_whole_numbers(exact.to(kind), exact, 0.5)
+    assert criteria(cut) == ["bound"]
+    assert f"results are truncated to {str(kind)[6:]}, not rounded" in cut.failures[0].message
+    off = nearest.clone()
+    off[2, 7] += 1
+    (failure,) = of_whole_numbers(off, nearest.double(), 0.0).failures
+    assert failure.message.endswith("an error of 1, and the bound there is 0")
+    clamped = of_whole_numbers(torch.full_like(nearest, torch.iinfo(kind).max), exact, 0.5)
+    assert f"the end of {str(kind)[6:]}'s range" in clamped.failures[0].message
+
+
+def test_an_output_of_float8_is_judged_as_any_float() -> None:
+    exact = 20 * torch.randn(8, 512, generator=torch.Generator().manual_seed(1)).double()
+    unit = units(Precision("float8_e4m3fn"), torch.float32)
+    nothing = torch.zeros_like(exact)
+    reference = Reference(exact, forward_bound(exact, nothing, nothing, unit), unit.coarse)
+    nearest = exact.to(torch.float8_e4m3fn)
+    cut = (nearest.view(torch.uint8) - (nearest.double().abs() > exact.abs()).byte()).view(torch.float8_e4m3fn)
+    for output, words in ((nearest, ""), (cut, "truncated to float8_e4m3fn")):
+        call = Call({"y": output}, ("y",), ("row", "column"))
+        result = judge.judge(Case("codes", "t", {}, {}, "float32"), call, reference, Returned(output), TOLERANCE)
+        assert [words in failure.message for failure in result.failures] == [True] * bool(words)
 
 
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float16, torch.bfloat16, torch.float32, torch.float64])

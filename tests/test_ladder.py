@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from defects import REPOSITORY, project
 
-from kernelproof import bench, cli, gpu, lease, records, test
+from kernelproof import bench, build, cli, gpu, lease, records, test
 from kernelproof import config as configuration
 from kernelproof.config import Config
 from kernelproof.errors import ConfigError, TestError, WorkerReplyError, WorkerStarved
@@ -534,3 +534,98 @@ def test_what_needs_a_package_that_is_not_installed_is_not_run(
     assert record.verdict == ("correct" if reason is None else "not_run")
     assert (record.reason or "").startswith(reason or "")
     assert record.remedy == (reason and f"install it beside torch: pip install '{requires}'")
+
+
+# --- whole numbers ----------------------------------------------------------------------------------------------------
+
+COUNTING = '''
+import torch
+
+from kernelproof.operators import Call, Cost, Reference, Relation, SanityCall, changed, dims_of, dtype, shuffled
+from kernelproof.records import Case
+
+
+class Counting:
+    """How often each value occurs: v [count] below bins, int32 -> h [bins], int64."""
+
+    name, dims, options = "counting", {"count": None, "bins": None}, {}
+    families, dtypes, axes = ("even",), ("int32",), ("bin",)
+
+    def make_call(self, case, generator):
+        d = dims_of(self, case)
+        return self.call(torch.randint(d["bins"], (d["count"],), generator=generator).to(dtype(case.dtype)), d["bins"])
+
+    def call(self, v, bins):
+        return Call({"v": v, "h": torch.empty(bins, dtype=torch.int64)}, ("h",), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        h = torch.bincount(call.tensor("v").to(device), minlength=len(call.output)).double()
+        return Reference(h, torch.zeros_like(h), 0.0)
+
+    def sanity_calls(self, case, generator):
+        call = self.call(torch.arange(33).int() % 7, 7)
+        at = Case(self.name, "each", {"count": 33, "bins": 7}, {}, "int32")
+        want = torch.tensor([5.0] * 5 + [4.0] * 2).double()
+        return [SanityCall("each", at, call, Reference(want, torch.zeros_like(want), 0.0, exact=True))]
+
+    def relations(self, case, call, generator):
+        v = call.tensor("v")
+        order = shuffled(len(v), generator)
+        return [Relation("order", "the order does not matter", changed(call, v=v[order]), lambda h: h, moves=True)]
+
+    def cost(self, case):
+        d = dims_of(self, case)
+        return Cost(d["count"], 4 * d["count"], 8 * d["bins"])
+
+    def suspects(self, call, rows):
+        return iter(())
+
+
+OPERATOR = Counting()
+'''
+COUNTERS = """
+import torch
+
+
+def right(v, h):
+    h.copy_(torch.bincount(v, minlength=len(h)))
+
+
+def one_missing(v, h):
+    right(v[: len(v) - len(v) // 500], h)
+
+
+def not_cleared(v, h):
+    h.add_(torch.bincount(v, minlength=len(h)))
+
+
+def half_written(v, h):
+    h.view(torch.int32)[::2] = torch.bincount(v, minlength=len(h)).int()
+"""
+
+
+def test_counts_are_right_to_the_last_one_or_wrong(tmp_path: Path) -> None:
+    """Whole numbers in and out, with no floating-point number anywhere, from the tests through the benchmark."""
+    names = ("right", "one_missing", "not_cleared", "half_written")
+    kind = "abi: python, device: cpu, passing: destination, dtypes: [int32], precision: {output: int64}"
+    lines = "".join(f'      {name}: {{{kind}, entry: "counters.py:{name}"}}\n' for name in names)
+    (tmp_path / "counting.py").write_text(COUNTING)
+    (tmp_path / "counters.py").write_text(COUNTERS)
+    (tmp_path / "config.yaml").write_text(
+        "schema: kernelproof.config/1\nproject: counts\noperators:\n  counting:\n    module: counting.py\n"
+        "    shapes: {odd: {count: 1001, bins: 17}}\n    test: {shapes: [odd]}\n    bench: {shapes: [odd]}\n"
+        f"    profile: {{shape: odd}}\n    variants:\n{lines}test: {{seeds: [0], trials: 5}}\n"
+        "bench: {processes: 1, blocks: 2, max_seconds: 0.05, cpu_threads: 1}\n"
+    )
+    loaded = configuration.load(tmp_path / "config.yaml", root=tmp_path)
+    for name in names:
+        build.run(loaded, "counting", name, loaded.record("build", "counting", name))
+    tested = test.run(loaded, "counting", list(names), loaded.results / "test" / "counting")
+    assert [record.verdict for record in tested] == ["correct", "wrong", "wrong", "wrong"]
+    right, one_missing, *unwritten = (record.reason or "" for record in tested)
+    assert right == ""
+    assert re.search(r"correctness: .*bound: .* an error of \d, and the bound there is 0", one_missing), one_missing
+    assert all(reason.startswith("sanity: ") for reason in unwritten)
+    bench.run(loaded, "counting", "cpu", loaded.record("bench", "counting-cpu"))
+    record = records.read(loaded.record("bench", "counting-cpu"), records.BenchRecord)
+    assert [contender.outcome for contender in record.contenders] == ["timed"] + ["not benchmarked: wrong"] * 3

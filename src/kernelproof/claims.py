@@ -34,7 +34,8 @@ class Claim:
         if not self.rows:
             return ""
         if all(row.ratio is None for row in self.rows):
-            return "nothing to compare it with"
+            compared = any(row.best_baseline for row in self.rows)
+            return "no ratio is known" if compared else "nothing to compare it with"
         number, total = len(self.above), len(self.rows)
         said = "not shown within the limit" if number else "within the limit"
         if total == 1:

@@ -379,8 +379,8 @@ def _numbers(found: _Findings, result: CaseResult, tolerance: Tolerance) -> None
     if not bool(use.any()):
         return
     _bound(found, result, 1.0 if found.reference.exact else tolerance.bound_factor)
-    if found.reference.exact:
-        return
+    if found.reference.exact or not found.dtype.is_floating_point:
+        return  # the noise of rounding, (b) and (c), is a float's
     expected, error = map(found.usable, (found.expected, found.error))
     count = int(use.sum())
     square = float((expected * expected).sum())
@@ -458,8 +458,8 @@ def _bound(found: _Findings, result: CaseResult, factor: float) -> None:
     if found.reference.exact:
         result.failures.append(Failure(EXACT, f"{place}, where the result is known exactly"))
     else:
-        message = f"{place}, an error of {off:.3g}, {largest:.3g} times the bound of {limit:.3g}"
-        result.failures.append(Failure(BOUND, message))
+        times = f"{largest:.3g} times the bound of {limit:.3g}" if limit else "and the bound there is 0"
+        result.failures.append(Failure(BOUND, f"{place}, an error of {off:.3g}, {times}"))
 
 
 def _rms(
@@ -569,7 +569,9 @@ def _constant(found: _Findings) -> str | None:
 def _end_of_range(value: float, kind: torch.dtype) -> str:
     if value == 0:
         return ": nothing is accumulated or stored"
-    return f", the end of {_name(kind)}'s range: it is clamped there" if abs(value) == torch.finfo(kind).max else ""
+    range_of = torch.finfo(kind) if kind.is_floating_point else torch.iinfo(kind)
+    ends = (float(range_of.min), float(range_of.max))
+    return f", the end of {_name(kind)}'s range: it is clamped there" if value in ends else ""
 
 
 def _factor(found: _Findings) -> str | None:
@@ -594,11 +596,14 @@ def _factor(found: _Findings) -> str | None:
 
 def _truncated(found: _Findings) -> str | None:
     """Results cut off instead of rounded: half a unit in the last place towards zero on average, never a whole one."""
-    use = found.comparable & (found.expected.abs() > torch.finfo(found.dtype).tiny)
+    whole = not found.dtype.is_floating_point
+    use = found.comparable & (found.expected.abs() > (0.0 if whole else torch.finfo(found.dtype).tiny))
     if not bool(use.any()):
         return None
     expected = found.expected[use]
-    place = torch.exp2(torch.floor(torch.log2(expected.abs()))) * torch.finfo(found.dtype).eps
+    place = torch.ones_like(expected)
+    if not whole:
+        place = torch.exp2(torch.floor(torch.log2(expected.abs()))) * torch.finfo(found.dtype).eps
     towards = found.error[use] * expected.sign() / place
     mean = float(towards.mean())
     if -0.6 < mean < -0.4 and float(towards.max()) < 0.5:

@@ -15,7 +15,7 @@ import mmap
 import re
 import resource
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -71,9 +71,9 @@ def unlimited_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def needs_torch(abi: str, device: str, dtypes: list[str]) -> bool:
+def needs_torch(abi: str, device: str, dtypes: Collection[str]) -> bool:
     """Whether a worker for this variant must import torch: CUDA memory, PyTorch callables, dtypes NumPy lacks."""
-    return abi != "tvm_ffi" or device != "cpu" or not set(dtypes) <= NUMPY_DTYPES
+    return abi != "tvm_ffi" or device != "cpu" or not NUMPY_DTYPES.issuperset(dtypes)
 
 
 def load(variant: Loadable, library: Path | None, root: Path) -> Callable[..., Any]:

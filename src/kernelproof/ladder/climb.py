@@ -174,7 +174,8 @@ class Resources:
         from kernelproof.loading import needs_torch
         from kernelproof.supervisor import WorkerHost
 
-        with_torch = needs_torch(variant.abi, variant.device, variant.dtypes)
+        kinds = {*variant.dtypes, variant.precision.output} - {"input"}
+        with_torch = needs_torch(variant.abi, variant.device, kinds)
         if (with_torch, threads) not in self._hosts:
             scratch = self.scratch / f"host-{len(self._hosts)}"
             scratch.mkdir(parents=True, exist_ok=True)

@@ -43,9 +43,14 @@ DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
-    "uint8": torch.uint8,
     "float8_e4m3fn": torch.float8_e4m3fn,
+    "uint8": torch.uint8,
+    "int8": torch.int8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "int64": torch.int64,
 }
+WHOLE = [name for name, kind in DTYPES.items() if not kind.is_floating_point]
 
 # û: half the distance from 1 to the next number.
 UNIT_ROUNDOFF: dict[str, float] = {
@@ -57,6 +62,7 @@ UNIT_ROUNDOFF: dict[str, float] = {
     "bfloat16": 2.0**-8,
     "float8_e4m3fn": 2.0**-4,
     "float8_e5m2": 2.0**-3,
+    **dict.fromkeys(WHOLE, 0.0),
 }
 
 SMALLEST_SUBNORMAL: dict[str, float] = {
@@ -67,6 +73,7 @@ SMALLEST_SUBNORMAL: dict[str, float] = {
     "bfloat16": 2.0**-133,
     "float8_e4m3fn": 2.0**-9,
     "float8_e5m2": 2.0**-16,
+    **dict.fromkeys(WHOLE, 0.0),
 }
 
 
@@ -137,7 +144,9 @@ class Reference:
 
     output: float64, shape of the output. bound: criterion (a), per element; infinite where nothing is demanded.
     unit_roundoff: u of criteria (b) and (c). rms_floor and bias_floor: what float32 accumulation alone may cause in (b)
-    (absolute) and (c) (relative), see `accumulation_floors`. exact: only `bound` is judged.
+    (absolute) and (c) (relative), see `accumulation_floors`. exact: only `bound` is judged, as of outputs of whole
+    numbers: of an index it is 0, of what is rounded to whole numbers a half and what float arithmetic adds. Of int64
+    only what float64 holds can be told apart, up to 2⁵³.
     """
 
     output: torch.Tensor
