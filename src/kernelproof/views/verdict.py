@@ -230,7 +230,7 @@ def _group_sentence(rows: Sequence[VerdictRow], settings: Settings) -> str:
         return "Only baselines here."
     if not timed:
         running = [r for r in rows if r.correctness.word != "not run"]
-        return "No correct variant was timed." if running else "Nothing ran on this device."
+        return "No correct variant has a ratio to show." if running else "Nothing ran on this device."
     best = min(timed, key=lambda r: r.speed.ratio if r.speed else math.inf)
     speed = best.speed
     assert speed is not None
