@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 import tvm_ffi
+import yaml
 
 from kernelproof import baselines, judge, operators, simfp8, toolchain
-from kernelproof.config import Precision, Tolerance, stated
+from kernelproof.config import Precision, Tolerance, schema_file, stated
 from kernelproof.errors import ConfigError, JudgeError, KernelproofError
 from kernelproof.images import Returned
 from kernelproof.operators import attention, qkt, quantised_attention, rmsnorm
@@ -847,3 +848,12 @@ def test_strides_of_their_own_are_no_multiples_of_one_another() -> None:
         assert (column, inner > 16, outer % inner > 0, batch % outer > 0) == (1, True, True, True), name
         assert all(stride * 2 % 16 == 0 for stride in (batch, head, row)), name  # 16 bytes
     assert all(torch.equal(moved.tensor(name), call.tensor(name)) for name in "qkv")
+
+
+def test_the_schema_names_the_data_types_that_operators_know() -> None:
+    schema = yaml.safe_load(schema_file().read_text())
+    precision = schema["$defs"]["variant"]["properties"]["precision"]["properties"]
+    assert schema["$defs"]["dtype"]["enum"] == list(operators.DTYPES)
+    assert precision["output"]["enum"] == [*operators.DTYPES, "input"]
+    known = set(operators.UNIT_ROUNDOFF) & set(operators.SMALLEST_SUBNORMAL)
+    assert {name for part in ("output", "p") for name in precision[part]["enum"]} - {"input"} <= known

@@ -1400,9 +1400,8 @@ class Summary:
                         if estimate is None:
                             continue
                         if estimate.high > WIDEST * estimate.low:
-                            pair = {"variant": variant, "baseline": baseline, "case": arena.id, "mode": mode}
-                            reason = self.too_wide(estimate)
-                            self.record.discarded.append({"what": "ratio", **pair, "reason": reason})
+                            which = _ratio_of(variant, baseline, arena.id, mode)
+                            self.record.discarded.append({**which, "reason": self.too_wide(estimate)})
                         else:
                             found.append((variant, baseline, arena.id, mode, estimate))
         band = self.config.gate.same_band
@@ -1458,8 +1457,8 @@ class Summary:
         best = min(baselines)[1]
         row = by_pair.get((variant, arena.id, mode, best))
         if row is None:
-            pair = {"what": "ratio", "variant": variant, "baseline": best, "case": arena.id, "mode": mode}
-            discarded = (entry["reason"] for entry in self.record.discarded if pair.items() <= entry.items())
+            which = _ratio_of(variant, best, arena.id, mode)
+            discarded = (entry["reason"] for entry in self.record.discarded if which.items() <= entry.items())
             why = next(discarded, "never timed in the same block")
             return OracleRow(variant, arena.id, mode, best, None, None, None, False, why)
         limit = self.config.gate.max_ratio
@@ -1533,6 +1532,11 @@ class Summary:
         worst = max(known, key=lambda entry: float(entry["half_width"]), default={})
         ended = Counter(entry["ended"] for entry in self.found.stopping)
         return {"asked": self.config.bench.precision, **ended, "worst": dict(worst)}
+
+
+def _ratio_of(variant: str, baseline: str, case: str, mode: str) -> dict[str, str]:
+    """What an entry of `discarded` says of a ratio, but for the reason."""
+    return {"what": "ratio", "variant": variant, "baseline": baseline, "case": case, "mode": mode}
 
 
 def _rounded(value: float) -> float:

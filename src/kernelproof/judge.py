@@ -596,14 +596,12 @@ def _factor(found: _Findings) -> str | None:
 
 def _truncated(found: _Findings) -> str | None:
     """Results cut off instead of rounded: half a unit in the last place towards zero on average, never a whole one."""
-    whole = not found.dtype.is_floating_point
-    use = found.comparable & (found.expected.abs() > (0.0 if whole else torch.finfo(found.dtype).tiny))
+    of_floats = torch.finfo(found.dtype) if found.dtype.is_floating_point else None
+    use = found.comparable & (found.expected.abs() > (of_floats.tiny if of_floats else 0.0))
     if not bool(use.any()):
         return None
     expected = found.expected[use]
-    place = torch.ones_like(expected)
-    if not whole:
-        place = torch.exp2(torch.floor(torch.log2(expected.abs()))) * torch.finfo(found.dtype).eps
+    place = torch.exp2(torch.floor(torch.log2(expected.abs()))) * of_floats.eps if of_floats else 1.0
     towards = found.error[use] * expected.sign() / place
     mean = float(towards.mean())
     if -0.6 < mean < -0.4 and float(towards.max()) < 0.5:
