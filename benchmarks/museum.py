@@ -39,11 +39,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from museum import workshop
 from museum.workshop import Catalogue, Piece
 
-from kernelproof import config, gpu, records
+from kernelproof import config, gpu, records, repository
 from kernelproof.config import Config, VariantConfig
 from kernelproof.errors import RecordError
 from kernelproof.processes import scrubbed
-from kernelproof.records import BenchRecord, BuildRecord, Case, TestRecord
+from kernelproof.records import BenchRecord, BuildRecord, Case, Provenance, TestRecord
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "explanation" / "museum.md"
@@ -83,10 +83,11 @@ class Row:
 
 @dataclass
 class Figures:
-    """The record of a run: rows by `operator/name`."""
+    """The record of a run: rows by `operator/name`; of which commit, where a run noted it."""
 
     device: str
     name: str  # what it ran on
+    provenance: Provenance = field(default_factory=Provenance)
     pieces: dict[str, Row] = field(default_factory=dict)
     twins: dict[str, Row] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)  # what each part took
@@ -149,7 +150,8 @@ def record_path(figures: Figures) -> Path:
 def run(pieces: dict[str, Piece], folder: Path, device: str) -> Figures:
     """Build, test, time and compare. Nothing that goes wrong on the way keeps the rest from being looked at."""
     cores = max(1, len(os.sched_getaffinity(0)))
-    figures = Figures(device, "cpu" if device == "cpu" else gpu.gpus()[0].name)
+    name = "cpu" if device == "cpu" else gpu.gpus()[0].name
+    figures = Figures(device, name, repository.provenance(ROOT))
     project = workshop.workshop(folder, pieces.values(), device)
     with _clocked(figures, "build"):
         built = workshop.make(project, cores)
@@ -443,7 +445,7 @@ def read_figures(path: Path) -> Figures:
     for rows in (data["pieces"], data["twins"]):
         for key, row in rows.items():
             rows[key] = Row(**row | {"naive": Naive(**row["naive"])})
-    return Figures(**data)
+    return Figures(**data | {"provenance": Provenance(**data.get("provenance", {}))})
 
 
 def page(catalogue: Catalogue, kept: list[Figures]) -> str:
@@ -455,6 +457,8 @@ def page(catalogue: Catalogue, kept: list[Figures]) -> str:
         for figures in of_device:
             where = "" if device == "cpu" or not figures.name else f": {figures.name}"
             lines += ["", f"## {TITLES[device]}{where}", "", *_numbers(pieces, figures)]
+            if state := figures.provenance.words:
+                lines += ["", f"Run at {state}, in {sum(figures.seconds.values()):.0f} s."]
             for kind, words in catalogue.classes.items():
                 lines += _table(words, {k: p for k, p in pieces.items() if p.kind == kind}, figures)
             lines += _waiting(catalogue, pieces, figures)

@@ -1,11 +1,15 @@
 """Kernels as people have them, on a GPU: a PyTorch extension with a CUDA source, and a Triton kernel."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kernelproof import build, config, gpu, records, test
+from kernelproof import build, config, gpu, records, supervisor, test
 from kernelproof.records import TestRecord
+
+Climb = Callable[[str], tuple[TestRecord, int]]
 
 PRESENT, WHY = gpu.available()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not PRESENT, reason=f"needs a GPU: {WHY}")]
@@ -50,6 +54,13 @@ def kernel(x, weight, y, stride, stride_y, columns, eps, BLOCK: tl.constexpr):
 
 def run(x, weight, y, eps):
     kernel[(x.shape[0],)](x, weight, y, x.stride(0), y.stride(0), x.shape[1], eps, triton.next_power_of_2(x.shape[1]))
+
+
+def run_aligned(x, weight, y, eps):
+    for tensor in (x, weight, y):
+        if tensor.data_ptr() % 16 or not tensor.is_contiguous():
+            raise ValueError("every tensor must be contiguous and begin on 16 bytes")
+    run(x, weight, y, eps)
 """
 
 CONFIG = """\
@@ -71,21 +82,61 @@ operators:
         passing: destination
         dtypes: [float32]
         precision: {output: float32}
+      aligned:
+        abi: python
+        device: cuda
+        entry: triton_kernel.py:run_aligned
+        passing: destination
+        dtypes: [float32]
+        precision: {output: float32}
 test: {trials: 10}
 """
 
 
-@pytest.mark.parametrize("variant", ["extension", "triton"])
-def test_a_foreign_kernel_climbs_the_ladder(variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if variant == "triton":
-        pytest.importorskip("triton")
+@pytest.fixture
+def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Climb:
+    """Build and test a variant: its record, and how many processes the test took."""
     monkeypatch.chdir(tmp_path)
     Path("extension.cu").write_text(EXTENSION)
     Path("triton_kernel.py").write_text(TRITON)
     Path("config.yaml").write_text(CONFIG)
     settings = config.load()
-    built = build.run(settings, "rmsnorm", variant, settings.record("build", "rmsnorm", variant), None)
-    assert built.status == records.OK, built.compiler_message or built.reason
-    test.run(settings, "rmsnorm", [variant], settings.results / "test" / "rmsnorm")
-    record = records.read(settings.record("test", "rmsnorm", variant), TestRecord)
+    spawned: list[supervisor.Worker] = []
+    spawn = supervisor.WorkerHost.spawn
+
+    def noted(*arguments: Any, **named: Any) -> supervisor.Worker:
+        spawned.append(spawn(*arguments, **named))
+        return spawned[-1]
+
+    monkeypatch.setattr(supervisor.WorkerHost, "spawn", noted)
+
+    def climbed(variant: str) -> tuple[TestRecord, int]:
+        before = len(spawned)
+        built = build.run(settings, "rmsnorm", variant, settings.record("build", "rmsnorm", variant), None)
+        assert built.status == records.OK, built.compiler_message or built.reason
+        test.run(settings, "rmsnorm", [variant], settings.results / "test" / "rmsnorm")
+        record = records.read(settings.record("test", "rmsnorm", variant), TestRecord)
+        return record, len(spawned) - before
+
+    return climbed
+
+
+@pytest.mark.parametrize("variant", ["extension", "triton"])
+def test_a_foreign_kernel_climbs_the_ladder(variant: str, climb: Climb) -> None:
+    if variant == "triton":
+        pytest.importorskip("triton")
+    record, _ = climb(variant)
     assert record.verdict == "correct", record.reason
+
+
+def test_calls_that_are_refused_for_their_layout_share_a_process(climb: Climb) -> None:
+    pytest.importorskip("triton")
+    _, usual = climb("triton")
+    record, taken = climb("aligned")
+    assert record.verdict == "correct", record.reason
+    refused = [found for found in record.properties if found.status == "skipped"]
+    assert refused
+    assert all("must be contiguous and begin on 16 bytes" in str(found.message) for found in refused)
+    cases = {found.case for found in refused}
+    assert len(refused) >= 4 * len(cases)
+    assert taken <= usual + len(cases)  # who was refused leaves, before a call of another kind

@@ -126,8 +126,10 @@ inline void *stream(Placement placement) {
     return placement.on_cuda ? TVMFFIEnvGetStream(kDLCUDA, placement.index) : nullptr;
 }
 
+// Without a backtrace, which the first TVM_FFI_THROW of a process takes a second to put into symbols: a caller may be
+// refused often, and in processes that live as long as one call.
 inline void throw_message(const char *message) {
-    if (message != nullptr) TVM_FFI_THROW(RuntimeError) << message;
+    if (message != nullptr) throw tvm::ffi::Error("RuntimeError", message, "");
 }
 
 }  // namespace binding

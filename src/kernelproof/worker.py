@@ -268,6 +268,7 @@ class Worker:
             "describe": self.describe,
             "run": self.run,
             "repeats": self.hand_over_repeats,
+            "settle": self.settle,
             "measure": self.measure,
             "witness": self.witness,
         }
@@ -423,6 +424,14 @@ class Worker:
             "out_of_order": [[n, call.when, call.changed_bytes] for n, call in enumerate(calls) if call.when],
             "duration_s": duration_s,
         }
+
+    def settle(self) -> dict[str, Any]:
+        """Wait until all that was queued is done. Raises when the device is unusable now."""
+        from kernelproof.loading import synchronise
+
+        assert self.candidate is not None
+        synchronise(self.candidate.device)
+        return {}
 
     def hand_over_repeats(self, image: str, indices: list[int]) -> dict[str, Any]:
         """Hand over what the last request's repeats (the first is 0) left in an output image, to `<image>.repeats`."""

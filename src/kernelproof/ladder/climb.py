@@ -87,6 +87,9 @@ OUT_OF_ORDER = {
     "joined with the one that it was given",
 }
 DEVICE_FAULT = "CUDA error"  # torch's words when a kernel failed
+# Calls that a candidate may decline in words, of which there are many: they share a process for as long as it is of
+# use. No other call is made in it afterwards: what the library keeps of a call that failed is not to be told of others.
+REFUSABLE = ("shifted", "strided")
 DEVICE_CAUSES = {
     "illegal memory access": "a kernel reads or writes where no tensor lies: a tail that no bound check guards, or an "
     "index with another tensor's stride",
@@ -296,6 +299,8 @@ class Climb:
         self._worker: Worker | None = None
         self._holds_cubins = False  # the worker, and not the library
         self._has_run = False  # the worker has made calls
+        self._has_refused = False  # and the candidate has declined one, which was laid out in another way
+        self._collecting: dict[str, float] = {}  # by rung: seconds that its calls took, refused ones too
         self._images = session.resources.scratch / f"{variant.operator}-{variant.name}"
         self._sanitizer = session.resources.scratch / f"{variant.operator}-{variant.name}-sanitizer"
         self._examination: sanitizer.Examination | None = None
@@ -734,7 +739,7 @@ class Climb:
         if self._holds_cubins != sealed:
             self.leave()
         if self._worker is None or not self._worker.alive:
-            self._holds_cubins, self._has_run = sealed, False
+            self._holds_cubins, self._has_run, self._has_refused = sealed, False, False
             self._images.mkdir(exist_ok=True)
             self._worker = self.session.host(self.variant).spawn(self.log, readable=[self._images])
             achieved = self._worker.isolation
@@ -763,6 +768,8 @@ class Climb:
         whatever else is: what its host code keeps from call to call shows between calls only.
         """
         started = time.monotonic()
+        if self._has_refused and jobs[0].part not in REFUSABLE:
+            self.leave()
         launches = self._launches(jobs) if sealable else None
         worker, judge = self._ready_worker(sealed=launches is not None), self.session.judge
         self._has_run = True
@@ -793,7 +800,9 @@ class Climb:
                     self._note_launches(jobs, launches)
                 _blame_a_full_disk(self._images, sum(other.bytes for other in laid))
                 if self.variant.device == "cuda" and isinstance(error, WorkerReplyError):
-                    self.leave()  # an error can leave the whole CUDA context unusable
+                    self._has_refused = jobs[0].part in REFUSABLE and self._settled(worker, limit_s)
+                    if not self._has_refused:
+                        self.leave()  # an error can leave the whole CUDA context unusable
                 raise
             for job in jobs:
                 judge.take(
@@ -804,6 +813,14 @@ class Climb:
             for laid_out in self._images.iterdir():  # the folder itself stays: the worker may read that one
                 shutil.rmtree(laid_out, ignore_errors=True)
         return Handed(laid[0], reply, time.monotonic() - started, unlike)
+
+    def _settled(self, worker: Worker, limit_s: float) -> bool:
+        """Whether the device can be used on after a call that raised."""
+        try:
+            worker.request("settle", timeout_s=limit_s)
+        except WorkerError:
+            return False
+        return True
 
     def _refusal(self, job: Job, case: Case, error: WorkerRefused) -> WorkerReplyError:
         """What a refused call amounts to: shapes, data types, options and layouts may be declined, values may not.
@@ -994,6 +1011,7 @@ class Climb:
         """Run the calls of one step, unless the candidate has shown that it cannot go on; keep how it ended."""
         if self.barred:
             return
+        started = time.monotonic()
         try:
             sealable = rung in ("correctness", "zero-copy")
             self._handed[rung, case.id] = self._run(jobs, limit_s, repeats, sealable=sealable)
@@ -1003,6 +1021,9 @@ class Climb:
                 self._refused[rung, case.id] = jobs[0], error
             if not (rung == "zero-copy" and isinstance(error, WorkerTimeout)):  # its inputs are slow, not it
                 self._process_ended(rung, error, case.id)
+        finally:
+            whose = rung if rung in RUNGS else "properties"
+            self._collecting[whose] = self._collecting.get(whose, 0.0) + time.monotonic() - started
 
     def _taken(self, rung: str, case: Case) -> Handed:
         """What was handed over in a step; raises what was raised then."""
@@ -1060,10 +1081,8 @@ class Climb:
             wrong = _words(error, "while it was loaded" if rung == "load" else "in the middle of a call")
             if (rung, what) not in self._handed:
                 self._process_ended(rung, error, what)
-        handed = self._handed.get((rung, what))
-        spent = time.monotonic() - started + (handed.duration_s if isinstance(handed, Handed) else 0.0)
         outcome = Outcome("failed", wrong) if wrong else Outcome("passed")
-        return self._note(rung, outcome, spent, what)
+        return self._note(rung, outcome, time.monotonic() - started, what)
 
     def _make_up_for_lower_rungs(self, rung: str) -> None:
         """Run by hand with -k, a test may come without those that it rests on."""
@@ -1166,6 +1185,7 @@ class Climb:
         climbed = [name for name in RUNGS if name not in left_out]
         rungs = [self.rungs.get(name) or Rung(name, "skipped", 0.0, "it was not reached") for name in climbed]
         for rung in rungs:
+            rung.duration_s += self._collecting.pop(rung.name, 0.0)
             if rung.status == "passed" and self.supplied.get(rung.name) == 0:
                 rung.message = WITHOUT[rung.name]
         verdict = self._verdict(rungs)
