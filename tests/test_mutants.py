@@ -119,6 +119,31 @@ def test_the_page_lists_survivors_with_their_diffs(judged: tuple[Config, Mutants
     assert records.read(found.results / "mutants" / "mutants.json", MutantsRecord) == record
 
 
+def test_who_hung_beside_others_is_judged_again_alone(
+    judged: tuple[Config, MutantsRecord, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, expected, _ = judged
+    stuck = next(mutants.name_of(mutant) for mutant in expected.mutants if mutant.outcome == "survived")
+    waited: set[str] = set()
+    test = mutants.Workshop.test
+
+    def on_a_busy_machine(shop: mutants.Workshop, operator: str, names: list[str], round_name: str) -> list[TestRecord]:
+        """Every mutant is out of time once, and one of them always."""
+        found = test(shop, operator, names, round_name)
+        late = [name != "blocked" and (name not in waited or name == stuck) for name in names]
+        waited.update(names)
+        return [condemned("hung", "launch") if is_late else r for is_late, r in zip(late, found, strict=True)]
+
+    monkeypatch.setattr(mutants.Workshop, "test", on_a_busy_machine)
+    found = project(tmp_path)
+    record = mutants.run(found, CHOSEN, found.results / "mutants", 2, say=lambda line: None)
+    outcomes = {mutant.key: (mutant.outcome, mutant.rung, mutant.criterion) for mutant in expected.mutants}
+    (key,) = [mutant.key for mutant in expected.mutants if mutants.name_of(mutant) == stuck]
+    outcomes[key] = ("killed", "launch", "hang")
+    assert {mutant.key: (mutant.outcome, mutant.rung, mutant.criterion) for mutant in record.mutants} == outcomes
+    assert not list((found.results / "mutants" / "project" / mutants.PLANTED).iterdir())
+
+
 def test_an_argument_settles_a_survivor_and_nothing_is_judged_again(
     judged: tuple[Config, MutantsRecord, list[str]], tmp_path: Path
 ) -> None:

@@ -394,11 +394,13 @@ def _limits(record: TestRecord, given: TimeLimits) -> TimeLimits:
     """What a mutant may take, by what the honest variant took; never more than the configuration allows."""
     took = {rung.name: rung.duration_s for rung in record.rungs}
     took["correctness"] = max((case.duration_s for case in record.cases), default=took.get("correctness", 0.0))
-    return TimeLimits(
+    return dataclasses.replace(
+        given,
         **{
             field.name: min(getattr(given, field.name), max(FLOOR_S, SLACK * took.get(field.name, 0.0)))
             for field in dataclasses.fields(given)
-        }
+            if field.name != "load"  # of a process beside many others, most of it is the wait for its context
+        },
     )
 
 
@@ -505,7 +507,10 @@ class Trial:
             self.write()
             honest = {_key(control) for control in self.record.controls}
             judged = [batch for batch in batches if _key(batch[0]) in honest]
-            _in_parallel(jobs, lambda batch: self._judge(batch, built[id(batch)].result()), judged)
+            alone = jobs == 1
+            _in_parallel(jobs, lambda batch: self._judge(batch, built[id(batch)].result(), alone=alone), judged)
+        for mutant in [m for batch in judged for m in batch if m.outcome == LISTED]:
+            self._judge_alone(mutant)
         if faults:
             self.record.reason = faults[0].message
         self.write()
@@ -540,21 +545,39 @@ class Trial:
     def _build(self, batch: list[Mutant]) -> list[BuildRecord]:
         return self.workshop.build(batch[0].operator, [name_of(mutant) for mutant in batch])
 
-    def _judge(self, batch: list[Mutant], built: list[BuildRecord]) -> None:
-        operator, variant = batch[0].operator, batch[0].variant
+    def _judge(self, batch: list[Mutant], built: list[BuildRecord], *, alone: bool) -> None:
         left = [m for m, record in zip(batch, built, strict=True) if self._born(m, record)]
         for each in rounds_of(self.config):
-            if left:
-                found = self.workshop.test(operator, [name_of(m) for m in left], f"{each.name} {operator} {variant}")
-                left = [m for m, record in zip(left, found, strict=True) if self._stands(m, record, each.name)]
+            left = self._round(left, each.name, alone=alone)
         for mutant in left:
             mutant.outcome = SURVIVED
+        self._done(batch)
+
+    def _judge_alone(self, mutant: Mutant) -> None:
+        """Judge again, and by itself, what hung beside others: who waits for a turn on the GPU does not hang."""
+        names = [each.name for each in rounds_of(self.config)]
+        assert mutant.round is not None
+        if all(self._round([mutant], name, alone=True) for name in names[names.index(mutant.round) :]):
+            mutant.outcome = SURVIVED
+        self._done([mutant])
+
+    def _round(self, mutants: list[Mutant], name: str, *, alone: bool) -> list[Mutant]:
+        """Take one variant's mutants through a round; those that go on to the next. `alone`: no job runs beside it."""
+        if not mutants:
+            return []
+        operator, variant = mutants[0].operator, mutants[0].variant
+        found = self.workshop.test(operator, [name_of(m) for m in mutants], f"{name} {operator} {variant}")
+        return [m for m, record in zip(mutants, found, strict=True) if self._stands(m, record, name, alone=alone)]
+
+    def _done(self, batch: list[Mutant]) -> None:
+        """Write the record, say how far it came, and remove the files of those that have an outcome."""
         for mutant in batch:
-            shutil.rmtree(self.workshop.root / PLANTED / mutant.id, ignore_errors=True)
+            if mutant.outcome != LISTED:
+                shutil.rmtree(self.workshop.root / PLANTED / mutant.id, ignore_errors=True)
         with self._lock:
             self.write()
         done = sum(mutant.outcome != LISTED for mutant in self.record.mutants)
-        self.say(f"{operator}/{variant}: {_counted(batch)} ({done} of {len(self.record.mutants)})")
+        self.say(f"{_key(batch[0])}: {_counted(batch)} ({done} of {len(self.record.mutants)})")
 
     def _born(self, mutant: Mutant, built: BuildRecord) -> bool:
         """Whether it compiles, and to something else than the honest variant."""
@@ -571,9 +594,11 @@ class Trial:
             return False
         return True
 
-    def _stands(self, mutant: Mutant, found: TestRecord, round_name: str) -> bool:
-        """Whether it goes on to the next round; what killed it is noted."""
+    def _stands(self, mutant: Mutant, found: TestRecord, round_name: str, *, alone: bool) -> bool:
+        """Whether it goes on to the next round; what killed it is noted. One that hung beside others has no outcome."""
         mutant.verdict, mutant.round = found.verdict, round_name
+        if found.verdict == "hung" and not alone:
+            return False
         if found.verdict == "not_run":
             mutant.outcome, mutant.message = records.NOT_RUN, found.reason
             return False
