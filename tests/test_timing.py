@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -329,3 +330,19 @@ def test_every_method_gives_its_time_on_a_gpu(tmp_path: Path) -> None:
     assert used.get("reason") or 1e-6 < used["joules_per_call"] < 0.1
     assert not found["neighbours"]  # None: NVML shows none here
     assert all(clock for clock in found["samples"]["sm_clock_mhz"])
+
+
+def test_a_call_that_was_interrupted_is_not_what_an_operator_takes() -> None:
+    """Of four calls, two multiplications and a sum each, one multiplication stood still for 5 ms."""
+
+    def event(name: str, took_us: float) -> SimpleNamespace:
+        return SimpleNamespace(name=name, cpu_parent=None, time_range=SimpleNamespace(elapsed_us=lambda: took_us))
+
+    calls = [(2.0, 3.0, 20.0), (2.0, 5000.0, 20.0), (2.0, 4.0, 21.0), (2.0, 3.0, 22.0)]
+    events = [
+        event(n, us) for call in calls for n, us in zip(("aten::mul", "aten::mul", "aten::sum"), call, strict=True)
+    ]
+    found = {o["name"]: (o["count"], o["duration_us"]) for o in timing.operators_of(events, 4)}
+    assert found == {"aten::mul": (2.0, 5.5), "aten::sum": (1.0, 20.5)}
+    # Not every call has it: what it takes is spread over all of them.
+    assert timing.operators_of(events[:4], 4)[1]["duration_us"] == 5.0

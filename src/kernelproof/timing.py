@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernelproof import cuda_driver, cupti, energy, loading, processes, statistics, traces
@@ -1115,16 +1115,26 @@ def kernels_of(events: Sequence[Mapping[str, Any]], calls: int) -> list[dict[str
 
 
 def operators_of(events: Iterable[Any], calls: int) -> list[dict[str, Any]]:
-    """torch's operators among the events of its profiler, with what they call inside: count and µs a call."""
+    """torch's operators among the events of its profiler, with what they call inside: count and µs a call.
+
+    Of an operator that every call has equally often, the median call's: one that another program interrupted is not it.
+    """
     found: dict[str, list[float]] = defaultdict(list)
     for event in events:
         if event.name.startswith(traces.OPERATOR) and not _inside_operator(event):
             found[event.name].append(event.time_range.elapsed_us())
     place: dict[str, Any] = {"shared_bytes": 0, "grid": [], "block": [], "cluster": []}
     return [
-        {"name": name, **place, "count": len(took_us) / calls, "duration_us": sum(took_us) / calls}
+        {"name": name, **place, "count": len(took_us) / calls, "duration_us": _of_a_call(took_us, calls)}
         for name, took_us in found.items()
     ]
+
+
+def _of_a_call(took_us: Sequence[float], calls: int) -> float:
+    each, rest = divmod(len(took_us), calls)
+    if rest:
+        return sum(took_us) / calls
+    return median(sum(took_us[start : start + each]) for start in range(0, len(took_us), each))
 
 
 def _inside_operator(event: Any) -> bool:
