@@ -88,10 +88,13 @@ def followed(page: Path, tmp_path: Path, number: int) -> list[str]:
     assert len(blocks) == number
     output = []
     for block in blocks:
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", block], cwd=folder, env=environment, capture_output=True, text=True
-        )
-        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+        for _ in range(3):
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", block], cwd=folder, env=environment, capture_output=True, text=True
+            )
+            assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+            if "the ratio is not known" not in done.stdout:  # else other tests were in the way: once more
+                break
         output.append(done.stdout)
     return output
 
@@ -105,10 +108,7 @@ def test_the_tutorial_to_the_letter(tmp_path: Path) -> None:
     assert broken["reason"].startswith("sanity: ")
     assert re.search("unwritten: .*row 6, column 32", broken["reason"]), broken["reason"]
     assert json.loads((tmp_path / "project/results/test/squash/cpu.json").read_text())["verdict"] == "correct"
-    # Other tests run meanwhile: three processes beside them may not be enough for a ratio, and then it says that.
-    known = r"timed; .* times the fastest correct baseline"
-    unknown = r"timed\n  medium-float32, hot: no ratio: the ratio is not known: 3 of 3 processes timed both, .*"
-    assert re.search(rf"^squash/cpu: ({known}|{unknown})$", output[6], re.MULTILINE), output[6]
+    assert re.search(r"^squash/cpu: timed; .* times the fastest correct baseline$", output[6], re.MULTILINE), output[6]
 
 
 def test_the_way_for_ones_own_repository_to_the_letter(tmp_path: Path) -> None:
