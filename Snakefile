@@ -18,6 +18,7 @@ include: "workflow/rules/bundle.smk"
 
 onstart:
     support.lift_job_rate(workflow)
+    support.limit_claims(workflow)
 
 
 rule report:

@@ -84,9 +84,9 @@ def task(folder: Path, device: str, entries: Mapping[str, str], kernels: int = 1
 def test_the_process_goes_through_a_rotation_and_leaves_out_who_declines(tmp_path: Path) -> None:
     contenders, cases = task(tmp_path, "cpu", {"double": "double", "choosy": "choosy", "tired": "tired"})
     said = tmp_path / "said.json"
-    given = {"device": "cpu", "modes": ["cold", "hot"], "contenders": contenders, "cases": cases, "said": str(said)}
+    given = {"modes": ["cold", "hot"], "contenders": contenders, "cases": cases, "said": str(said)}
     (tmp_path / "task.json").write_text(json.dumps(given))
-    command = [sys.executable, "-m", "kernelproof.counters", str(tmp_path / "task.json")]
+    command = [sys.executable, "-m", "kernelproof.counters", "cpu", str(tmp_path / "task.json"), str(os.getpid())]
     environment = {**os.environ, "PYTHONPATH": processes.python_path()}
     printed = processes.run(command, env=environment, timeout_s=120).stdout.splitlines()
     found = json.loads(said.read_text())
@@ -110,7 +110,7 @@ def test_the_process_goes_through_a_rotation_and_leaves_out_who_declines(tmp_pat
 def test_without_ncu_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nsight, "find_ncu", lambda: None)
     with pytest.raises(ProfileError, match="not installed") as caught:
-        counters.count("cuda", ["cold"], [], [], tmp_path, tmp_path / "log")
+        counters.Counting("cuda", tmp_path, tmp_path / "log")
     assert "KERNELPROOF_NCU" in str(caught.value.hint)
 
 
@@ -135,8 +135,11 @@ def test_a_contender_that_garbles_what_was_made_gives_no_figure(
     program.write_text(f"#!/bin/sh\ncp {folder}/written {folder}/said.json\n")
     program.chmod(0o755)
     monkeypatch.setattr(nsight, "find_ncu", lambda: program)
-    with pytest.raises(ProfileError, match="garbled what it says"):
-        counters.count("cuda", ["cold", "hot"], contenders, cases, folder, tmp_path / "log")
+    with (
+        counters.Counting("cuda", folder, tmp_path / "log") as counting,
+        pytest.raises(ProfileError, match="garbled what it says"),
+    ):
+        counting.count(["cold", "hot"], contenders, cases)
 
 
 INTO_TABLE = 'while [ "$1" != --log-file ]; do shift; done'
@@ -158,8 +161,11 @@ def test_what_stands_in_the_way_is_named(
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setattr(nsight, "find_ncu", lambda: program)
-    with pytest.raises(ProfileError, match=words) as caught:
-        counters.count("cuda", ["cold"], [], [], tmp_path / "c", tmp_path / "counters.log")
+    with (
+        counters.Counting("cuda", tmp_path / "c", tmp_path / "counters.log") as counting,
+        pytest.raises(ProfileError, match=words) as caught,
+    ):
+        counting.count(["cold"], [], [])
     assert remedy in str(caught.value.hint)
 
 
@@ -172,7 +178,8 @@ def test_cold_calls_read_their_input_from_memory_and_hot_ones_do_not(tmp_path: P
     if nsight.find_ncu() is None:
         pytest.skip("ncu is not installed")
     contenders, cases = task(tmp_path, "cuda", {"double": "double"})
-    found, left_out = counters.count("cuda", ["cold", "hot"], contenders, cases, tmp_path / "c", tmp_path / "log")
+    with counters.Counting("cuda", tmp_path / "c", tmp_path / "log") as counting:
+        found, left_out = counting.count(["cold", "hot"], contenders, cases)
     print(found)
     assert left_out == []
     by_mode = {one.mode: one for one in found}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelproof import gpu, lease
+from kernelproof import gpu, lease, processes
 from kernelproof.errors import LeaseError
 
 HOLDER = """
@@ -133,3 +133,18 @@ def test_no_visible_board_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "visible", list)
     with pytest.raises(LeaseError, match="leaves no GPU"), lease.gpu_lease(0, "bench"):
         pass
+
+
+def test_where_there_is_a_gpu_a_measurement_keeps_to_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = os.sched_getaffinity(0)
+    monkeypatch.setattr(processes, "SHARED_FROM", 2)
+    for present, shares in ((False, [ours, ours]), (True, [processes.cores_beside(d) for d in ("cpu", "cuda")])):
+        monkeypatch.setattr(gpu, "available", lambda present=present: (present, None))
+        found = []
+        for device in ("cpu", "cuda"):
+            with lease.own_cores(device):
+                found.append(os.sched_getaffinity(0))
+        assert found == shares
+    if len(ours) > 1:
+        assert not found[0] & found[1]
+    assert os.sched_getaffinity(0) == ours

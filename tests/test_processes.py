@@ -123,3 +123,30 @@ def test_measurements_are_given_cores_that_share_nothing_first(monkeypatch: pyte
     assert processes.cores_to_measure_on(4) == {6, 5, 4, 3}
     assert processes.cores_to_measure_on(5) == {6, 5, 4, 3, 2}
     assert processes.cores_to_measure_on(99) == {0, 1, 2, 3, 4, 5, 6}
+
+
+def test_a_cpu_and_a_gpu_are_measured_on_different_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight cores of two threads each: core n has the threads n and n + 8."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    siblings = {core: f"{core % 8},{core % 8 + 8}\n" for core in range(16)}
+    monkeypatch.setattr(Path, "read_text", lambda path: siblings[int(path.parts[-3].removeprefix("cpu"))])
+    assert processes.cores_beside("cpu") == {4, 5, 6, 7, 12, 13, 14, 15}
+    assert processes.cores_beside("cuda") == {0, 1, 2, 3, 8, 9, 10, 11}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    assert processes.cores_beside("cpu") == processes.cores_beside("cuda") == {0, 1, 2, 3}
+
+
+def test_a_process_may_be_waited_for_later_or_stopped(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\necho begun; while [ ! -e $1 ]; do sleep 0.01; done; echo over\n")
+    program.chmod(0o755)
+    started = processes.start([program, tmp_path / "go"])
+    assert started.process.poll() is None
+    (tmp_path / "go").touch()
+    assert started.finish(timeout_s=10).stdout == "begun\nover\n"
+    started.stop()  # nothing is left to stop
+    waiting = processes.start([program, tmp_path / "never"])
+    waiting.stop()
+    assert waiting.process.returncode == -signal.SIGKILL
+    with pytest.raises(ToolError, match=r"ran past its limit of 0\.1 s"):
+        processes.start([program, tmp_path / "never"]).finish(timeout_s=0.1)

@@ -166,6 +166,24 @@ def test_who_is_measured_on_a_cpu_stays_on_as_many_cores_as_it_may_have_threads(
     assert os.sched_getaffinity(0) == ours
 
 
+def test_a_worker_sees_the_gpu_that_was_taken_after_its_host_had_started(
+    host: WorkerHost, call: CallFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "asks.py").write_text(
+        "import os\ndef asks(*inputs):\n    raise RuntimeError(f\"it sees {os.environ.get('CUDA_VISIBLE_DEVICES')}\")\n"
+    )
+    asks = {"abi": "python", "device": "cpu", "passing": "return", "entry": "asks.py:asks"}
+    for sees in ("GPU-one", "GPU-two", None):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if sees:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", sees)
+        worker = host.spawn()
+        worker.request("load", timeout_s=20, candidate={**asks, "library": None, "root": str(tmp_path)})
+        with pytest.raises(WorkerReplyError, match=f"it sees {sees}"):
+            worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
+        worker.close()
+
+
 def test_a_host_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "numpy.py").write_text("raise ImportError('this numpy is broken')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -166,9 +166,23 @@ def clone(pristine: Clone, tmp_path: Path) -> Clone:
 def test_each_gpu_of_several_has_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "available", lambda: (True, None))
     monkeypatch.setattr(gpu, "visible", lambda: ["GPU-one", "GPU-two", "GPU-three"])
-    assert workflow.measuring_threads(8, "cuda") == 2
+    assert workflow.measuring_threads(6, "cuda") == 2
     assert workflow.measuring_threads(2, "cuda") == 1
-    assert workflow.measuring_threads(8, "cpu") == 8
+    assert workflow.measuring_threads(6, "cpu") == 6
+
+
+@pytest.mark.parametrize(("boards", "cores"), [(1, 8), (1, 16), (1, 63), (2, 32), (4, 64), (8, 8)])
+def test_two_jobs_a_gpu_fit_beside_one_on_the_cpu(monkeypatch: pytest.MonkeyPatch, boards: int, cores: int) -> None:
+    """One measures and one gets ready; on one GPU none of them begins beside four tests, which it would wait for."""
+    monkeypatch.setattr(gpu, "available", lambda: (True, None))
+    monkeypatch.setattr(gpu, "visible", lambda: [f"GPU-{number}" for number in range(boards)])
+    of_gpu, of_cpu = (workflow.measuring_threads(cores, device) for device in ("cuda", "cpu"))
+    assert of_cpu == 1
+    assert of_gpu >= 1
+    if cores > 2 * boards:
+        assert 2 * boards * of_gpu + of_cpu <= cores
+    if boards == 1:
+        assert 4 * workflow.test_threads(cores, driver=True) + of_gpu > cores
 
 
 def test_everything_is_made(clone: Clone) -> None:

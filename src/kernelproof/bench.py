@@ -72,12 +72,14 @@ TIMED = "timed"
 # In the stage's temporary folder: the inputs, which candidates read; where they write; there, who was touched last.
 IMAGES, WORK, COUNTERS, JOURNAL = "images", "work", "counters", "journal"
 JOURNAL_BYTES = 1 << 10
+CORES_TO_GET_READY = 4  # with fewer, what imports torch takes a core from who is timed
 ROOM_FACTOR = 64  # outputs of one size that a contender may hand over in one request: different ones are the exception
 SLOW_PROCESSES = 2  # a contender whose single call exceeds its budget is called once in so many processes
 REQUEST_BASE_S = 60.0  # a request's time limit: CUDA start-up and graph captures, and below, the measuring itself
 REQUEST_FACTOR = 6.0
 WIDEST = 100.0  # a ratio whose interval's ends are so many times apart is no figure: of two processes, 0 to 360,000
 POWER_CAP = "sw_power_cap"
+WAITED = "waited_s"  # for others to leave the GPU
 NOT_SHOWN = "not known: NVML shows no process here, not even our own"
 # Flags of a time: other kernels ran in the timed graph than in a call outside; our clock says another time.
 OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED = "other_kernels_when_timed", "disagrees_outside_clock", "not_traced"
@@ -127,6 +129,7 @@ def run(config: Config, operator: str, device: str, output: Path) -> BenchRecord
     written, and what an earlier run left stays. On a machine without the device nobody asks the module.
     """
     from kernelproof import gpu
+    from kernelproof.lease import own_cores
 
     started = time.monotonic()
     record = BenchRecord(operator=operator, device=device, provenance=repository.provenance(config.root))
@@ -137,8 +140,8 @@ def run(config: Config, operator: str, device: str, output: Path) -> BenchRecord
         record.status, (record.reason, record.remedy) = records.NOT_RUN, reason
     else:
         try:
-            with _board(config, record), blamed(config.operator(operator).module, config.root):
-                _measure_and_summarise(config, record, entrants, samples_path, started)
+            with own_cores(device), blamed(config.operator(operator).module, config.root):
+                _measure_and_summarise(config, record, entrants, samples_path)
         except LeaseError as busy:
             record.status, record.reason, record.remedy = records.NOT_RUN, busy.message, busy.hint
     if record.status == records.NOT_RUN and (device == "cpu" or gpu.available()[0]):
@@ -146,7 +149,7 @@ def run(config: Config, operator: str, device: str, output: Path) -> BenchRecord
             _declared_operator(config, operator)
     if record.samples is None:
         samples_path.unlink(missing_ok=True)  # of an earlier run: they are not this record's
-    record.duration_s = round(time.monotonic() - started, 3)
+    record.duration_s = round(time.monotonic() - started - record.states.get(WAITED, 0.0), 3)
     records.write(output, record)
     return record
 
@@ -163,13 +166,15 @@ def _declared_operator(config: Config, name: str) -> Operator:
 
 @contextlib.contextmanager
 def _board(config: Config, record: BenchRecord) -> Iterator[None]:
-    """Hold a GPU while it is measured on, and say who else is there before we are."""
+    """Hold a GPU while it is measured on, and say how long we waited for it and who else is there before we are."""
     if record.device != "cuda":
         yield
         return
     from kernelproof import gpu, lease
 
+    asked = time.monotonic()
     with lease.gpu_lease(config.bench.gpu_wait_s, "bench") as record.gpu:
+        record.states[WAITED] = round(time.monotonic() - asked, 3)
         index = gpu.index_of_first_visible(os.environ["CUDA_VISIBLE_DEVICES"])
         record.states["others_before"] = None if (seen := gpu.compute_processes(index)) is None else len(seen)
         yield
@@ -415,6 +420,7 @@ class Measurement:
         self.log = config.results / "logs" / "bench" / f"{entrants[0].variant.operator}.counters.log"
         self.scratch.mkdir()
         self.found = Measured()
+        self.counting: counters.Counting | None = None
         self.slow: Counter[tuple[str, str]] = Counter()
         self.looked_at: set[tuple[str, str]] = set()  # contender, case: by our own clock
         self.random = random.Random(secrets.randbits(64))
@@ -432,20 +438,36 @@ class Measurement:
             self.process("trace", 0)
             self.judge_operators()
         self.process("outside", 0)
-        for index in range(self.settings.processes):
-            _say(f"process {index + 1} of {self.settings.processes}")
-            self.process("time", index)
-        if self.device == "cuda":
-            self.count()
+        with contextlib.ExitStack() as ends:
+            for index in range(self.settings.processes):
+                _say(f"process {index + 1} of {self.settings.processes}")
+                if index == self.settings.processes - 1 and len(os.sched_getaffinity(0)) >= CORES_TO_GET_READY:
+                    self.get_ready_to_count(ends)
+                self.process("time", index)
+            if self.device == "cuda":
+                started = time.monotonic()
+                self.get_ready_to_count(ends)
+                self.count()
+                self.found.counters["seconds"] = round(time.monotonic() - started, 3)
         return self.found
 
-    def count(self) -> None:
-        """Ask Nsight Compute of everybody who is still in; where it cannot say, why."""
+    def get_ready_to_count(self, ends: contextlib.ExitStack) -> None:
+        """Start the process under Nsight Compute, unless that was done; where it cannot be had, say why."""
+        if self.device != "cuda" or self.counting or self.found.counters:
+            return
         if not self.settings.counters:
             self.found.counters = {"status": records.NOT_RUN, "reason": "bench.counters is false"}
             return
+        try:
+            self.counting = ends.enter_context(counters.Counting(self.device, self.counters, self.log))
+        except (ProfileError, ToolError) as error:
+            self.found.counters = {"status": records.NOT_RUN, "reason": error.message, "remedy": error.hint}
+
+    def count(self) -> None:
+        """Ask Nsight Compute of everybody who is still in; where it cannot say, why."""
+        if self.counting is None:
+            return
         _say("counting what comes from memory")
-        started = time.monotonic()
         kernels = {name: self.found.kernels.get(name, {}) for name in self.entrants}
         cases = [
             {
@@ -459,15 +481,12 @@ class Measurement:
         taking_part = {name for case in cases for name in case["contenders"]}
         candidates = [entrant.candidate for name, entrant in self.entrants.items() if name in taking_part]
         try:
-            self.found.counted, left_out = counters.count(
-                self.device, self.settings.modes, candidates, cases, self.counters, self.log
-            )
+            self.found.counted, left_out = self.counting.count(self.settings.modes, candidates, cases)
         except (ProfileError, ToolError) as error:
             self.found.counters = {"status": records.NOT_RUN, "reason": error.message, "remedy": error.hint}
         else:
             listed = {f"{entry.contender}, {entry.case}": entry.reason for entry in left_out}
             self.found.counters = {"status": records.OK, "left_out": listed}
-        self.found.counters["seconds"] = round(time.monotonic() - started, 3)
 
     def process(self, action: str, index: int) -> None:
         """One fresh process through all cases, in random order; replaced when a contender brings it down."""
@@ -1030,42 +1049,44 @@ def _read_journal(path: Path) -> tuple[str, str]:
         return "", ""
 
 
-def _measure_and_summarise(
-    config: Config, record: BenchRecord, entrants: list[Entrant], samples_path: Path, started: float
-) -> None:
+def _measure_and_summarise(config: Config, record: BenchRecord, entrants: list[Entrant], samples_path: Path) -> None:
+    """All of it, from the host's start on; a GPU is held from when the interpreters are up."""
     from kernelproof.supervisor import WorkerHost
 
-    with scratch_folder("bench") as folder:
+    started = time.monotonic()
+    with scratch_folder("bench") as folder, contextlib.ExitStack() as held:
         threads = config.bench.cpu_threads or len(os.sched_getaffinity(0))
-        # The host imports torch while we do the same and make the inputs.
+        # The host imports torch while we do the same, and what is needed after the measurements.
         home = folder / "host"
         home.mkdir()
         with WorkerHost(
             device=record.device, needs_torch=True, scratch=home, threads=threads, private=[folder], measures=True
         ) as host:
             operator = _declared_operator(config, record.operator)
+            import pandas  # noqa: F401
+            import scipy.stats  # noqa: F401
+
+            if record.device == "cuda":
+                host.wait_until_ready()  # and not while nobody else may have the GPU
+            held.enter_context(_board(config, record))
             arenas = _arenas(config.operator(record.operator), operator, entrants, folder / IMAGES)
             if not arenas:
                 record.status, record.reason = records.NOT_RUN, "no correct contender accepts any benchmark case"
                 return
-            # What is needed after the measurements, while the host still starts: then both cores would wait for it.
-            import pandas  # noqa: F401
-            import scipy.stats  # noqa: F401
-
             if record.device == "cpu":
                 host.spawn().close()  # wait for the host here, where it counts as start-up
             measurement = Measurement(config, record.device, entrants, arenas, host, folder)
             found = measurement.run()
             found.cores = sorted(host.cores) if record.device == "cpu" else []
-            measured_s = time.monotonic() - started
+            spent_s = time.monotonic() - started - record.states.get(WAITED, 0.0)
         checked = _judge_outputs(config, measurement, operator)
         measurement.drop_escaped()
-    record.threads = threads if record.device == "cpu" else None
-    record.cases = [arena.cost for arena in arenas]
-    record.modes = list(config.bench.modes)
-    record.processes = config.bench.processes
-    record.startup_s = round(measured_s - found.measuring_s - found.counters.get("seconds", 0.0), 3)
-    Summary(config, record, entrants, arenas, found).fill(checked, samples_path)
+        record.threads = threads if record.device == "cpu" else None
+        record.cases = [arena.cost for arena in arenas]
+        record.modes = list(config.bench.modes)
+        record.processes = config.bench.processes
+        record.startup_s = round(spent_s - found.measuring_s - found.counters.get("seconds", 0.0), 3)
+        Summary(config, record, entrants, arenas, found).fill(checked, samples_path)
 
 
 def _judge_outputs(config: Config, measurement: Measurement, operator: Operator) -> int:

@@ -55,7 +55,7 @@ def run(config: Config, device: str, output: Path) -> CeilingsRecord:
     if present:
         alone = lease.gpu_lease(config.bench.gpu_wait_s, "ceilings") if device == "cuda" else contextlib.nullcontext()
         try:
-            with alone:
+            with alone, lease.own_cores(device):
                 _measure(config, record)
         except LeaseError as busy:
             record.status, record.reason, record.remedy = NOT_RUN, busy.message, busy.hint

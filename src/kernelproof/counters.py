@@ -1,20 +1,22 @@
 """What Nsight Compute counts in the calls that a benchmark times: bytes that come from memory, and time; hot and cold.
 
-A process under ncu (`python -m kernelproof.counters TASK`) rotates sets of inputs as timing.py does, a whole rotation
-first, and then makes a few calls on those that were used longest ago. Nothing empties a cache and no clock is changed:
-whether a cold call was cold is the question. One pass counts everything. Before a contender's calls lies their floor,
-empty kernels of the same launch, which also tells contenders apart in ncu's list.
+A process under ncu (`python -m kernelproof.counters DEVICE TASK STARTER`) rotates sets of inputs as timing.py does, a
+whole rotation first, and then makes a few calls on those that were used longest ago. Nothing empties a cache and no
+clock is changed: whether a cold call was cold is the question. One pass counts everything. Before a contender's calls
+lies their floor, empty kernels of the same launch, which also tells contenders apart in ncu's list.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from kernelproof import nsight, privacy, processes, replies
 from kernelproof.errors import ProfileError, WorkerReplyError
@@ -31,6 +33,7 @@ KERNELS_LIMIT, FLOOR_LIMIT = 8, 2  # of a call, and of one whose floor is taken:
 FLOOR = "kernelproof_empty"  # timing.EmptyKernels
 ONE_KERNEL = ({"grid": [1, 1, 1], "block": [32, 1, 1], "shared_bytes": 0, "count": 1},)
 LIMIT_S, LIMIT_EACH_S = 120.0, 2.0  # for the process, and more for each contender on each case
+LOOK_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -59,51 +62,66 @@ class LeftOut:
     reason: str
 
 
-def count(
-    device: str,
-    modes: Sequence[str],
-    contenders: Sequence[Mapping[str, Any]],
-    cases: Sequence[Mapping[str, Any]],
-    folder: Path,
-    log: Path,
-) -> tuple[list[Counted], list[LeftOut]]:
-    """Have the calls made under ncu, and read what it counted.
+class Counting:
+    """A process under ncu, which may get ready while others measure: it touches no GPU before `count` says what to do.
 
-    contenders: `name` and the fields of loading.Candidate. cases: as timing.measure takes them, each also with
-    `launches`: the kernels of a call by contender, as they were traced. folder: for what is written on the way.
-    Raises ProfileError, with the remedy as its hint, and ToolError.
+    folder: for what is written on the way. Raises ProfileError where there is no ncu, with the remedy as its hint, and
+    ToolError. Ends the process when it is left.
     """
-    if (ncu := nsight.find_ncu()) is None:
-        raise ProfileError(nsight.NOT_INSTALLED.reason, subject="ncu", hint=nsight.NOT_INSTALLED.remedy)
-    folder.mkdir(parents=True, exist_ok=True)
-    task, said, table = (folder / name for name in ("task.json", "said.json", "counters.csv"))
-    parts = {"device": device, "modes": list(modes), "contenders": list(contenders), "cases": list(cases)}
-    atomic_write(task, json.dumps({**parts, "said": str(said)}))
-    target = [sys.executable, "-P", "-m", "kernelproof.counters", str(task)]
-    command = nsight.counting_command(ncu, table, target, METRICS)
-    environment = processes.own_environment() | processes.NO_EXTENSION
-    limit_s = LIMIT_S + LIMIT_EACH_S * sum(len(case["contenders"]) for case in cases)
-    for stale in (log, table):
-        stale.unlink(missing_ok=True)
-    try:
-        done = processes.run(command, env=environment, timeout_s=limit_s, log=log, check=False)
-    finally:
-        listed = table.read_text(encoding="utf-8", errors="replace") if table.is_file() else ""
-        words = listed[: nsight.start_of_table(listed)]
-        with log.open("a", encoding="utf-8") as stream:
-            stream.write(privacy.scrubbed(words))
-    printed = done.stdout + done.stderr + words
-    if words == listed and (obstacle := nsight.obstacle(printed)):
-        raise ProfileError(obstacle.reason, subject="ncu", hint=obstacle.remedy)
-    if done.returncode != 0 or not said.is_file():
-        raise ProfileError(nsight.what_went_wrong(printed, done.returncode), log=log, hint=f"{log} has the whole story")
-    try:
-        made = json.loads(said.read_text(encoding="utf-8"))
-        replies.check_counted(made, [one["name"] for one in contenders], [one["id"] for one in cases], modes, CALLS)
-    except (WorkerReplyError, ValueError, RecursionError) as error:
-        raise ProfileError(f"the process that made the calls garbled what it says of them: {error}") from None
-    found = list(counted(made["made"], nsight.counted(listed, METRICS)))
-    return found, [LeftOut(**entry) for entry in made["left_out"]]
+
+    def __init__(self, device: str, folder: Path, log: Path) -> None:
+        if (ncu := nsight.find_ncu()) is None:
+            raise ProfileError(nsight.NOT_INSTALLED.reason, subject="ncu", hint=nsight.NOT_INSTALLED.remedy)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.device, self.log = device, log
+        self.task, self.said, self.table = (folder / name for name in ("task.json", "said.json", "counters.csv"))
+        for stale in (log, self.table, self.task):
+            stale.unlink(missing_ok=True)
+        target = [sys.executable, "-P", "-m", "kernelproof.counters", device, str(self.task), str(os.getpid())]
+        self.process = processes.start(
+            nsight.counting_command(ncu, self.table, target, METRICS),
+            env=processes.own_environment() | processes.NO_EXTENSION,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.stop()
+
+    def count(
+        self, modes: Sequence[str], contenders: Sequence[Mapping[str, Any]], cases: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Counted], list[LeftOut]]:
+        """Have the calls made under ncu, and read what it counted.
+
+        contenders: `name` and the fields of loading.Candidate. cases: as timing.measure takes them, each also with
+        `launches`: the kernels of a call by contender, as they were traced. Raises ProfileError and ToolError.
+        """
+        parts = {"modes": list(modes), "contenders": list(contenders), "cases": list(cases)}
+        atomic_write(self.task, json.dumps({**parts, "said": str(self.said)}))
+        limit_s = LIMIT_S + LIMIT_EACH_S * sum(len(case["contenders"]) for case in cases)
+        log, listed = self.log, ""
+        try:
+            done = self.process.finish(timeout_s=limit_s, log=log, check=False)
+        finally:
+            if self.table.is_file():
+                listed = self.table.read_text(encoding="utf-8", errors="replace")
+            words = listed[: nsight.start_of_table(listed)]
+            with log.open("a", encoding="utf-8") as stream:
+                stream.write(privacy.scrubbed(words))
+        printed = done.stdout + done.stderr + words
+        if words == listed and (obstacle := nsight.obstacle(printed)):
+            raise ProfileError(obstacle.reason, subject="ncu", hint=obstacle.remedy)
+        if done.returncode != 0 or not self.said.is_file():
+            why = nsight.what_went_wrong(printed, done.returncode)
+            raise ProfileError(why, log=log, hint=f"{log} has the whole story")
+        try:
+            made = json.loads(self.said.read_text(encoding="utf-8"))
+            replies.check_counted(made, [one["name"] for one in contenders], [one["id"] for one in cases], modes, CALLS)
+        except (WorkerReplyError, ValueError, RecursionError) as error:
+            raise ProfileError(f"the process that made the calls garbled what it says of them: {error}") from None
+        found = list(counted(made["made"], nsight.counted(listed, METRICS)))
+        return found, [LeftOut(**entry) for entry in made["left_out"]]
 
 
 def counted(made: Sequence[Mapping[str, Any]], launches: Sequence[nsight.Launch]) -> Iterator[Counted]:
@@ -144,24 +162,30 @@ def _sum(launches: Sequence[nsight.Launch], metric: str) -> float:
 
 
 def main() -> None:
-    """Make the calls of the task that the command line names, and write what was made where it says."""
+    """Make the calls of the task that the command line names, once it is there; write what was made where it says."""
+    device, path, starter = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    processes.end_with(starter)
     processes.collect_rarely()
-    task = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    import torch  # noqa: F401  what takes longest
+
     from kernelproof import timing
 
+    while not path.is_file():
+        time.sleep(LOOK_S)
+    task = json.loads(path.read_text(encoding="utf-8"))
     made: list[dict[str, Any]] = []
     left_out: list[dict[str, str]] = []
     functions = {entry["name"]: timing.loaded(entry) for entry in task["contenders"]}
     for case in task["cases"]:
         for mode in task["modes"]:
-            sets = timing.ArgumentSets(case, task["device"], mode)
+            sets = timing.ArgumentSets(case, device, mode)
             for name in case["contenders"]:
                 try:
-                    made.append(_made(functions[name], case, mode, sets, task["device"]))
+                    made.append(_made(functions[name], case, mode, sets, device))
                 except _NotCounted as why:
                     left_out.append({"contender": name, "case": case["id"], "reason": str(why)})
             del sets
-            timing.release(task["device"])
+            timing.release(device)
     atomic_write(Path(task["said"]), json.dumps({"made": made, "left_out": left_out}))
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kernelproof import gpu
+from kernelproof import gpu, processes
 from kernelproof.errors import LeaseError
 
 POLL_S = 0.1
@@ -46,6 +46,14 @@ def gpu_lease(wait_s: float, stage: str, *, shared: bool = False) -> Iterator[st
             del os.environ["CUDA_VISIBLE_DEVICES"]
         else:
             os.environ["CUDA_VISIBLE_DEVICES"] = before
+
+
+def own_cores(device: str) -> contextlib.AbstractContextManager[None]:
+    """Where there is a GPU, keep what this thread starts meanwhile to the cores of those who measure on a device.
+
+    So that kernels of the CPU are timed beside those of a GPU, and neither is in the other's way.
+    """
+    return processes.pinned(processes.cores_beside(device)) if gpu.available()[0] else contextlib.nullcontext()
 
 
 def _take(boards: Sequence[str], wait_s: float, stage: str, shared: bool) -> tuple[str, int]:

@@ -11,6 +11,7 @@ import ctypes
 import fcntl
 import gc
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,7 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 IDLE_THREADS_SLEEP = {"OMP_WAIT_POLICY": "passive"}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_PERTURB = -1, -3, -6  # <malloc.h>
 KEPT_BYTES, LARGE_BYTES = 256 << 20, 32 << 20  # the second is the most that glibc takes
+SHARED_FROM = 8  # cores: half of fewer is too little to drive a GPU, or to stand for a CPU
 SETTLED_S = 60.0  # a temporary folder younger than this may not have its lock yet
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -88,6 +90,19 @@ def run(
     `log` receives the command line and both streams, scrubbed. Raises ToolError when the program is missing, runs past
     `timeout_s`, or (with `check`) ends with another status than 0.
     """
+    started = start(argv, cwd=cwd, env=env, reads=input is not None, stop_signal=stop_signal)
+    return started.finish(timeout_s=timeout_s, log=log, check=check, input=input)
+
+
+def start(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    reads: bool = False,
+    stop_signal: int = signal.SIGKILL,
+) -> Started:
+    """Start what `run` runs, to be waited for later. Raises ToolError when the program is missing."""
     command = [str(part) for part in argv]
     started = time.monotonic()
     try:
@@ -95,7 +110,7 @@ def run(
             command,
             cwd=cwd,
             env=env,
-            stdin=subprocess.PIPE if input is not None else subprocess.DEVNULL,
+            stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -107,30 +122,63 @@ def run(
         ) from None
     except OSError as error:
         raise ToolError(f"the program cannot be started: {error.strerror}", subject=command[0]) from None
-    try:
-        stdout, stderr = process.communicate(input, timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        _stop(process, stop_signal)
-        stdout, stderr = process.communicate()
+    return Started(command, process, stop_signal, started)
+
+
+@dataclass(frozen=True)
+class Started:
+    """A process under way, and since when by the monotonic clock."""
+
+    argv: list[str]
+    process: subprocess.Popen[str]
+    stop_signal: int
+    since: float
+
+    def finish(
+        self, *, timeout_s: float | None = None, log: Path | None = None, check: bool = True, input: str | None = None
+    ) -> Completed:
+        """Wait for its end, at most `timeout_s` from now; otherwise as `run`."""
+        process, command = self.process, self.argv
+        try:
+            stdout, stderr = process.communicate(input, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            stdout, stderr = self.stop()
+            _write_log(log, command, stdout, stderr)
+            raise ToolError(
+                f"ran past its limit of {timeout_s:g} s and was killed",
+                subject=command[0],
+                log=log,
+                output=stdout + stderr,
+            ) from None
+        except BaseException:
+            self.stop()
+            raise
+        duration_s = time.monotonic() - self.since
         _write_log(log, command, stdout, stderr)
-        raise ToolError(
-            f"ran past its limit of {timeout_s:g} s and was killed", subject=command[0], log=log, output=stdout + stderr
-        ) from None
-    except BaseException:
-        _stop(process, stop_signal)
-        raise
-    duration_s = time.monotonic() - started
-    _write_log(log, command, stdout, stderr)
-    if check and process.returncode != 0:
-        tail = "\n".join(scrubbed(stderr.strip() or stdout.strip()).splitlines()[-15:])
-        raise ToolError(
-            f"{describe_exit(process.returncode)}\n{tail}",
-            subject=" ".join(command[:3]),
-            log=log,
-            returncode=process.returncode,
-            output=stdout + stderr,
-        )
-    return Completed(command, process.returncode, stdout, stderr, duration_s)
+        if check and process.returncode != 0:
+            tail = "\n".join(scrubbed(stderr.strip() or stdout.strip()).splitlines()[-15:])
+            raise ToolError(
+                f"{describe_exit(process.returncode)}\n{tail}",
+                subject=" ".join(command[:3]),
+                log=log,
+                returncode=process.returncode,
+                output=stdout + stderr,
+            )
+        return Completed(command, process.returncode, stdout, stderr, duration_s)
+
+    def stop(self) -> tuple[str, str]:
+        """Ask it to end if it has to pass that on, then kill it and its group; what it printed.
+
+        Of one that was waited for, nothing.
+        """
+        if self.process.returncode is not None:
+            return "", ""
+        if self.stop_signal != signal.SIGKILL and self.process.poll() is None:
+            self.process.send_signal(self.stop_signal)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=2)
+        kill_group(self.process)
+        return self.process.communicate()
 
 
 def spawn(
@@ -199,15 +247,6 @@ def die_with_parent(parent: int, death_signal: int = signal.SIGKILL) -> None:
 
 def _die_with_parent(parent: int, death_signal: int) -> Callable[[], None]:
     return lambda: die_with_parent(parent, death_signal)
-
-
-def _stop(process: subprocess.Popen[str], stop_signal: int) -> None:
-    """Ask the process to end if it has to pass that on, then kill it and its group."""
-    if stop_signal != signal.SIGKILL and process.poll() is None:
-        process.send_signal(stop_signal)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=2)
-    kill_group(process)
 
 
 def end_with(pid: int) -> None:
@@ -283,13 +322,36 @@ def cores_to_measure_on(count: int) -> set[int]:
     shared = Counter[str]()
     ranked: list[tuple[int, int]] = []
     for core in sorted(os.sched_getaffinity(0), reverse=True):
-        try:
-            siblings = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
-        except OSError:
-            siblings = str(core)
+        siblings = _siblings(core)
         ranked.append((shared[siblings], -core))
         shared[siblings] += 1
     return {-core for _, core in sorted(ranked)[:count]}
+
+
+def cores_beside(device: str) -> set[int]:
+    """Those of our cores that a measurement on a device keeps to where there is a GPU too.
+
+    Kernels of a CPU and those of GPUs are then timed beside each other: of `SHARED_FROM` cores and more the last half
+    is the CPU's, threads of one core together, and the rest is for who drives a GPU. Fewer are everybody's, in turn.
+    """
+    ours = os.sched_getaffinity(0)
+    if len(ours) < SHARED_FROM:
+        return ours
+    of_cpu = set(sorted(ours, key=lambda core: (-_first_of(core), -core))[: len(ours) // 2])
+    return of_cpu if device == "cpu" else ours - of_cpu
+
+
+def _first_of(core: int) -> int:
+    """The lowest number among the threads of a core."""
+    return int(re.split("[-,]", _siblings(core))[0])
+
+
+def _siblings(core: int) -> str:
+    """Which threads share a core, as Linux lists them."""
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return str(core)
 
 
 @contextlib.contextmanager

@@ -67,7 +67,8 @@ def run(config: Config, operator: str, variant: str, output: Path) -> ProfileRec
         record.tool_version = nsight.version(ncu)
         log.unlink(missing_ok=True)
         record.log = _from_root(log, config)
-        _profile(config, settings, selection, ncu, output, log, record)
+        with lease.own_cores("cuda"):
+            _profile(config, settings, selection, ncu, output, log, record)
     except CannotProfile as why:
         record.status, record.reason, record.remedy = NOT_RUN, why.reason, why.remedy
     except LeaseError as busy:

@@ -53,10 +53,11 @@ WATCH_EVERY_S = 0.25
 SCRATCH_LIMIT_BYTES = 256 << 20  # what a candidate may write beneath its folder, besides its results
 PROCESSES_LIMIT = 256
 
+GPU = "CUDA_VISIBLE_DEVICES"
 # What a candidate's process may know of our environment. HOME and the temporary folder are the scratch folder.
 ENVIRONMENT = (
     *("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_PROC_BIND", "OMP_PLACES"),
-    *("CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
+    *("CUDA_HOME", GPU, "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
 )
 
 
@@ -128,8 +129,8 @@ class WorkerHost:
         """Fork a worker; its output is appended to `log`.
 
         `scratch`: an existing folder, the only one in which the worker writes; by default a new one that goes with it.
-        `readable`: what it may read of the private folders. Raises WorkerError when the host or the worker does not
-        start.
+        `readable`: what it may read of the private folders. It sees the GPU that we have been given by now, the host
+        may have been started before. Raises WorkerError when the host or the worker does not start.
         """
         if self._ended and self._ready:  # a candidate took it down: that must not condemn the next one
             self._control.close()
@@ -143,6 +144,7 @@ class WorkerHost:
             "spawn": self._spawned,
             "scratch": str(folder),
             "readable": [str(path.resolve()) for path in readable],
+            "gpu": os.environ.get(GPU),
         }
         with theirs, (log or Path(os.devnull)).open("ab") as stream:
             try:

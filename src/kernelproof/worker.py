@@ -144,7 +144,8 @@ class Host:
     def become_worker(self, connection: int, log: int, order: dict[str, Any]) -> NoReturn:
         """In the forked child: leave everything of the host behind and serve one candidate.
 
-        order: `scratch`, the worker's folder, and `readable`, what else of the run's folders it may read.
+        order: `scratch`, the worker's folder; `readable`, what else of the run's folders it may read; `gpu`, what CUDA
+        is to see, null where nobody says.
         """
         status = 70  # EX_SOFTWARE: the worker itself failed
         try:
@@ -164,6 +165,8 @@ class Host:
             with contextlib.suppress(OSError):  # when memory runs out, it is this process that goes, and not the run
                 Path("/proc/self/oom_score_adj").write_text("1000")
             faulthandler.enable()
+            if order["gpu"] is not None:
+                os.environ["CUDA_VISIBLE_DEVICES"] = order["gpu"]
             os.chdir(order["scratch"])
             isolation = self.confine(connection, order)
             Worker(socket.socket(fileno=connection), self.settings, Path(order["scratch"]), isolation).serve()

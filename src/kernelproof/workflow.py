@@ -22,6 +22,7 @@ from typing import IO, Any
 from kernelproof import gpu
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import KernelproofError, RecordError
+from kernelproof.processes import SHARED_FROM
 from kernelproof.records import DECISIVE_PACKAGES, BuildRecord, Cubin, FileHash, read, sha256_file
 
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -31,6 +32,7 @@ PACKAGE = Path(__file__).resolve().parent
 INCLUDED = (".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl", ".inc", ".ipp", ".tcc", ".tpp", ".def")  # what sources include
 
 HEAD_BYTES = 4 << 10  # of a record, in which it says how long it took
+EVERYBODY = 1000  # of a resource: all that there is; more jobs than this do not run at a time
 FIRST = 1_000_000  # a priority above all that are seconds
 UNKNOWN_S = 60.0  # what a test takes of which nobody knows
 
@@ -77,6 +79,16 @@ def lift_job_rate(workflow: Any) -> None:
     """
     if workflow.local_exec and hasattr(workflow.scheduler, "job_rate_limiter"):
         workflow.scheduler.job_rate_limiter = None
+
+
+def limit_claims(workflow: Any) -> None:
+    """Let nothing that may run on any core (resource `anywhere`) run while a CPU is measured, which claims all of it.
+
+    Here and not in a profile: with a profile of one's own it has to hold too. Jobs of a cluster are on machines of
+    their own.
+    """
+    if workflow.local_exec:
+        workflow.register_resource("anywhere", EVERYBODY)
 
 
 def compare_plain_parameters() -> None:
@@ -315,11 +327,17 @@ def measuring_threads(cores: int | None, device: str) -> int:
     """Cores that a measurement claims: all, or with several GPUs one's share; leases keep those apart.
 
     Where there is no GPU no kernel is timed on one: to write a record that says so takes no more than its own core.
+    Where there is one, and cores for both (`processes.cores_beside`), those who measure on a CPU and those who do on
+    GPUs are beside each other: of these two for each board, of which one gets ready while the other measures.
     """
-    if device == "cuda" and not gpu.available()[0]:
-        return 1
-    boards = len(gpu.visible()) if device == "cuda" else 1
-    return max(1, (cores or 1) // max(1, boards))
+    count = cores or 1
+    if not gpu.available()[0]:
+        return 1 if device == "cuda" else count
+    beside = count >= SHARED_FROM
+    if device == "cpu":
+        return 1 if beside else count  # what is not to run meanwhile is kept away by the resource `anywhere`
+    boards = max(1, len(gpu.visible()))
+    return max(1, (count - 1) // (2 * boards) if beside else count // boards)
 
 
 def drop_stale_builds(config: Config, folder: Path) -> None:

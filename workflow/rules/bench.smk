@@ -16,6 +16,8 @@ rule bench:
         device="cpu|cuda",
     # Nothing else runs on a device while something is measured there.
     threads: lambda wildcards: support.measuring_threads(workflow.cores, wildcards.device)
+    resources:
+        anywhere=lambda wildcards: support.EVERYBODY if wildcards.device == "cpu" else 0,
     params:
         settings=digest([dataclasses.asdict(CONFIG.bench), dataclasses.asdict(CONFIG.gate)]),
         cases=lambda wildcards: digest(
@@ -27,20 +29,26 @@ rule bench:
         "{KERNELPROOF} bench --config {RESOLVED} --operator {wildcards.operator} --device {wildcards.device} 2> {log}"
 
 
-# What the device itself reaches: once a machine, and alone like every measurement. It takes seconds and comes first, so
-# that a run whose machine is taken back has it.
-rule ceilings:
-    output:
-        "results/bench/ceilings/{device}.json",
-    log:
-        "results/logs/bench/ceilings-{device}.log",
-    wildcard_constraints:
-        device="cpu|cuda",
-    priority: support.FIRST
-    threads: max(1, workflow.cores or 1)  # else a job that takes less begins beside it, and it waits for the last of them
-    params:
-        cpu_threads=CONFIG.bench.cpu_threads,
-        modules=modules("ceilings"),
-        machine=MACHINE,
-    shell:
-        "{KERNELPROOF} bench --config {RESOLVED} --ceilings --device {wildcards.device} 2> {log}"
+# What the device itself reaches: once a machine, and alone like every measurement. It takes seconds; a GPU's comes first,
+# so that a run whose machine is taken back has it, and is not to wait for tests that share the GPU.
+for device in ("cpu", "cuda"):
+
+    rule:
+        name:
+            f"ceilings_{device}"
+        output:
+            f"results/bench/ceilings/{device}.json",
+        log:
+            f"results/logs/bench/ceilings-{device}.log",
+        priority: support.FIRST if device == "cuda" or not DRIVER else 0
+        threads: support.measuring_threads(workflow.cores, device)
+        resources:
+            gpu_tests=support.EVERYBODY if device == "cuda" and DRIVER else 0,
+            anywhere=support.EVERYBODY if device == "cpu" else 0,
+        params:
+            device=device,
+            cpu_threads=CONFIG.bench.cpu_threads,
+            modules=modules("ceilings"),
+            machine=MACHINE,
+        shell:
+            "{KERNELPROOF} bench --config {RESOLVED} --ceilings --device {params.device} 2> {log}"

@@ -12,6 +12,8 @@ for job in support.build_jobs(CONFIG, driver=DRIVER):
         log:
             f"results/logs/build/{job.name}.log",
         priority: 2 * job.priority
+        resources:
+            anywhere=1,
         params:
             operator=job.operator.name,
             variants=job.arguments,

@@ -9,7 +9,7 @@ rule profile:
         "results/logs/profile/{operator}/{variant}.log",
     # Counters are replayed, and another job on the GPU would be in them: one profile at a time has the GPU's lease. A
     # second is at what needs none: inputs, and the report that it made. Beside four tests there is no room for one.
-    threads: (support.measuring_threads(workflow.cores, "cuda") + 1) // 2
+    threads: support.measuring_threads(workflow.cores, "cuda")
     params:
         settings=digest(dataclasses.asdict(CONFIG.profile)),
         # Which baselines are profiled too changes nothing for the others.

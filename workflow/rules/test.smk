@@ -17,6 +17,7 @@ for job in support.test_jobs(CONFIG, driver=DRIVER):
         resources:
             gpu_tests=int(job.on_gpu and DRIVER),
             cpu_tests=int(DRIVER and not job.on_gpu),
+            anywhere=1,
         params:
             operator=job.operator.name,
             variants=job.arguments,

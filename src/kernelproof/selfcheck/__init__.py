@@ -486,9 +486,10 @@ def _cold(project: Config, record: SelfcheckRecord, target: str) -> list[Selfche
     """Bytes that a kernel read from memory, by Nsight Compute's counter, over those of its input."""
     with tempfile.TemporaryDirectory() as folder:
         cases = [_input_of(size, Path(folder)) for size in READ_BYTES]
-        task = (["cold", "hot"], [_entrant(project, "cuda", "read", {}, "variant").candidate], cases)
+        reader = _entrant(project, "cuda", "read", {}, "variant").candidate
         log = project.results / "logs" / "counters.log"
-        found, left_out = counters.count(record.device, *task, Path(folder) / "counters", log)
+        with counters.Counting(record.device, Path(folder) / "counters", log) as counting:
+            found, left_out = counting.count(["cold", "hot"], [reader], cases)
     if left_out:
         raise BenchError(left_out[0].reason, subject=left_out[0].case)
     record.data["cold"] = [dataclasses.asdict(entry) for entry in found]
