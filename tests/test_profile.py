@@ -92,18 +92,6 @@ def test_a_profile_with_its_report_and_counters(config: Config) -> None:
     assert "$ " in (config.root / str(record.log)).read_text()
 
 
-def test_of_a_baseline_the_librarys_code_is_not_taken_along(config: Config) -> None:
-    operator = config.operators["op"]
-    library = replace(operator.baselines["library"], device="cuda")
-    operators = {"op": replace(operator, baselines={"library": library})}
-    for name, takes in (("tiled", True), ("library", False)):
-        record = profiled(replace(config, operators=operators), name)
-        assert record.status == "ok", record.reason
-        said = (config.root / str(record.log)).read_text()
-        assert [words in said for words in ("--section SourceCounters", "--import-source yes")] == [takes, takes]
-        assert "--section WarpStateStats" in said
-
-
 def test_waiting_for_the_gpu_is_no_part_of_how_long_it_took(config: Config) -> None:
     board = lease.lock(gpu.uuid_sha256(gpu.visible()[0]))
     assert board is not None

@@ -41,9 +41,6 @@ SECTIONS = (
     "SourceCounters",
     "InstructionStats",
 )
-# Of a baseline, whose code nobody here can change: with it a report takes all of its library's module along, up to 2 MB
-# for each kernel.
-LIBRARY_SECTIONS = tuple(name for name in SECTIONS if name != "SourceCounters")
 DURATION = "gpu__time_duration.sum"
 # Asked for beside the sections' own, and stated as missing where a GPU does not have one.
 METRICS = (

@@ -122,8 +122,7 @@ def _profile(
     record: ProfileRecord,
 ) -> None:
     """Fill the record. The GPU is held while ncu runs: the next profile can start, and the last be read, beside it."""
-    source = variant.role == "variant"  # of a baseline it would be a library's
-    sections = config.profile.sections or list(nsight.SECTIONS if source else nsight.LIBRARY_SECTIONS)
+    sections = config.profile.sections or list(nsight.SECTIONS)
     metrics = config.profile.metrics or list(nsight.METRICS)
     output.parent.mkdir(parents=True, exist_ok=True)
     for stale in output.parent.glob(f".{variant.name}.*"):  # of a profile that was killed
@@ -138,6 +137,7 @@ def _profile(
             if inputs is not None:
                 call = (config, variant.operator, variant.name, selection.shape, selection.options)
                 beside.submit(single_call.lay_out_beside, *call, inputs)
+            source = variant.role == "variant"  # of a baseline it would be a library's
             with _gpu(config, record):
                 collected = _collect(config, ncu, report, target, sections, metrics, log, source=source)
         launches = nsight.actions(report)
