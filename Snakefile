@@ -18,7 +18,6 @@ include: "workflow/rules/bundle.smk"
 
 onstart:
     support.lift_job_rate(workflow)
-    support.limit_claims(workflow)
 
 
 rule report:

@@ -185,6 +185,39 @@ def test_two_jobs_a_gpu_fit_beside_one_on_the_cpu(monkeypatch: pytest.MonkeyPatc
         assert 4 * workflow.test_threads(cores, driver=True) + of_gpu > cores
 
 
+BESIDE = """
+import sys
+sys.path.insert(0, {package!r})
+from kernelproof import workflow as support
+support.limit_claims(workflow)
+rule all:
+    input: "cpu-1", "gpu-1", "cpu-2", "test-1", "test-2", "gpu-2"
+rule some:
+    output: "{{kind}}-{{number}}"
+    resources: anywhere=lambda wildcards: {{"cpu": support.EVERYBODY, "gpu": 0, "test": 1}}[wildcards.kind]
+    params: seconds=lambda wildcards: {{"cpu": 0.3, "gpu": 2.0, "test": 0.3}}[wildcards.kind]
+    shell: "echo start {{output}} >> order; sleep {{params.seconds}}; echo end {{output}} >> order; touch {{output}}"
+"""
+
+
+def test_a_cpu_is_measured_beside_gpus_and_beside_nothing_else(tmp_path: Path) -> None:
+    """What the rules claim, under Snakemake's own scheduler and without a profile."""
+    (tmp_path / "Snakefile").write_text(BESIDE.format(package=str(ROOT / "src")))
+    command = [sys.executable, "-m", "snakemake", "-j16", "--quiet", "--scheduler", "greedy"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    running: set[str] = set()
+    together = set()
+    for line in (tmp_path / "order").read_text().splitlines():
+        what, job = line.split()
+        together |= {frozenset((job, other)) for other in running} if what == "start" else set()
+        running = running | {job} if what == "start" else running - {job}
+    kinds = [sorted(name.partition("-")[0] for name in pair) for pair in together]
+    assert ["test", "test"] in kinds
+    assert ["cpu", "gpu"] in kinds
+    assert ["cpu", "cpu"] not in kinds
+    assert ["cpu", "test"] not in kinds
+
+
 def test_everything_is_made(clone: Clone) -> None:
     folder = clone.newest()
     assert folder.name == clone.git("rev-parse", "HEAD")[:12]

@@ -84,8 +84,8 @@ def lift_job_rate(workflow: Any) -> None:
 def limit_claims(workflow: Any) -> None:
     """Let nothing that may run on any core (resource `anywhere`) run while a CPU is measured, which claims all of it.
 
-    Here and not in a profile: with a profile of one's own it has to hold too. Jobs of a cluster are on machines of
-    their own.
+    Said before the rules are, and not in a profile: with one's own profile it has to hold too. Jobs of a cluster are on
+    machines of their own.
     """
     if workflow.local_exec:
         workflow.register_resource("anywhere", EVERYBODY)

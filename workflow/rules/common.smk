@@ -26,6 +26,7 @@ except KernelproofError as error:
     os._exit(2)
 
 support.compare_plain_parameters()
+support.limit_claims(workflow)
 STATE = repository.provenance(Path(), refresh=workflow.is_main_process)  # once, so that no stage has to
 REPORTS = Path("reports") / repository.folder_name(STATE)
 MACHINE = support.machine_fingerprint()
