@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelproof import gpu, lease, processes
+from kernelproof import RUN_PID, gpu, lease, processes
 from kernelproof.errors import LeaseError
 
 HOLDER = """
@@ -148,3 +148,31 @@ def test_where_there_is_a_gpu_a_measurement_keeps_to_its_share_of_the_cores(monk
     if len(ours) > 1:
         assert not found[0] & found[1]
     assert os.sched_getaffinity(0) == ours
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_jobs_of_a_run_wait_for_each_other_however_long(
+    boards: list[str], monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    monkeypatch.setenv(RUN_PID, str(os.getpid()))
+    del boards[1]
+    taken = []
+
+    def job(shared: bool) -> None:
+        with lease.gpu_lease(0.5, "bench", shared=shared) as name:
+            taken.append(name)
+            time.sleep(1.5)
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(job, False), pool.submit(job, shared)]:
+            done.result()
+    assert taken == [gpu.uuid_sha256("GPU-one")] * 2
+
+
+def test_jobs_of_a_run_wait_for_others_no_longer_than_they_may(
+    boards: list[str], holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_PID, str(os.getpid()))
+    del boards[1]
+    with pytest.raises(LeaseError, match="in use by another kernelproof"), lease.gpu_lease(0.1, "bench"):
+        pass

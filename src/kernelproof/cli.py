@@ -19,15 +19,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import __version__, formats
+from kernelproof import EVENTS, RUN_PID, __version__, formats
 from kernelproof.errors import ExitCode, KernelproofError, RecordError
 
 if TYPE_CHECKING:
     from kernelproof.records import ManifestRecord
 
 CONFIG = Path("config.yaml")
-EVENTS = "KERNELPROOF_EVENTS"  # a file to which a stage tells when it starts and how it ended
-RUN_PID = "KERNELPROOF_RUN_PID"  # the workflow's process: a stage does not outlive it
 TRACEBACK = "KERNELPROOF_TRACEBACK"  # asks for the traceback of a fault of our own; a stage's log has it always
 OUR_FAULT = (
     f"this is a fault of kernelproof {__version__}: set {TRACEBACK}=1, run the same command again, and open an issue "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import sys
 import tempfile
@@ -17,10 +18,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kernelproof import gpu, processes
+from kernelproof import RUN_PID, gpu, processes
 from kernelproof.errors import LeaseError
 
-POLL_S = 0.1
+POLL_S, LOOK_S = 0.1, 0.01
 CLAIM = "-next"  # behind a board's name: who is to have it alone
 
 
@@ -29,23 +30,27 @@ def gpu_lease(wait_s: float, stage: str, *, shared: bool = False) -> Iterator[st
     """Hold the first visible GPU that is free, and make it the only one this process and its children see.
 
     Those that share one take the last that nobody measures on, so that tests leave the others alone. Gives back what
-    stands for its UUID. Waits at most `wait_s` seconds, saying so once on standard error. Raises LeaseError when none
-    becomes free. Must be entered before CUDA starts in this process.
+    stands for its UUID. Waits at most `wait_s` seconds for others, saying so once on standard error, and for jobs of
+    the same run as long as those take. Raises LeaseError when none becomes free. Must be entered before CUDA starts in
+    this process.
     """
     boards = gpu.visible()
     if not boards:
         raise LeaseError("CUDA_VISIBLE_DEVICES leaves no GPU of this machine", subject=stage)
-    uuid, descriptor = _take(boards[::-1] if shared else boards, wait_s, stage, shared)
-    before = os.environ.get("CUDA_VISIBLE_DEVICES")
-    os.environ["CUDA_VISIBLE_DEVICES"] = uuid
-    try:
-        yield gpu.uuid_sha256(uuid)
-    finally:
-        os.close(descriptor)
-        if before is None:
-            del os.environ["CUDA_VISIBLE_DEVICES"]
-        else:
-            os.environ["CUDA_VISIBLE_DEVICES"] = before
+    with contextlib.ExitStack() as held:
+        uuid, descriptor = _take(boards[::-1] if shared else boards, wait_s, stage, shared)
+        held.callback(os.close, descriptor)
+        if RUN_PID in os.environ:
+            held.callback(os.close, _hold_for_run())
+        before = os.environ.get("CUDA_VISIBLE_DEVICES")
+        os.environ["CUDA_VISIBLE_DEVICES"] = uuid
+        try:
+            yield gpu.uuid_sha256(uuid)
+        finally:
+            if before is None:
+                del os.environ["CUDA_VISIBLE_DEVICES"]
+            else:
+                os.environ["CUDA_VISIBLE_DEVICES"] = before
 
 
 def own_cores(device: str) -> contextlib.AbstractContextManager[None]:
@@ -56,6 +61,27 @@ def own_cores(device: str) -> contextlib.AbstractContextManager[None]:
     return processes.pinned(processes.cores_beside(device)) if gpu.available()[0] else contextlib.nullcontext()
 
 
+def _of_run() -> str:
+    """The lock that whoever holds a board in this folder's run shares."""
+    return f"run-{hashlib.sha256(os.getcwd().encode()).hexdigest()[:16]}"
+
+
+def _hold_for_run() -> int:
+    while (descriptor := lock(_of_run(), shared=True)) is None:  # somebody looks
+        time.sleep(LOOK_S)
+    return descriptor
+
+
+def _run_holds_one() -> bool:
+    """Whether another job of our run holds a board."""
+    if RUN_PID not in os.environ:
+        return False
+    if (descriptor := lock(_of_run())) is None:
+        return True
+    os.close(descriptor)
+    return False
+
+
 def _take(boards: Sequence[str], wait_s: float, stage: str, shared: bool) -> tuple[str, int]:
     deadline, told = time.monotonic() + wait_s, False
     claim: int | None = None
@@ -64,7 +90,9 @@ def _take(boards: Sequence[str], wait_s: float, stage: str, shared: bool) -> tup
             for uuid in boards:
                 if (descriptor := _joined(uuid) if shared else lock(gpu.uuid_sha256(uuid))) is not None:
                     return uuid, descriptor
-            if time.monotonic() >= deadline:
+            if _run_holds_one():
+                deadline = time.monotonic() + wait_s
+            elif time.monotonic() >= deadline:
                 several = f"all {len(boards)} GPUs are" if len(boards) > 1 else "the GPU is"
                 raise LeaseError(
                     f"{several} in use by another kernelproof, and {wait_s:g} s of waiting have passed",
