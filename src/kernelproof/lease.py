@@ -99,7 +99,7 @@ def _take(boards: Sequence[str], wait_s: float, stage: str, shared: bool) -> tup
                     subject=stage,
                     hint="wait for it to end, or set bench.gpu_wait_s to more seconds",
                 )
-            if not told:
+            elif not told:
                 print(
                     f"{stage}: waiting for another kernelproof to leave the GPU ({wait_s:g} s at most)", file=sys.stderr
                 )
