@@ -629,3 +629,4 @@ def test_counts_are_right_to_the_last_one_or_wrong(tmp_path: Path) -> None:
     bench.run(loaded, "counting", "cpu", loaded.record("bench", "counting-cpu"))
     record = records.read(loaded.record("bench", "counting-cpu"), records.BenchRecord)
     assert [contender.outcome for contender in record.contenders] == ["timed"] + ["not benchmarked: wrong"] * 3
+    assert all("values_never_changed" in row.flags for row in record.times if row.method == "cpu_clock")

@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelproof import gpu, images, timing
+from kernelproof import footprint, gpu, images, timing
 from kernelproof.operators import Call
 
 SPIN = """
@@ -336,7 +338,8 @@ def test_a_call_that_was_interrupted_is_not_what_an_operator_takes() -> None:
     """Of four calls, two multiplications and a sum each, one multiplication stood still for 5 ms."""
 
     def event(name: str, took_us: float) -> SimpleNamespace:
-        return SimpleNamespace(name=name, cpu_parent=None, time_range=SimpleNamespace(elapsed_us=lambda: took_us))
+        took = SimpleNamespace(elapsed_us=lambda: took_us)
+        return SimpleNamespace(name=name, cpu_parent=None, cpu_children=(), time_range=took)
 
     calls = [(2.0, 3.0, 20.0), (2.0, 5000.0, 20.0), (2.0, 4.0, 21.0), (2.0, 3.0, 22.0)]
     events = [
@@ -346,3 +349,22 @@ def test_a_call_that_was_interrupted_is_not_what_an_operator_takes() -> None:
     assert found == {"aten::mul": (2.0, 5.5), "aten::sum": (1.0, 20.5)}
     # Not every call has it: what it takes is spread over all of them.
     assert timing.operators_of(events[:4], 4)[1]["duration_us"] == 5.0
+
+
+def test_a_contender_is_timed_when_the_one_before_has_come_to_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who spins for a while after its calls slows the others."""
+    program = "import time\nwhile time.monotonic() < {}: pass"
+    given = dataclasses.asdict(plan(scratch=str(tmp_path), journal=str(tmp_path / "journal")))
+    with timing._session(given) as session:
+        for limit_s, quiet in ((30.0, True), (0.2, False)):
+            session.quiet_left_s = limit_s
+            until = time.monotonic() + 1.0
+            with subprocess.Popen([sys.executable, "-c", program.format(until)]) as child:
+                family = [os.getpid(), child.pid]
+                monkeypatch.setattr(footprint, "members", lambda *_, family=family: family)
+                session.wait_until_quiet("spins", "case", "hot")
+                assert (time.monotonic() >= until) is quiet
+            told = [(entry["contender"], entry["outcome"]) for entry in session.found.outcomes]
+            assert told == ([] if quiet else [("spins", "restless")])

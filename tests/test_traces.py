@@ -64,6 +64,18 @@ def of_torch(x, weight, eps):
 declared = of_torch
 
 
+def inner(x, weight, eps):
+    return torch.ops.aten._fused_rms_norm(x, x.shape[-1:], weight, eps)[0]
+
+
+def threaded(x, weight, eps):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(of_torch(x, weight, eps)))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
 @torch.library.custom_op("mine::norm", mutates_args=())
 def wrapped(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return of_torch(x, weight, eps)
@@ -613,14 +625,16 @@ def timed(folder: Path, names: list[str], **settings: Any) -> BenchRecord:
 
 
 def test_on_a_cpu_the_operator_that_a_baseline_is_is_no_own_work(tmp_path: Path) -> None:
-    names, declares = ["good", "of_torch", "wrapped", "declared"], {"declared": {"calls": ["torch"]}}
+    names, declares = (
+        ["good", "of_torch", "wrapped", "inner", "threaded", "declared"],
+        {"declared": {"calls": ["torch"]}},
+    )
     record = timed(tmp_path, names, more=declares, baselines={"torch_cpu": "of_torch"})
     outcomes = {contender.name: contender.outcome for contender in record.contenders}
-    words = (
-        "dropped: wrong: library call passed off as own work: aten::rms_norm, which the baseline torch_cpu is, takes"
-    )
-    assert outcomes["of_torch"].startswith(words)
-    assert outcomes["wrapped"].startswith(words)
+    operators = dict.fromkeys(("of_torch", "wrapped", "threaded"), "rms_norm") | {"inner": "_fused_rms_norm"}
+    for name, operator in operators.items():
+        words = f"library call passed off as own work: aten::{operator}, which the baseline torch_cpu is, takes"
+        assert outcomes[name].startswith(f"dropped: wrong: {words}")
     assert {outcomes[name] for name in ("good", "declared", "torch_cpu")} == {"timed"}
     assert record.kernels_in_interval == {}  # operators are no kernels
 
@@ -740,6 +754,41 @@ def test_values_that_no_call_has_seen_end_at_those_that_are_judged(tmp_path: Pat
     assert torch.equal(x, expected)
     assert torch.equal(w, 2 * weight)
     rows_are_drawn(case, other)
+
+
+FINITE = [1.0, -3.5, 0.0, -0.0, 1e-7, -6e-8, 0.02, 300.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn])
+@pytest.mark.parametrize("steps", [timing.MOVED_CALLS, timing.CALLS_LIMIT])
+def test_values_that_move_stay_finite_and_come_once(tmp_path: Path, dtype: torch.dtype, steps: int) -> None:
+    """Also where they end at 0, at what is smaller than any step, and at the largest number."""
+    largest = torch.finfo(dtype).max
+    last = torch.tensor([*FINITE, largest, -largest, torch.finfo(dtype).tiny] * 2, dtype=torch.float64).to(dtype)
+    call = Call({"x": torch.ones(len(last)).to(dtype), "y": torch.zeros(1)}, outputs=("y",), axes=("place",))
+    other = Call({"x": last, "y": torch.zeros(1)}, outputs=("y",), axes=("place",))
+    spec, fresh = (images.layout_images(c, tmp_path / str(n)).spec for n, c in enumerate((call, other)))
+    case = {"arguments": spec, "fresh": {"x": fresh["x"]}, "moved": {"x": []}, "drawn": [], "outputs": ["y"]}
+    sets = timing.ArgumentSets(case, "cpu", "hot")
+    touch, x = timing.Touch(sets), sets.inputs(0)[0]
+
+    def walk(count: int) -> set[bytes]:
+        seen = set()
+        for _ in range(count):
+            touch.step(1)
+            assert bool(torch.isfinite(x.float()).all() if dtype != torch.float64 else torch.isfinite(x).all())
+            seen.add(timing._bits(x).numpy().tobytes())
+        return seen
+
+    touch.begin()
+    touch.take(steps)
+    free = 250 if dtype.itemsize == 1 else min(1000 * steps, 5000)
+    assert len(walk(free)) == free
+    before = x.float().abs()
+    assert bool((before < 1e6).all()), "about as large as they were"
+    touch.before(steps)
+    assert len(walk(steps)) == (steps if dtype.itemsize > 1 else min(steps, 256))
+    assert torch.equal(timing._bits(x), timing._bits(last))
 
 
 def test_every_page_of_a_result_is_read_behind_new_values(tmp_path: Path) -> None:

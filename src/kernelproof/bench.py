@@ -85,7 +85,9 @@ NOT_SHOWN = "not known: NVML shows no process here, not even our own"
 OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED = "other_kernels_when_timed", "disagrees_outside_clock", "not_traced"
 ONLY_BEHIND_ITSELF, NOT_CAPTURED = "faster_behind_itself", "not_captured"
 NOT_SEEN = "not_seen_from_outside"
-NOTED = (OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED, ONLY_BEHIND_ITSELF, NOT_SEEN)
+NEVER_CHANGED, RESTLESS = "values_never_changed", "restless"
+UNCHANGED_WORDS = "its inputs are whole numbers that may be indices: whether results are remembered was not tried"
+NOTED = (OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED, ONLY_BEHIND_ITSELF, NOT_SEEN, NEVER_CHANGED, RESTLESS)
 WHEN = {
     "timed": "when timed",
     "poisoned": "after its output was poisoned",
@@ -277,20 +279,26 @@ class Arena:
 
 
 def _arenas(settings: OperatorConfig, operator: Operator, entrants: Sequence[Entrant], scratch: Path) -> list[Arena]:
-    """Every case that at least one contender accepts, with its inputs in files."""
+    """Every case that at least one contender accepts, with its inputs in files.
+
+    Values do not change the work, so one seed is enough, and the same values serve every contender. It is drawn:
+    results for values that everybody knows could be brought along.
+    """
     wanted: dict[str, tuple[Case, list[str]]] = {}
     for entrant in entrants:
         if entrant.contender.correct:
             for case in enumerate_cases(settings, entrant.variant, "bench"):
-                # One seed is enough: values do not change the work, and the same values serve every contender.
                 _, names = wanted.setdefault(case.bench_id, (case, []))
                 if entrant.name not in names:
                     names.append(entrant.name)
-    fresh_seed, families = secrets.randbits(31), settings.test.families or list(operator.families)
+    timed_seed, fresh_seed = secrets.randbits(31), secrets.randbits(31)
+    families = settings.test.families or list(operator.families)
     usual = {name: values[0] for name, values in settings.test.options.items()}
 
     def made(wanted: tuple[Case, list[str]]) -> Arena:
-        return _arena(operator, *wanted, fresh_seed, families, usual, scratch)
+        case, names = wanted
+        drawn = dataclasses.replace(case, seed=timed_seed)
+        return _arena(operator, drawn, names, fresh_seed, families, usual, scratch)
 
     # Random numbers of a tensor are drawn by one thread, and a large case's take seconds.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
@@ -331,6 +339,7 @@ def _arena(
             cost.flops,
             cost.bytes_read,
             cost.bytes_written,
+            case.seed,
         ),
         payload={
             "id": case.bench_id,
@@ -350,12 +359,13 @@ def _may_be_drawn(tensor: Tensor) -> bool:
 
 
 def _rows_to_move(call: Call) -> dict[str, list[int]]:
-    """A row of each input, by its indices: of floating-point numbers or, without any, of codes of a byte."""
-    tensors = {name: tensor for name, tensor in call.inputs.items() if tensor.dim() and tensor.numel()}
-    floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
-    codes = {name: tensor for name, tensor in tensors.items() if tensor.element_size() == 1}
-    chosen, draw = floats or codes, random.SystemRandom()
-    return {name: [draw.randrange(size) for size in tensor.shape[:-1]] for name, tensor in chosen.items()}
+    """A row of each input of numbers or of codes of a byte, by its indices; other whole numbers may be indices."""
+    draw = random.SystemRandom()
+    return {
+        name: [draw.randrange(size) for size in tensor.shape[:-1]]
+        for name, tensor in call.inputs.items()
+        if tensor.dim() and tensor.numel() and (tensor.is_floating_point() or tensor.element_size() == 1)
+    }
 
 
 def _moved(call: Call, other: Call, rows: Mapping[str, list[int]]) -> Call:
@@ -672,6 +682,7 @@ class Measurement:
         if apart > OUTSIDE_AGREES:
             self.note(name, arena.id, OUTSIDE_DISAGREES, words)
         if "moved" not in arena.calls:
+            self.note(name, arena.id, NEVER_CHANGED, UNCHANGED_WORDS)
             return None
         escape = self.remembers(outside, arena, seen_us)
         drawn = self.rows_too_far_apart(outside, arena) if escape is None else None
@@ -841,7 +852,7 @@ class Measurement:
         if what == "slow":
             self.slow[name, arena.id] += 1
             self.found.notes.append({**outcome, "process": index})
-        elif what in ("beside_failed", "not_traced"):
+        elif what in ("beside_failed", NOT_TRACED, RESTLESS):
             self.found.notes.append({**outcome, "process": index})
         else:
             self.drop(name, arena if outcome["case"] else None, f"{what.replace('_', ' ')}: {outcome['message']}")

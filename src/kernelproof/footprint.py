@@ -63,7 +63,7 @@ def members(host: int, group: int) -> list[int]:
 
     A list of children may lack some while others end (man 5 proc), so the leader is not looked for in one.
     """
-    found = [host, group]
+    found = list(dict.fromkeys((host, group)))
     for pid in found:
         with contextlib.suppress(OSError):
             for task in os.listdir(f"/proc/{pid}/task"):

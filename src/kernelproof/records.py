@@ -571,6 +571,7 @@ class BenchCase:
     flops: float
     bytes_read: float
     bytes_written: float
+    seed: int | None = None  # of the timed values
 
 
 @dataclass

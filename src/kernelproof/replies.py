@@ -120,7 +120,7 @@ def check_measured(reply: Any, names: Sequence[str], case: str, modes: Sequence[
             ),
             "outcomes": outcomes(mine, one_of(case, ""), one_of(*modes, "")),
             "outputs": each(output(place, "timed", "poisoned", "fresh")),
-            "kernels": by(mine, by(here, each(fields(kernel), 1))),
+            "kernels": by(mine, by(here, each(fields(kernel, {"inside": each(text)}), 1))),
             "eager_kernels": by(mine, by(here, each(text))),
             "rotation": by(here, by(mode, fields(sets, {"exceeds_cache": truth}))),
             "energy": each(fields(place, {**figures, "calls": optional(whole()), "reason": optional(text)})),

@@ -33,7 +33,7 @@ import os
 import random
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernelproof import cuda_driver, cupti, energy, loading, processes, statistics, traces
+from kernelproof import cuda_driver, cupti, energy, footprint, loading, processes, statistics, traces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,15 +68,23 @@ SHORT_SHARE = 4  # the long graph has this many times the calls of the short one
 SINGLE_CALLS = 24  # event pairs, a process and case
 WALL_PAIRS = 6
 FLOOR_VISITS = 6
-# On a CPU: whose first call is above the budget by less than so many times is called again before it is too slow, for
-# a first call makes threads; how long one is takes the least of so many calls, or of those that fit into so long.
-SECOND_CALL, RESTING_CALLS, RESTING_US = 20, 8, 40_000
+# On a CPU: whose first call takes less than so long is called again before it is too slow, for a first call makes
+# threads, or plans; how long one is takes the least of so many calls, or of those that fit into so long.
+SECOND_CALL_S, RESTING_CALLS, RESTING_US = 5.0, 8, 40_000
+# A call begins when no thread of an earlier one is at work: how often that is looked at, and how long it is waited for,
+# in all; an OpenMP team may spin for 0.2 s.
+QUIET_LOOK_S, QUIET_LIMIT_S = 0.002, 30.0
 TRACED_CALLS = 8
+NOTHING_SEEN = "nothing of it was seen in the trace of a call: it has none of that kind, or hides it"
 TOUCHED_CALLS_US = 1000.0  # a replay of calls whose values are new
 MOVED_CALLS = 3  # of them in a row, at least, before one whose result is handed over
 TOSSES = 64  # coins tossed for a tensor whose values are drawn anew, at least, where it has as many
 # From call to call the bits of what is touched grow by so much, by their bytes: enough for a result to show it.
 TOUCH_STRIDES = {1: 1, 2: 1, 4: 1 << 12, 8: 1 << 41}
+BYTE_SHIFT, LARGE_BYTE = (
+    3,
+    0x60,
+)  # of a float of a byte: its count's bits that do not show; from there on it may overflow
 BLOCKS_LIMIT = 64
 PORTABLE_CLUSTER = 8  # blocks that every GPU with clusters takes
 PAD_LIMIT_BYTES = {"cpu": 1 << 20, "cuda": 64 << 20}
@@ -245,6 +253,7 @@ class _Session:
         self.plan = plan
         self.found = Found()
         self.random = random.Random(plan.seed)
+        self.quiet_left_s = QUIET_LIMIT_S
         self.handed: dict[tuple[str, str], _Handed] = {}  # contender, values: what was handed over of this case
         self.journal = os.open(plan.journal, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         if not _PADS:
@@ -271,10 +280,13 @@ class _Session:
         except Exception as error:
             message = f"{type(error).__name__}: {error}".strip()[:2000]
             named = "refused" if isinstance(error, NotImplementedError) else getattr(error, "outcome", outcome)
-            self.found.outcomes.append(
-                {"contender": contender, "case": case, "mode": mode, "outcome": named, "message": message}
-            )
+            self.tell(contender, case, mode, named, message)
             self.check_device(message)
+
+    def tell(self, contender: str, case: str, mode: str, outcome: str, message: str) -> None:
+        """Keep what happened to a contender."""
+        place = {"contender": contender, "case": case, "mode": mode}
+        self.found.outcomes.append({**place, "outcome": outcome, "message": message})
 
     def note(self, contender: str, case: str) -> None:
         """Say, where it survives this process, who is touched next."""
@@ -324,9 +336,7 @@ class _Session:
                 state = self.state()
                 self.keep(identity, mode, 0, 0, runner.name, runner.method, runner.first_call(), state)
                 limit = f"one visit takes {runner.visit_s:.2g} s, more than the budget of {self.budget_s:.2g} s"
-                self.found.outcomes.append(
-                    {"contender": runner.name, "case": identity, "mode": mode, "outcome": "slow", "message": limit}
-                )
+                self.tell(runner.name, identity, mode, "slow", limit)
         self.time(identity, mode, runners)
         self.check(identity, mode, sets, runners)
         return slow
@@ -344,7 +354,7 @@ class _Session:
         """The interleaved blocks, then what stands beside them."""
         active = [runner for runner in runners if not runner.too_slow]
         rounds = {runner.name: self.rounds(runner) for runner in active}
-        stopping = Stopping(self.plan)
+        stopping, before = Stopping(self.plan), ""
         for block in range(max(rounds.values(), default=0)):
             present = [runner for runner in active if block < rounds[runner.name]]
             if block >= self.plan.blocks and (not present or stopping.precise([runner.name for runner in present])):
@@ -354,6 +364,9 @@ class _Session:
             for order, runner in enumerate(present + present[::-1]):
                 if runner not in active:
                     continue
+                if before:
+                    self.wait_until_quiet(before, case, mode)
+                before = runner.name
                 with self.attempt(runner.name, case, mode) as attempt:
                     visit = runner.visit()
                     stopping.note(runner.name, block, visit.time_us)
@@ -367,6 +380,19 @@ class _Session:
             for runner in active:
                 self.beside(case, mode, runner)
         runners[:] = [runner for runner in runners if runner.too_slow or runner in active]
+
+    def wait_until_quiet(self, before: str, case: str, mode: str) -> None:
+        """On a CPU, let the threads come to rest that the contender before left at work: the next needs the cores."""
+        started = time.monotonic()
+        while self.plan.device == "cpu" and self.quiet_left_s > 0:
+            if footprint.threads_at_work(footprint.members(os.getpid(), os.getpgid(0))) <= 1:  # this one
+                break
+            time.sleep(QUIET_LOOK_S)
+            if time.monotonic() - started > self.quiet_left_s:
+                self.quiet_left_s = 0.0
+                message = f"its threads were at work after its calls: others waited {QUIET_LIMIT_S:g} s for them in all"
+                self.tell(before, case, mode, "restless", message)
+        self.quiet_left_s -= time.monotonic() - started
 
     def rounds(self, runner: _Runner) -> int:
         """Blocks that a contender may take part in: as many as its budget holds, or just those of the plan."""
@@ -422,6 +448,8 @@ class _Session:
                 seen = {"source": source, "sm_clock_mhz": self.state().get("sm_clock_mhz")}
                 if kernels:
                     self.found.kernels.setdefault(runner.name, {})[case] = [{**one, **seen} for one in kernels]
+                else:
+                    self.tell(runner.name, case, self.plan.modes[0], "not_traced", NOTHING_SEEN)
                 if isinstance(runner, _GraphRunner):
                     _, eager = runner.observed(runner.call, 1)
                     self.found.eager_kernels.setdefault(runner.name, {})[case] = traces.names_of(eager)
@@ -656,7 +684,7 @@ class _ClockRunner:
     def prepare(self) -> None:
         """Call until a batch lasts long enough. The first call may set things up and is a sample only if it is all."""
         first_us = self.timed(self.calls, 1)
-        if self.budget_s < first_us / 1e6 < SECOND_CALL * self.budget_s:
+        if self.budget_s < first_us / 1e6 < SECOND_CALL_S:
             first_us = min(first_us, self.timed(self.calls, 1))
         self.visit_s = first_us / 1e6
         self.too_slow = self.visit_s > self.budget_s
@@ -709,7 +737,7 @@ class _ClockRunner:
         from torch.profiler import ProfilerActivity, profile
 
         count = 1 if self.too_slow else TRACED_CALLS
-        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        with profile(activities=[ProfilerActivity.CPU], **_all_threads()) as profiler:
             self.timed(self.calls, count)
         return "torch.profiler", operators_of(profiler.events(), count)
 
@@ -728,6 +756,7 @@ class _ClockRunner:
 
         def run(times: int) -> None:
             touch.begin()
+            touch.take(count)
             for _ in range(times * count):
                 index = touch.step(by)
                 _read_pages(written if alone else self.calls[index]())
@@ -1040,6 +1069,7 @@ class _GraphRunner:
 
         step()
         self.torch.cuda.synchronize()
+        touch.take(count)
         graph = self.capture_calls(step, count)
 
         def run(times: int) -> None:
@@ -1114,20 +1144,48 @@ def kernels_of(events: Sequence[Mapping[str, Any]], calls: int) -> list[dict[str
     return cupti.per_call(sorted(entries, key=lambda entry: float(entry["start_ns"])), calls)
 
 
+def _all_threads() -> dict[str, Any]:
+    """What has torch's profiler look into every thread, where this torch can."""
+    with contextlib.suppress(ImportError, TypeError):
+        from torch._C._profiler import _ExperimentalConfig
+
+        return {"experimental_config": _ExperimentalConfig(profile_all_threads=True)}
+    return {}
+
+
 def operators_of(events: Iterable[Any], calls: int) -> list[dict[str, Any]]:
     """torch's operators among the events of its profiler, with what they call inside: count and µs a call.
 
     Of an operator that every call has equally often, the median call's: one that another program interrupted is not it.
+    inside: the operators that it leaves most of its work to, which are it under other names.
     """
     found: dict[str, list[float]] = defaultdict(list)
+    below: dict[str, Counter[str]] = defaultdict(Counter)
     for event in events:
         if event.name.startswith(traces.OPERATOR) and not _inside_operator(event):
             found[event.name].append(event.time_range.elapsed_us())
+            below[event.name].update(_operators_below(event))
     place: dict[str, Any] = {"shared_bytes": 0, "grid": [], "block": [], "cluster": []}
     return [
-        {"name": name, **place, "count": len(took_us) / calls, "duration_us": _of_a_call(took_us, calls)}
+        {
+            "name": name,
+            **place,
+            "count": len(took_us) / calls,
+            "duration_us": _of_a_call(took_us, calls),
+            "inside": [other for other, us in below[name].items() if us >= traces.IS_OPERATOR * sum(took_us) > 0],
+        }
         for name, took_us in found.items()
     ]
+
+
+def _operators_below(event: Any) -> Counter[str]:
+    """µs in torch's operators that an event calls, at any depth."""
+    found = Counter[str]()
+    for child in event.cpu_children:
+        if child.name.startswith(traces.OPERATOR):
+            found[child.name] += child.time_range.elapsed_us()
+        found.update(_operators_below(child))
+    return found
 
 
 def _of_a_call(took_us: Sequence[float], calls: int) -> float:
@@ -1203,37 +1261,126 @@ _on = loading.on_stream
 class Touch:
     """A row of each input of the first set, as the case's `moved` says, which takes new values from call to call.
 
-    Their bits count up, to any code. To move by 0 costs the same and changes nothing.
+    Finite numbers stay finite: no kernel has to take what no case holds. To move by 0 costs the same and changes
+    nothing.
     """
 
     def __init__(self, sets: ArgumentSets) -> None:
         self.sets = sets
-        self.rows: list[tuple[Tensor, Tensor, Tensor, int]] = []  # values; bits of these; bits at the end; stride
+        self.rows: list[_TouchedRow] = []
+        self.left = 0  # steps until values start elsewhere
+        self.chunk = 1
         for name, place in sets.case["moved"].items():
             row = sets.arguments[0][sets.names.index(name)][tuple(place)]
             other = loading.load_image(case_fresh(sets.case)[name], sets.device, with_torch=True).view[tuple(place)]
-            self.rows.append((row, _bits(row), _bits(other), TOUCH_STRIDES[row.element_size()]))
+            self.rows.append(_TouchedRow(row, other))
 
     def begin(self) -> None:
         """Put values in place that were not there before: about one half, or any code."""
-        import torch
+        for row in self.rows:
+            row.begin()
 
-        for row, *_ in self.rows:
-            start = torch.empty(row.shape).uniform_(0.5, 1.0)
-            row.copy_((start * (1 if row.is_floating_point() else 200)).to(row.dtype))
+    def take(self, steps: int) -> None:
+        """Steps are made so many at a time from now on."""
+        self.chunk, self.left = steps, 0
 
     def step(self, by: int) -> int:
         """The values of the next call, which is on the set with this index."""
-        for _, bits, _, stride in self.rows:
-            bits.add_(by * stride)
+        if self.left == 0:
+            for row in self.rows:
+                row.start(by)
+            self.left = self.chunk
+        self.left -= 1
+        for row in self.rows:
+            row.step(by)
         return 0
 
     def before(self, calls: int) -> None:
         """Put values in place that so many steps by 1 make the case's own, with these rows of its `fresh`."""
         own = self.sets.case["arguments"]
         self.sets.refresh({name: own[name] for name in case_fresh(self.sets.case)}, [0])
-        for _, bits, last, stride in self.rows:
-            bits.copy_(last).sub_(calls * stride % (1 << 8 * bits.element_size()))  # they wrap round, as in `step`
+        self.take(calls)
+        for row in self.rows:
+            row.before(calls)
+
+
+class _TouchedRow:
+    """A row as whole numbers: bits that grow, or shrink, by a stride from call to call.
+
+    A float's could grow until they mean infinity. So they start elsewhere from time to time: where the lower bits of a
+    count change those of a number about one half, the lowest three of the exponent among them. Floats of one byte have
+    too few bits for a stride and start elsewhere in each call.
+    """
+
+    def __init__(self, row: Tensor, other: Tensor) -> None:
+        import torch
+
+        self.row, self.bits, self.last = row, _bits(row), _bits(other)
+        self.floats = row.is_floating_point()
+        self.stride = 0 if self.floats and row.element_size() == 1 else TOUCH_STRIDES[row.element_size()]
+        self.delta, self.base, self.count, self.work = (torch.zeros_like(self.last) for _ in range(4))
+        self.mask = torch.full_like(self.last, _free_bits(row.dtype) if self.floats else 0)
+        odd = 2 * torch.randint(0, 64, self.last.shape) + 1
+        self.pace = odd.to(self.last.dtype).to(self.last.device)
+
+    def begin(self) -> None:
+        import torch
+
+        start = torch.empty(self.row.shape).uniform_(0.5, 1.0)
+        self.base.copy_(_bits((start * (1 if self.floats else 200)).to(self.row.dtype)))
+        self.delta.fill_(self.stride)
+        self.count.zero_()
+        if self.floats:
+            self.mask.fill_(_free_bits(self.row.dtype))
+        self.bits.copy_(self.base)
+
+    def start(self, by: int) -> None:
+        if self.stride and self.floats:
+            self._start_elsewhere(by)
+
+    def step(self, by: int) -> None:
+        if self.stride:
+            self.bits.add_(self.delta, alpha=by)
+        else:
+            self._start_elsewhere(by)
+
+    def _start_elsewhere(self, by: int) -> None:
+        import torch
+
+        self.count.add_(self.pace, alpha=by)
+        torch.bitwise_right_shift(self.count, 0 if self.stride else BYTE_SHIFT, out=self.work)
+        self.work.bitwise_and_(self.mask)
+        torch.bitwise_xor(self.base, self.work, out=self.bits)
+
+    def before(self, calls: int) -> None:
+        """The start from which so many steps lead to the last values: from below, or from above what is too small."""
+        import torch
+
+        if not self.floats:
+            self.bits.copy_(self.last).sub_(
+                calls * self.stride % (1 << 8 * self.bits.element_size())
+            )  # they wrap round
+            self.delta.fill_(self.stride)
+            return
+        size = self.last & (1 << (8 * self.last.element_size() - 1)) - 1  # without its sign
+        if self.stride:
+            self.delta.copy_(torch.where(size >= calls * self.stride, self.stride, -self.stride))
+            self.base.copy_(self.last - calls * self.delta)
+            self.count.copy_(-self.pace)  # the first step starts right there
+        else:
+            self.base.copy_(self.last)
+            self.mask.copy_(torch.where(size >= LARGE_BYTE, 0, _free_bits(self.row.dtype)))
+            self.count.copy_(-calls * self.pace.long() % 256)
+
+
+def _free_bits(dtype: Any) -> int:
+    """The bits of a number about one half that may be anything: it stays finite, and of about its size."""
+    import torch
+
+    kind = torch.finfo(dtype)
+    mantissa = round(-math.log2(kind.eps))
+    free: int = mantissa + min(3, kind.bits - 1 - mantissa - 2)
+    return (1 << free) - 1
 
 
 class Draw:
@@ -1257,6 +1404,9 @@ class Draw:
                 shape.insert(0, own.shape[-1 - len(shape)])
             coins, kept = (torch.zeros(shape, dtype=torch.bool, device=sets.device) for _ in range(2))
             self.tensors.append((place, own, own.roll(1), coins, kept))
+
+    def take(self, steps: int) -> None:
+        """Steps are alike, however many are made at a time."""
 
     def begin(self) -> None:
         """Other values for steps by 0 too."""

@@ -72,9 +72,12 @@ def passed_off(
     call, baselines: torch's operators in a call (timing.operators_of). A composition of other operators is own work.
     """
     for baseline, operators in baselines.items():
-        name, is_it = _heaviest(operators)
-        share = _share(call, name)
-        if is_it >= IS_OPERATOR and share >= MOSTLY and not _belongs(name, calls):
+        heaviest = max(operators, key=lambda operator: float(operator["duration_us"]))
+        known = _names(heaviest)
+        same = [operator for operator in call if _names(operator) & known]
+        is_it, share = _share(operators, [heaviest]), _share(call, same)
+        if is_it >= IS_OPERATOR and share >= MOSTLY and not any(_belongs(name, calls) for name in known):
+            name = max(same, key=lambda operator: float(operator["duration_us"]))["name"]
             return (
                 f"library call passed off as own work: {name}, which the baseline {baseline} is, takes {share:.0%} of "
                 "the time that a call spends in torch, and its `calls` does not declare `torch`"
@@ -82,15 +85,15 @@ def passed_off(
     return None
 
 
-def _heaviest(operators: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
-    """The operator that takes most of a call, and its share of the time."""
-    name = max(operators, key=lambda operator: float(operator["duration_us"]))["name"]
-    return str(name), _share(operators, name)
+def _names(operator: Mapping[str, Any]) -> set[str]:
+    """Its own name and those of what it leaves its work to."""
+    return {str(operator["name"]), *operator.get("inside", ())}
 
 
-def _share(operators: Sequence[Mapping[str, Any]], name: str) -> float:
-    whole = sum(float(operator["duration_us"]) for operator in operators)
-    return sum(float(o["duration_us"]) for o in operators if o["name"] == name) / whole if whole else 0.0
+def _share(operators: Sequence[Mapping[str, Any]], some: Sequence[Mapping[str, Any]]) -> float:
+    """Of the time of all operators, what some of them take."""
+    whole, part = (sum(float(operator["duration_us"]) for operator in each) for each in (operators, some))
+    return part / whole if whole else 0.0
 
 
 def other_names(one: Iterable[str], other: Iterable[str]) -> list[str]:
