@@ -184,6 +184,18 @@ def test_a_worker_sees_the_gpu_that_was_taken_after_its_host_had_started(
         worker.close()
 
 
+def test_who_meets_the_sandbox_is_told_of_it(host: WorkerHost, call: CallFiles, tmp_path: Path) -> None:
+    (tmp_path / "writes.py").write_text("def writes(*inputs):\n    open('/etc/kernelproof', 'w')\n")
+    writes = {"abi": "python", "device": "cpu", "passing": "return", "entry": "writes.py:writes"}
+    worker = host.spawn()
+    worker.request("load", timeout_s=20, candidate={**writes, "library": None, "root": str(tmp_path)})
+    with pytest.raises(
+        WorkerReplyError, match=r"PermissionError: .*Permission denied.* \(a candidate may not .*folder\)"
+    ):
+        worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
+    worker.close()
+
+
 def test_a_host_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "numpy.py").write_text("raise ImportError('this numpy is broken')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -872,8 +872,9 @@ class Measurement:
 
         outputs: wrong results; library: kernels that are not its own; wall: times that are not so.
         """
-        _say(f"{name} is dropped{f' from {arena.id}' if arena else ''}: {reason.splitlines()[0]}")
         entry = {"contender": name, "case": arena.id if arena else None, "reason": reason}
+        if not any(entry.items() <= known.items() for known in self.found.dropped):  # of another mode already
+            _say(f"{name} is dropped{f' from {arena.id}' if arena else ''}: {reason.splitlines()[0]}")
         self.found.dropped.append({**entry, "check": check} if check else entry)
         for other in [arena] if arena else self.arenas:
             if name in other.names:

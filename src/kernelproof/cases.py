@@ -73,8 +73,8 @@ def select_cases(
     """All cases of an operator for a variant, split into what it can take and what it cannot.
 
     Order is deterministic and ids are unique. Seeds and families are the selection's own, else those given. The
-    benchmark uses only the default family and the first seed, since neither changes the work. `quick` keeps no more
-    than the first of the three kinds of cases.
+    benchmark uses only the default family and one seed, since neither changes the work. `quick` keeps no more than the
+    first of the three kinds of cases.
     """
     chosen = operator.test if which == "test" else operator.bench
     numbers = chosen.seeds or list(seeds) or list(FALLBACK_SEEDS)

@@ -292,7 +292,9 @@ def _bench_lines(record: Any) -> Iterator[str]:
         rows = [row for row in record.oracle if row.variant == contender.name]
         ratios = [row.ratio for row in rows if row.ratio is not None]
         span = f"{min(ratios):.3f} to {max(ratios):.3f}" if len(ratios) > 1 else "".join(f"{r:.3f}" for r in ratios)
-        of = f"; {span} times the fastest correct baseline" if ratios else ""
+        flags = sorted({flag for row in rows if row.ratio is not None for flag in row.flags})
+        doubt = f" ({', '.join(flags)})" if flags else ""
+        of = f"; {span} times the fastest correct baseline{doubt}" if ratios else ""
         yield f"{record.operator}/{contender.name}: {contender.outcome}{of}"
         if contender.outcome == "timed":
             yield from (f"  {row.case}, {row.mode}: no ratio: {row.reason}" for row in rows if row.ratio is None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import select
 import signal
@@ -53,6 +54,9 @@ WATCH_EVERY_S = 0.25
 SCRATCH_LIMIT_BYTES = 256 << 20  # what a candidate may write beneath its folder, besides its results
 PROCESSES_LIMIT = 256
 
+# What a candidate says that meets the sandbox, and who may not know of it.
+REFUSED = re.compile(r"PermissionError|Permission denied|Operation not permitted", re.IGNORECASE)
+BY_SANDBOX = "a candidate may not start threads where it likes, open connections or write outside its own folder"
 GPU = "CUDA_VISIBLE_DEVICES"
 # What a candidate's process may know of our environment. HOME and the temporary folder are the scratch folder.
 ENVIRONMENT = (
@@ -368,7 +372,10 @@ class Worker:
                 self._kill()
                 raise WorkerGreedy(error["message"], log=self.log)
             ours = error["type"] == WorkerReplyError.__name__
-            raise WorkerReplyError(error["message"] if ours else f"{error['type']}: {error['message']}", log=self.log)
+            words = error["message"] if ours else f"{error['type']}: {error['message']}"
+            if self._host.confined and REFUSED.search(words):
+                words += f" ({BY_SANDBOX})"
+            raise WorkerReplyError(words, log=self.log)
         return reply["result"]
 
     def _send(self, data: bytes, deadline: float) -> None:

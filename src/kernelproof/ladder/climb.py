@@ -1221,7 +1221,7 @@ class Climb:
         if verdict == "not_run":
             record.status, record.reason = (
                 records.NOT_RUN,
-                self.barred or self._bar("determinism") or "the ladder was not climbed to its end",
+                self.barred or self._bar("determinism") or _not_climbed(rungs),
             )
             record.remedy = self.remedy
         elif verdict != "correct":
@@ -1398,3 +1398,10 @@ def _first_failure(result: CaseResult) -> str:
 
 def _failures(failures: Sequence[Failure]) -> str | None:
     return "; ".join(f"{f.criterion}: {f.message}" for f in failures) or None
+
+
+def _not_climbed(rungs: Sequence[Rung]) -> str:
+    """Why a variant has no verdict although nothing failed: which rungs it did not climb, and what stood in the way."""
+    left = [rung for rung in rungs if rung.status != "passed"]
+    why = "; ".join(dict.fromkeys(rung.message for rung in left if rung.message))
+    return f"it was not tried on the rungs {', '.join(rung.name for rung in left)}{f': {why}' if why else ''}"
