@@ -25,6 +25,7 @@ from kernelproof import (
     cli,
     config,
     counters,
+    gpu,
     images,
     judge,
     launches,
@@ -830,6 +831,15 @@ def test_who_works_on_between_calls_is_told_from_threads_that_come_to_rest(
     monkeypatch.setattr(bench, "time", clocks)
     assert outside.works_on() == pytest.approx(0.0 if math.isfinite(rests_after_s) else cores)
     assert clocks.now_s < 2.5
+
+
+@pytest.mark.parametrize(("seen", "stay"), [([[7], [7], []], 0), ([[7]], 1), ([None], None), ([[]], 0)])
+def test_who_is_about_to_leave_a_gpu_is_nobody_who_shares_it(
+    monkeypatch: pytest.MonkeyPatch, seen: list[list[int] | None], stay: int | None
+) -> None:
+    monkeypatch.setattr(bench, "LEAVING_S", 0.3)
+    monkeypatch.setattr(gpu, "compute_processes", lambda _: seen.pop(0) if len(seen) > 1 else seen[0])
+    assert bench._others_on(0) == stay
 
 
 def test_a_first_call_that_plans_is_not_what_a_call_takes(tmp_path: Path) -> None:

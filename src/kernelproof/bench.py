@@ -79,6 +79,7 @@ REQUEST_BASE_S = 60.0  # a request's time limit: CUDA start-up and graph capture
 REQUEST_FACTOR = 6.0
 WIDEST = 100.0  # a ratio whose interval's ends are so many times apart is no figure: of two processes, 0 to 360,000
 POWER_CAP = "sw_power_cap"
+LEAVING_S = 3.0  # in which the processes of who had a GPU before are gone
 WAITED = "waited_s"  # for others to leave the GPU
 NOT_SHOWN = "not known: NVML shows no process here, not even our own"
 # Flags of a time: other kernels ran in the timed graph than in a call outside; our clock says another time.
@@ -177,9 +178,21 @@ def _board(config: Config, record: BenchRecord) -> Iterator[None]:
     asked = time.monotonic()
     with lease.gpu_lease(config.bench.gpu_wait_s, "bench") as record.gpu:
         record.states[WAITED] = round(time.monotonic() - asked, 3)
-        index = gpu.index_of_first_visible(os.environ["CUDA_VISIBLE_DEVICES"])
-        record.states["others_before"] = None if (seen := gpu.compute_processes(index)) is None else len(seen)
+        record.states["others_before"] = _others_on(gpu.index_of_first_visible(os.environ["CUDA_VISIBLE_DEVICES"]))
         yield
+
+
+def _others_on(board: int) -> int | None:
+    """How many processes stay on a board that is now ours; None where NVML does not say.
+
+    Those of whoever had it before us may still be ending.
+    """
+    from kernelproof import gpu
+
+    deadline = time.monotonic() + LEAVING_S
+    while (seen := gpu.compute_processes(board)) and time.monotonic() < deadline:
+        time.sleep(LEAVING_S / 30)
+    return None if seen is None else len(seen)
 
 
 # --- who takes part ---------------------------------------------------------------------------------------------------
