@@ -279,6 +279,8 @@ def test_an_output_that_nobody_wrote() -> None:
     assert result.unwritten == output.numel()
     assert result.unwritten_where == "everywhere"
     assert "did not run" in result.failures[0].message
+    swapped = judged(case_of(), call, poison.clone(), poison=poison, inputs_changed=["q: 9 of 9 elements changed"])
+    assert swapped.failures[1].message.endswith("it may take its arguments in another order")
 
 
 def test_right_values_that_happen_to_be_the_poison_are_written() -> None:
@@ -342,8 +344,11 @@ def test_a_reference_that_is_not_finite_is_no_reference() -> None:
     call, output = correct_output(case_of())
     reference = OPERATOR.reference(call, INPUT)
     broken = replace(reference, output=reference.output * math.nan)
-    with pytest.raises(TestError, match="reference is not finite"):
+    with pytest.raises(TestError, match="reference is not finite although all inputs are"):
         judge.judge(case_of(), call, broken, Returned(output), TOLERANCE)
+    wild = replace(call, arguments={**call.arguments, "k": call.tensor("k") * math.inf})
+    with pytest.raises(TestError, match="reference is not finite, nor is what `make_call` gives as k"):
+        judge.judge(case_of(), wild, broken, Returned(output), TOLERANCE)
     for bound in (reference.bound * math.nan, -reference.bound):  # to which no error could be held
         with pytest.raises(TestError, match="the reference's bound is NaN or negative somewhere"):
             judge.judge(case_of(), call, replace(reference, bound=bound), Returned(output), TOLERANCE)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import tvm_ffi
@@ -777,6 +778,26 @@ def test_library_rmsnorm_passes(family: str, dtype: str) -> None:
     reference = rmsnorm.OPERATOR.reference(call, Precision("input"))
     result = judge.judge(case, call, reference, Returned(run_library(call, "rmsnorm")), TOLERANCE)
     assert result.failures == []
+
+
+@pytest.mark.parametrize("cols", [1001, 4096, 16385, 131072])
+def test_a_plain_chain_of_float32_additions_is_right_however_long_a_row_is(cols: int) -> None:
+    case = Case("rmsnorm", "wide", {"rows": 3, "cols": cols}, {}, "float32")
+    call = rmsnorm.OPERATOR.make_call(case, judge.generator(case))
+    x, weight = call.tensor("x"), call.tensor("weight")
+    squares = np.add.accumulate((x * x).numpy(), axis=-1, dtype=np.float32)[:, -1:]
+    output = x / torch.sqrt(torch.from_numpy(squares) / cols + call.scalar("eps")) * weight
+    result = judge.judge(case, call, rmsnorm.OPERATOR.reference(call, Precision("input")), Returned(output), TOLERANCE)
+    assert not result.failures
+    halves = torch.sqrt((x.half() * x.half()).float().mean(-1, keepdim=True) + call.scalar("eps"))
+    coarse = judge.judge(
+        case,
+        call,
+        rmsnorm.OPERATOR.reference(call, Precision("input")),
+        Returned(x / halves.half() * weight),
+        TOLERANCE,
+    )
+    assert coarse.failures
 
 
 def faulty_rmsnorm(fault: str, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

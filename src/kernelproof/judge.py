@@ -265,9 +265,15 @@ class _Findings:
                 f"the output has shape {tuple(returned.output.shape)}, the reference {tuple(expected.shape)}"
             )
         if not _all_finite(expected):
+            numbers = {name: tensor for name, tensor in call.inputs.items() if tensor.is_floating_point()}
+            if wild := [name for name, tensor in numbers.items() if not _all_finite(tensor.double())]:
+                raise TestError(
+                    f"the reference is not finite, nor is what `make_call` gives as {' and '.join(wild)}",
+                    hint="look for an overflow where the inputs are made, or rounded to the case's data type",
+                )
             raise TestError(
-                "the reference is not finite: the inputs of this case make no sense, or `reference` does not",
-                hint="look for 0/0, inf - inf and an overflow in it",
+                "the reference is not finite although all inputs are",
+                hint="look for 0/0, inf - inf and an overflow in `reference`",
             )
         if reference.bound.numel() and not float(reference.bound.min()) >= 0:
             raise TestError(
@@ -341,7 +347,10 @@ def _memory(found: _Findings, result: CaseResult) -> None:
         result.failures.append(Failure(GUARD_BANDS, message))
     if found.returned.inputs_changed:
         result.inputs_changed = list(found.returned.inputs_changed)
-        result.failures.append(Failure(INPUTS, "the kernel changed its inputs: " + "; ".join(result.inputs_changed)))
+        words = "the kernel changed its inputs: " + "; ".join(result.inputs_changed)
+        if 0 < result.unwritten == found.error.numel():
+            words += "; since nothing of the output was written, it may take its arguments in another order"
+        result.failures.append(Failure(INPUTS, words))
 
 
 def _nonfinite(found: _Findings, result: CaseResult) -> None:

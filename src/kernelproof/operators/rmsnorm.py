@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 
 EPS = 1e-5
 
-# In the bound: the sum of squares has no cancellation, and half of its relative error reaches y. 64 roundings.
-ACCUMULATION = 8
+# In the bound: the sum of squares has no cancellation, and half of its relative error reaches y. 64 roundings, and more
+# in proportion where a row is longer than WIDE: in one chain of additions each loses more, the larger the sum is by then.
+ACCUMULATION, WIDE = 8, 1024
 
 
 class RmsNorm:
@@ -70,6 +71,8 @@ class RmsNorm:
     def reference(self, call: Call, precision: Precision, device: str | torch.device = "cpu") -> Reference:
         """y in float64, with B = u_o|y| + u_p(1+u_p)|y| + 8u_a|y|: every operation is well conditioned, so A = |y|.
 
+        The last term grows with the columns beyond WIDE.
+
         The declared `p` is the type that x / √(mean(x²) + eps) is rounded to before the weight is applied: absolutely,
         by half a subnormal, where that is subnormal. Nothing averages that rounding out, as a sum over keys does in
         attention, so it counts in the floor of (b) where `p` is no finer than the output.
@@ -77,7 +80,7 @@ class RmsNorm:
         x, weight = (call.tensor(name).to(device).double() for name in ("x", "weight"))
         unit = units(precision, call.tensor("x").dtype)
         output = x * (x.square().mean(-1, keepdim=True) + call.scalar("eps")).rsqrt() * weight
-        accumulation = ACCUMULATION * unit.accumulate * output.abs()
+        accumulation = ACCUMULATION * max(1.0, x.shape[-1] / WIDE) * unit.accumulate * output.abs()
         bound = forward_bound(output, output.abs(), accumulation, unit)
         bound += unit.intermediate_smallest / 2 * weight.abs()
         rms_floor, bias_floor = accumulation_floors(output, accumulation, unit)
