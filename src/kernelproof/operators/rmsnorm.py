@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 EPS = 1e-5
 
 # In the bound: the sum of squares has no cancellation, and half of its relative error reaches y. 64 roundings, and more
-# in proportion where a row is longer than WIDE: in one chain of additions each loses more, the larger the sum is by then.
+# in proportion where a row is longer than WIDE: in one chain of additions each loses more, the larger the sum is then.
 ACCUMULATION, WIDE = 8, 1024
 
 
