@@ -74,6 +74,8 @@ SECOND_CALL_S, RESTING_CALLS, RESTING_US = 5.0, 8, 40_000
 # A call begins when no thread of an earlier one is at work: how often that is looked at, and how long it is waited for,
 # in all; an OpenMP team may spin for 0.2 s.
 QUIET_LOOK_S, QUIET_LIMIT_S = 0.002, 30.0
+# Who was at rest after so long, as a team is that spins for some ms, is waited for again at so many of its visits.
+SOON_S, WAITED_FOR_AGAIN = 0.02, 0.125
 TRACED_CALLS = 8
 NOTHING_SEEN = "nothing of it was seen in the trace of a call: it has none of that kind, or hides it"
 TOUCHED_CALLS_US = 1000.0  # a replay of calls whose values are new
@@ -254,6 +256,7 @@ class _Session:
         self.found = Found()
         self.random = random.Random(plan.seed)
         self.quiet_left_s = QUIET_LIMIT_S
+        self.rests_after_s: dict[str, float] = {}
         self.handed: dict[tuple[str, str], _Handed] = {}  # contender, values: what was handed over of this case
         self.journal = os.open(plan.journal, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         if not _PADS:
@@ -383,6 +386,8 @@ class _Session:
 
     def wait_until_quiet(self, before: str, case: str, mode: str) -> None:
         """On a CPU, let the threads come to rest that the contender before left at work: the next needs the cores."""
+        if self.rests_after_s.get(before, math.inf) <= SOON_S and random.random() > WAITED_FOR_AGAIN:
+            return
         started = time.monotonic()
         while self.plan.device == "cpu" and self.quiet_left_s > 0:
             if footprint.threads_at_work(footprint.members(os.getpid(), os.getpgid(0))) <= 1:  # this one
@@ -392,7 +397,9 @@ class _Session:
                 self.quiet_left_s = 0.0
                 message = f"its threads were at work after its calls: others waited {QUIET_LIMIT_S:g} s for them in all"
                 self.tell(before, case, mode, "restless", message)
-        self.quiet_left_s -= time.monotonic() - started
+        taken_s = time.monotonic() - started
+        self.rests_after_s[before] = max(taken_s, self.rests_after_s.get(before, 0.0))
+        self.quiet_left_s -= taken_s
 
     def rounds(self, runner: _Runner) -> int:
         """Blocks that a contender may take part in: as many as its budget holds, or just those of the plan."""
