@@ -185,7 +185,7 @@ def test_a_worker_sees_the_gpu_that_was_taken_after_its_host_had_started(
 
 
 def test_who_meets_the_sandbox_is_told_of_it(host: WorkerHost, call: CallFiles, tmp_path: Path) -> None:
-    (tmp_path / "writes.py").write_text("def writes(*inputs):\n    open('/etc/kernelproof', 'w')\n")
+    (tmp_path / "writes.py").write_text(f"def writes(*inputs):\n    open({str(tmp_path / 'here')!r}, 'w')\n")
     writes = {"abi": "python", "device": "cpu", "passing": "return", "entry": "writes.py:writes"}
     worker = host.spawn()
     worker.request("load", timeout_s=20, candidate={**writes, "library": None, "root": str(tmp_path)})
