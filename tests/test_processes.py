@@ -144,9 +144,9 @@ def test_a_process_may_be_waited_for_later_or_stopped(tmp_path: Path) -> None:
     assert started.process.poll() is None
     (tmp_path / "go").touch()
     assert started.finish(timeout_s=10).stdout == "begun\nover\n"
-    started.stop()  # nothing is left to stop
+    started.abandon()  # nothing is left to stop
     waiting = processes.start([program, tmp_path / "never"])
-    waiting.stop()
+    waiting.abandon()
     assert waiting.process.returncode == -signal.SIGKILL
     with pytest.raises(ToolError, match=r"ran past its limit of 0\.1 s"):
         processes.start([program, tmp_path / "never"]).finish(timeout_s=0.1)

@@ -87,7 +87,7 @@ class Counting:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.stop()
+        self.process.abandon()
 
     def count(
         self, modes: Sequence[str], contenders: Sequence[Mapping[str, Any]], cases: Sequence[Mapping[str, Any]]

@@ -142,7 +142,8 @@ class Started:
         try:
             stdout, stderr = process.communicate(input, timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            stdout, stderr = self.stop()
+            self.stop()
+            stdout, stderr = process.communicate()
             _write_log(log, command, stdout, stderr)
             raise ToolError(
                 f"ran past its limit of {timeout_s:g} s and was killed",
@@ -166,19 +167,21 @@ class Started:
             )
         return Completed(command, process.returncode, stdout, stderr, duration_s)
 
-    def stop(self) -> tuple[str, str]:
-        """Ask it to end if it has to pass that on, then kill it and its group; what it printed.
-
-        Of one that was waited for, nothing.
-        """
-        if self.process.returncode is not None:
-            return "", ""
+    def stop(self) -> None:
+        """Ask it to end if it has to pass that on, then kill it and its group."""
         if self.stop_signal != signal.SIGKILL and self.process.poll() is None:
             self.process.send_signal(self.stop_signal)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout=2)
         kill_group(self.process)
-        return self.process.communicate()
+
+    def abandon(self) -> None:
+        """Stop it, unless it was waited for, whatever it still has to say: who holds the other end may live on."""
+        if self.process.returncode is None:
+            self.stop()
+            for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+                if stream is not None:
+                    stream.close()
 
 
 def spawn(

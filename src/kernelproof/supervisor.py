@@ -57,11 +57,10 @@ PROCESSES_LIMIT = 256
 # What a candidate says that meets the sandbox, and who may not know of it.
 REFUSED = re.compile(r"PermissionError|Permission denied|Operation not permitted", re.IGNORECASE)
 BY_SANDBOX = "a candidate may not start threads where it likes, open connections or write outside its own folder"
-GPU = "CUDA_VISIBLE_DEVICES"
 # What a candidate's process may know of our environment. HOME and the temporary folder are the scratch folder.
 ENVIRONMENT = (
     *("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_PROC_BIND", "OMP_PLACES"),
-    *("CUDA_HOME", GPU, "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
+    *("CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
 )
 
 
@@ -133,8 +132,8 @@ class WorkerHost:
         """Fork a worker; its output is appended to `log`.
 
         `scratch`: an existing folder, the only one in which the worker writes; by default a new one that goes with it.
-        `readable`: what it may read of the private folders. It sees the GPU that we have been given by now, the host
-        may have been started before. Raises WorkerError when the host or the worker does not start.
+        `readable`: what it may read of the private folders. The worker sees the GPU that we hold by now, and not
+        what we saw when the host was started. Raises WorkerError when the host or the worker does not start.
         """
         if self._ended and self._ready:  # a candidate took it down: that must not condemn the next one
             self._control.close()
@@ -148,7 +147,7 @@ class WorkerHost:
             "spawn": self._spawned,
             "scratch": str(folder),
             "readable": [str(path.resolve()) for path in readable],
-            "gpu": os.environ.get(GPU),
+            "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
         }
         with theirs, (log or Path(os.devnull)).open("ab") as stream:
             try:

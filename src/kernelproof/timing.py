@@ -386,10 +386,11 @@ class _Session:
 
     def wait_until_quiet(self, before: str, case: str, mode: str) -> None:
         """On a CPU, let the threads come to rest that the contender before left at work: the next needs the cores."""
-        if self.rests_after_s.get(before, math.inf) <= SOON_S and random.random() > WAITED_FOR_AGAIN:
+        rests_soon = self.rests_after_s.get(before, math.inf) <= SOON_S
+        if self.plan.device != "cpu" or (rests_soon and random.random() > WAITED_FOR_AGAIN):
             return
         started = time.monotonic()
-        while self.plan.device == "cpu" and self.quiet_left_s > 0:
+        while self.quiet_left_s > 0:
             if footprint.threads_at_work(footprint.members(os.getpid(), os.getpgid(0))) <= 1:  # this one
                 break
             time.sleep(QUIET_LOOK_S)
@@ -1364,9 +1365,8 @@ class _TouchedRow:
         import torch
 
         if not self.floats:
-            self.bits.copy_(self.last).sub_(
-                calls * self.stride % (1 << 8 * self.bits.element_size())
-            )  # they wrap round
+            back = calls * self.stride % (1 << 8 * self.bits.element_size())  # codes wrap round
+            self.bits.copy_(self.last).sub_(back)
             self.delta.fill_(self.stride)
             return
         size = self.last & (1 << (8 * self.last.element_size() - 1)) - 1  # without its sign
