@@ -34,6 +34,7 @@ from kernelproof.records import (
     UntimedRow,
 )
 from kernelproof.views import bench as bench_view
+from kernelproof.views import capture as capture_view
 from kernelproof.views import profile as profile_view
 from kernelproof.views import verdict as verdict_view
 from kernelproof.views.common import LIMITS
@@ -192,6 +193,15 @@ def test_the_verdict_of_a_gpu_run(tmp_path: Path) -> None:
     ):
         assert sentence in page.text, sentence
     assert summary.startswith("## ❌ Not accepted: 3 of 6 variants are correct")
+
+
+def test_boards_that_are_alike_are_counted() -> None:
+    capture = report_records.capture(gpu=True)
+    (board,) = capture.probes["gpu"].value
+    capture.probes["gpu"].value = [board, {**board, "uuid_sha256": "another"}, {**board, "power_limit_w": 600.0}]
+    (line,) = [fact.value for fact in capture_view.machine(capture) if fact.name == "GPU"]
+    one = "NVIDIA H200, sm 9.0, driver 580.95.05"
+    assert line == f"2 × {one}, 700.0 W limit; {one}, 600.0 W limit"
 
 
 def test_the_verdict_of_a_run_without_a_gpu(tmp_path: Path) -> None:

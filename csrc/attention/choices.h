@@ -39,37 +39,37 @@ struct Choice {
 
 // clang-format off
 constexpr Choice kChoices[] = {
-    // nvidia-h200, mission-float16: 4.98 µs, 6.40 µs, 7.99 µs, 10.5 µs, 12.3 µs, 47.3 µs, 73.9 µs
+    // nvidia-h200, mission-float16: 4.95 µs, 6.40 µs, 7.94 µs, 10.6 µs, 12.3 µs, 47.3 µs, 73.7 µs
     {90, false, 64, 4096, 512, {fp16_cluster::launch, fp16_wgmma::launch, fp16_split_kv::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h200, mission-causal-float16: 4.88 µs, 6.47 µs, 7.92 µs, 10.7 µs, 12.7 µs, 47.5 µs, 72.9 µs
+    // nvidia-h200, mission-causal-float16: 4.86 µs, 6.46 µs, 7.91 µs, 10.6 µs, 12.6 µs, 47.5 µs, 72.8 µs
     {90, true, 64, 4096, 512, {fp16_cluster::launch, fp16_wgmma::launch, fp16_split_kv::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h200, b1h2s64-float16: 1.95 µs, 3.07 µs, 3.28 µs, 3.49 µs, 3.60 µs, 8.75 µs, 10.2 µs
+    // nvidia-h200, b1h2s64-float16: 1.96 µs, 3.06 µs, 3.26 µs, 3.48 µs, 3.61 µs, 8.76 µs, 10.2 µs
     {90, false, 64, 128, 64, {fp16_split_kv::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_wgmma::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h200, b1h2s64-causal-float16: 1.94 µs, 3.14 µs, 3.46 µs, 3.65 µs, 3.88 µs, 9.18 µs, 10.3 µs
+    // nvidia-h200, b1h2s64-causal-float16: 1.95 µs, 3.14 µs, 3.45 µs, 3.66 µs, 3.89 µs, 9.17 µs, 10.3 µs
     {90, true, 64, 128, 64, {fp16_split_kv::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_wgmma::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h200, b1h4s128-float16: 2.29 µs, 3.13 µs, 3.65 µs, 4.36 µs, 4.76 µs, 14.3 µs, 17.7 µs
+    // nvidia-h200, b1h4s128-float16: 2.28 µs, 3.14 µs, 3.67 µs, 4.37 µs, 4.75 µs, 14.3 µs, 17.7 µs
     {90, false, 64, 512, 128, {fp16_split_kv::launch, fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h200, b1h4s128-causal-float16: 2.21 µs, 3.20 µs, 3.67 µs, 4.53 µs, 5.12 µs, 14.7 µs, 17.8 µs
+    // nvidia-h200, b1h4s128-causal-float16: 2.21 µs, 3.20 µs, 3.68 µs, 4.52 µs, 5.12 µs, 14.7 µs, 17.7 µs
     {90, true, 64, 512, 128, {fp16_split_kv::launch, fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h200, b1h8s128-float16: 2.44 µs, 3.18 µs, 3.65 µs, 4.37 µs, 4.92 µs, 14.3 µs, 17.7 µs
+    // nvidia-h200, b1h8s128-float16: 2.43 µs, 3.19 µs, 3.67 µs, 4.38 µs, 4.93 µs, 14.3 µs, 17.7 µs
     {90, false, 64, 1024, 128, {fp16_split_kv::launch, fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h200, b1h8s128-causal-float16: 2.37 µs, 3.23 µs, 3.72 µs, 4.52 µs, 5.28 µs, 14.7 µs, 17.7 µs
+    // nvidia-h200, b1h8s128-causal-float16: 2.34 µs, 3.23 µs, 3.75 µs, 4.53 µs, 5.28 µs, 14.7 µs, 17.8 µs
     {90, true, 64, 1024, 128, {fp16_split_kv::launch, fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h200, b2h8s512-float16: 6.60 µs, 6.80 µs, 11.0 µs, 12.8 µs, 14.7 µs, 47.6 µs, 116 µs
+    // nvidia-h200, b2h8s512-float16: 6.58 µs, 6.79 µs, 11.0 µs, 12.8 µs, 14.7 µs, 47.5 µs, 116 µs
     {90, false, 64, 8192, 512, {fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h200, b2h8s512-causal-float16: 6.49 µs, 6.56 µs, 10.8 µs, 13.0 µs, 14.3 µs, 47.7 µs, 102 µs
+    // nvidia-h200, b2h8s512-causal-float16: 6.51 µs, 6.54 µs, 10.8 µs, 13.0 µs, 14.3 µs, 47.7 µs, 102 µs
     {90, true, 64, 8192, 512, {fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h200, b1h8s2048-float16: 22.2 µs, 31.8 µs, 42.3 µs, 55.2 µs, 70.0 µs, 283 µs, 847 µs
+    // nvidia-h200, b1h8s2048-float16: 22.1 µs, 31.7 µs, 42.2 µs, 55.1 µs, 70.0 µs, 283 µs, 847 µs
     {90, false, 64, 16384, 2048, {fp16_wgmma::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h200, b1h8s2048-causal-float16: 18.9 µs, 25.4 µs, 41.9 µs, 49.3 µs, 54.0 µs, 281 µs, 591 µs
+    // nvidia-h200, b1h8s2048-causal-float16: 19.0 µs, 25.4 µs, 42.0 µs, 49.6 µs, 54.1 µs, 282 µs, 604 µs
     {90, true, 64, 16384, 2048, {fp16_wgmma::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_split_kv::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h200, large-float16: 542 µs, 888 µs, 1 063 µs, 1 307 µs, 1 939 µs, 8 175 µs, 24 476 µs
+    // nvidia-h200, large-float16: 533 µs, 875 µs, 1 054 µs, 1 298 µs, 1 936 µs, 8 202 µs, 24 427 µs
     {90, false, 64, 262144, 4096, {fp16_wgmma::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h200, large-causal-float16: 288 µs, 479 µs, 601 µs, 716 µs, 1 104 µs, 4 297 µs, 12 708 µs
+    // nvidia-h200, large-causal-float16: 286 µs, 477 µs, 595 µs, 711 µs, 1 098 µs, 4 279 µs, 12 621 µs
     {90, true, 64, 262144, 4096, {fp16_wgmma::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h200, large_d128-float16: 843 µs, 1 644 µs, 1 746 µs, 2 854 µs, 4 913 µs, 17 342 µs, 44 283 µs
+    // nvidia-h200, large_d128-float16: 828 µs, 1 615 µs, 1 745 µs, 2 872 µs, 4 786 µs, 17 371 µs, 44 278 µs
     {90, false, 128, 262144, 4096, {fp16_wgmma::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h200, large_d128-causal-float16: 441 µs, 916 µs, 984 µs, 1 543 µs, 2 684 µs, 9 164 µs, 22 999 µs
+    // nvidia-h200, large_d128-causal-float16: 442 µs, 909 µs, 988 µs, 1 551 µs, 2 696 µs, 9 212 µs, 22 962 µs
     {90, true, 128, 262144, 4096, {fp16_wgmma::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
 };
 // clang-format on

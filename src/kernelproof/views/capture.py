@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,8 @@ def _gpu_line(probe: Probe | None) -> str:
         return "no NVIDIA GPU" if probe.status == "absent" else f"GPU not known: {probe.error or 'the probe failed'}"
     boards = probe.value if isinstance(probe.value, list) else [probe.value]
     parts = ("name", "{}"), ("compute_capability", "sm {}"), ("driver", "driver {}"), ("power_limit_w", "{} W limit")
-    return "; ".join(_join(board, *parts) for board in boards)
+    alike = Counter(_join(board, *parts) for board in boards)
+    return "; ".join(line if number == 1 else f"{number} × {line}" for line, number in alike.items())
 
 
 def _join(value: Any, *parts: tuple[str, str]) -> str:
