@@ -451,7 +451,7 @@ def blocks(name: str, clocks: tuple[float, ...] = (1980.0, 1980.0), **more: Any)
     ]
 
 
-def test_times_beside_a_busy_program_are_flagged_and_with_them_every_ratio(tmp_path: Path) -> None:
+def test_times_beside_a_busy_program_are_flagged_and_decide_nothing(tmp_path: Path) -> None:
     loaded = project(tmp_path, {"ours": contender("once")}, {"slow": contender("thrice")})
     four = dataclasses.replace(loaded.bench, processes=4)  # of two, one burst makes any ratio possible
     loaded = dataclasses.replace(loaded, bench=four)
@@ -465,7 +465,9 @@ def test_times_beside_a_busy_program_are_flagged_and_with_them_every_ratio(tmp_p
     assert record.states["others_share"] > bench.OTHERS_SHARE
     assert all("cores_shared" in row.flags for row in record.times if row.method == "cpu_clock")
     assert record.ratios
-    assert all("cores_shared" in row.flags for row in record.ratios)
+    assert all("cores_shared" in row.flags and row.verdict == "undecided" for row in record.ratios)
+    assert record.oracle
+    assert not any(row.passed for row in record.oracle)
 
 
 def times_of(record: BenchRecord, name: str) -> list[records.TimeRow]:

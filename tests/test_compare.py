@@ -223,6 +223,23 @@ def test_nothing_in_common() -> None:
 def test_variants_of_one_run_alone() -> None:
     found = compare.compare(make(1, only=("fast", "plain", "cudnn")), make(2, only=("fast", "cudnn", "math")))
     assert (found.only_before, found.only_after) == (["op/plain"], ["op/math"])
+    assert found.exit_code == ExitCode.COULD_NOT_RUN  # a correct one is not tested in B
+    assert found.summary.startswith("Correct before and not tested now: op/plain")
+
+
+def test_a_variant_that_calls_itself_a_baseline_breaks_all_the_same() -> None:
+    before, after = make(1), make(2, verdicts={"fast": "wrong"})
+    after.tests["op/fast"].role = after.builds["op/fast"].role = "baseline"
+    found = compare.compare(before, after)
+    assert [(change.variant, change.role) for change in found.broke] == [("op/fast", "variant")]
+
+
+def test_what_cannot_be_read_is_no_success() -> None:
+    after = make(2)
+    after.unread.append(runs.Unread("bench/op-cuda.json", "it is cut off"))
+    found = compare.compare(make(1), after)
+    assert found.exit_code == ExitCode.COULD_NOT_RUN
+    assert found.summary == "Not read: bench/op-cuda.json of run."
 
 
 # --- real records of an H200 ------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import yaml
 from kernelproof import cli, derive, records
 from kernelproof import config as configuration
 from kernelproof.config import Config
-from kernelproof.errors import ConfigError, ExitCode, KernelproofError, RecordError
+from kernelproof.errors import BundleError, ConfigError, ExitCode, KernelproofError, RecordError
 
 ROOT = Path(__file__).resolve().parents[1]
 GPU = "reports/reference/a-gpu/records"
@@ -204,6 +204,13 @@ def test_a_wrong_marker_is_named(config: Config, marker: str, error: str) -> Non
     records.atomic_write(config.root / "csrc/README.md", f"<!-- derived: {marker} -->\n<!-- end -->\n")
     with pytest.raises((KernelproofError, ConfigError), match=re.escape(error)):
         derive.run(config)
+
+
+def test_records_that_are_not_those_of_their_manifest_are_believed_by_no_table(config: Config) -> None:
+    (kept,) = (config.root / "reports" / "reference").iterdir()
+    (kept / "manifest.yaml").write_text('{"members": []}', encoding="utf-8")
+    with pytest.raises(BundleError, match="tampered with"):
+        derive.run(config, check=True)
 
 
 def test_a_missing_readme_is_named(config: Config) -> None:

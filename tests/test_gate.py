@@ -11,8 +11,8 @@ import pytest
 import yaml
 from simulated_runs import make, write
 
-from kernelproof import bundle, cli, config, gate, manifest, records, report, runs
-from kernelproof.errors import ExitCode, RecordError
+from kernelproof import bundle, claims, cli, config, gate, manifest, records, report, runs
+from kernelproof.errors import BundleError, ExitCode, RecordError
 from kernelproof.records import BenchRecord, Contender, OracleRow, RatioRow, TestRecord
 
 PLAIN = {"abi": "python", "entry": "m:f", "dtypes": ["float32"], "precision": {"output": "float32"}}
@@ -62,6 +62,23 @@ def benched(loaded: config.Config, highs: dict[str, float], **more: Any) -> None
 def judged(loaded: config.Config) -> tuple[ExitCode, dict[str, gate.Row]]:
     result = gate.run(loaded, loaded.results)
     return result.exit_code, {row.variant: row for row in result.rows}
+
+
+def test_the_gates_own_limit_judges_and_not_the_runs(loaded: config.Config) -> None:
+    for name in ("plain", "fast", "gpu"):
+        after_test(loaded, name, "correct" if name != "gpu" else "not_run")
+    benched(loaded, {"hot": 0.90, "cold": 0.94})
+    stricter = replace(loaded, gate=replace(loaded.gate, max_ratio=0.92))
+    row = next(row for row in gate.run(stricter, loaded.results).rows if row.variant == "fast")
+    assert (row.status, row.mode) == ("fails", "cold")
+    assert "upper bound 0.94 > 0.92" in row.reason
+
+
+def test_what_decided_nothing_passes_no_limit() -> None:
+    row = OracleRow("fast", "s", "hot", "base", 0.5, 0.4, 0.6, False, "one process decides nothing")
+    assert claims.held_to([row], 0.95, recorded=0.95) == [row]
+    forged = replace(row, high=1.2, passed=True)
+    assert not claims.held_to([forged], 0.95, recorded=0.95)[0].passed
 
 
 def test_a_claim_that_holds(loaded: config.Config) -> None:
@@ -239,9 +256,8 @@ def test_other_clocks_are_not_compared_and_the_reference_of_this_gpu_is_chosen(l
 def test_a_kept_reference_that_was_changed_is_refused_by_name(loaded: config.Config) -> None:
     folder = write(make(1), loaded.root / "reports" / "reference" / "gpu0")
     (folder / "manifest.yaml").write_text(json.dumps({"members": []}))
-    result = gate.run(loaded, write(make(2), loaded.root / "now"))
-    assert result.regression is not None
-    assert "tampered with" in result.regression.not_compared[0].reason
+    with pytest.raises(BundleError, match="tampered with"):
+        gate.run(loaded, write(make(2), loaded.root / "now"))
 
 
 def test_times_of_a_cpu_are_not_held_against_another_machine(loaded: config.Config) -> None:

@@ -70,8 +70,9 @@ def test_kept_records_are_held_against_their_manifest(tmp_path: Path) -> None:
     assert one.identity is not None
     path = kept / "records" / "bench" / "attention-cuda.csv.gz"
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(b"sdpa_flash", b"sdpa_flush")))
-    with pytest.raises(BundleError, match=r"tampered with: samples/attention-cuda\.csv\.gz is not what was packed"):
-        runs.load(kept)
+    for named in (kept, kept / "records"):
+        with pytest.raises(BundleError, match=r"tampered with: samples/attention-cuda\.csv\.gz is not what was packed"):
+            runs.load(named)
     path.unlink()
     added = kept / "records" / "test" / "attention" / "new.json"
     shutil.copy(kept / "records" / "test" / "attention" / "fp16_wmma.json", added)
@@ -179,6 +180,19 @@ def test_library_calls_are_the_same_where_their_kernels_are() -> None:
     assert runs.same_code(before, after, "op/flash")
     after.benches["op-cuda"].kernels_in_interval["flash"] = [{"case": "small", "name": "fwd_v2", "count": 1}]
     assert not runs.same_code(before, after, "op/flash")
+
+
+def test_a_benchmark_is_of_the_board_that_it_names() -> None:
+    before, after = simulated_runs.make(1), simulated_runs.make(1)
+    assert after.capture
+    (board,) = after.capture.probes["gpu"].value
+    other = {**board, "name": "NVIDIA L4", "uuid_sha256": "l4"}
+    after.capture.probes["gpu"].value = [board, other]
+    assert runs.comparability(before, after, "op-cuda").refusal is None
+    after.benches["op-cuda"].gpu = "l4"
+    assert runs.comparability(before, after, "op-cuda").refusal == "the GPU models differ: NVIDIA H200 and NVIDIA L4"
+    after.benches["op-cuda"].gpu = "gone"
+    assert "another than the benchmark names" in str(runs.comparability(before, after, "op-cuda").refusal)
 
 
 def test_a_regression_gate_asks_for_the_same_driver_branch_and_clocks() -> None:

@@ -7,7 +7,7 @@ mode that was measured the upper end of ours / fastest correct baseline is at mo
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kernelproof import formats, records
 from kernelproof.records import BenchRecord, OracleRow, UntimedRow
@@ -58,6 +58,23 @@ class Claim:
 
     def __str__(self) -> str:
         return f"{self.word}, {self.note}" if self.note else self.word
+
+
+def held_to(rows: list[OracleRow], limit: float, recorded: float | None) -> list[OracleRow]:
+    """Rows of a record as another limit than the `recorded` one judges them; what decided nothing still does not."""
+
+    def judged(row: OracleRow) -> OracleRow:
+        if row.high is None:
+            return row
+        undecided = not row.passed and recorded is not None and row.high <= recorded
+        return row if undecided else replace(row, passed=row.high <= limit, reason=bound_reason(row.high, limit))
+
+    return [judged(row) for row in rows]
+
+
+def bound_reason(high: float, limit: float) -> str:
+    """`upper bound 0.97 > 0.95`."""
+    return f"upper bound {high:.4g} {'≤' if high <= limit else '>'} {limit:g}"
 
 
 def judge(name: str, *, claimed: bool, correct: bool, bench: BenchRecord | None) -> Claim:

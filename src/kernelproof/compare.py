@@ -132,10 +132,12 @@ class Comparison:
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: nothing is worse in B. 1: a variant broke, or is slower. 2: none did, and a correct one is not tested."""
+        """0: nothing is worse in B. 1: a variant broke, or is slower. 2: none did, as far as could be seen: a correct
+        one is not tested, or a record cannot be read.
+        """
         if self.broke or self.slower:
             return ExitCode.BAD_VERDICT
-        return ExitCode.COULD_NOT_RUN if self.lost else ExitCode.WELL
+        return ExitCode.COULD_NOT_RUN if self.lost or self.unread else ExitCode.WELL
 
     @property
     def summary(self) -> str:
@@ -156,6 +158,8 @@ class Comparison:
                 names = list(dict.fromkeys(row.key for row in found))
                 cases = formats.plural(len(found), "case")
                 parts.append(f"{word} in {cases}: {formats.listed(names)}")
+        if self.unread:
+            parts.append(f"not read: {formats.listed(entry.what for entry in self.unread)}")
         if parts:
             return f"{parts[0][0].upper()}{'; '.join(parts)[1:]}."
         said = Counter(row.verdict for row in self.times if row.role == "variant")
@@ -249,7 +253,8 @@ def compare(before: Run, after: Run) -> Comparison:
         NotCompared(f"{entry.path} of {run.name}", entry.reason) for run in (before, after) for entry in run.unread
     ]
     found.environment = list(environment(before, after))
-    found.verdicts = list(_verdicts(before, after, common, found.environment))
+    gone = [key for key in found.only_before if before.role(key) == "variant"]
+    found.verdicts = list(_verdicts(before, after, [*common, *gone], found.environment))
     found.errors = list(_errors(before, after, common))
     found.builds = [change for key in common if (change := _build(before, after, key)) is not None]
     changes = differences.time_changes(before, after, *differences.settings_of(after))
@@ -323,7 +328,8 @@ def _verdicts(before: Run, after: Run, keys: Iterable[str], environment: Sequenc
         kind = MENDED if words[1] == CORRECT and words[0] in BAD else kind
         worse = old if kind == MENDED else new
         sentence = _sentence(key, words, environment, before, after)
-        found.append(VerdictChange(key, after.role(key), kind, words[0], words[1], _reason(worse), sentence))
+        role = "variant" if "variant" in (before.role(key), after.role(key)) else after.role(key)
+        found.append(VerdictChange(key, role, kind, words[0], words[1], _reason(worse), sentence))
     order = (BROKE, LOST, MENDED, CHANGED)
     yield from sorted(found, key=lambda change: order.index(change.kind))
 

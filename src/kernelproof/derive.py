@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from kernelproof import formats, known_times, margins, records
+from kernelproof import formats, known_times, margins, records, runs, verify
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import KernelproofError, RecordError
@@ -111,7 +111,11 @@ class Kept:
 
 
 def _kept(root: Path) -> list[Kept]:
+    """Every kept machine. Raises BundleError for records that are not those of the manifest beside them."""
     folders = sorted(path.parent for path in (root / KEPT).glob("*/records"))
+    for folder in folders:
+        if (folder / verify.MANIFEST).is_file():
+            runs.load(folder)
     return [Kept(folder.name, folder) for folder in folders]
 
 

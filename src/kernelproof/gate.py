@@ -23,7 +23,7 @@ from kernelproof import config as configuration
 from kernelproof.claims import FAILS, NO_CLAIM, NOT_RUN, PASSES
 from kernelproof.config import Config, VariantConfig
 from kernelproof.differences import NotCompared, TimeChange
-from kernelproof.errors import BundleError, ExitCode, RecordError
+from kernelproof.errors import ExitCode, RecordError
 from kernelproof.runs import Run
 
 BAD_VERDICTS = {"wrong", "crashed", "hung", "failed_to_build"}
@@ -202,10 +202,10 @@ def run(config: Config | None, path: Path) -> GateResult:
 def _rows(config: Config, now: Run) -> Iterator[Row]:
     for operator in config.operators.values():
         for variant in operator.variants.values():
-            yield _row(variant, now)
+            yield _row(variant, now, config.gate.max_ratio)
 
 
-def _row(variant: VariantConfig, now: Run) -> Row:
+def _row(variant: VariantConfig, now: Run, max_ratio: float) -> Row:
     who = (variant.operator, variant.name, variant.device)
     unjudged = NOT_RUN if variant.gate else NO_CLAIM
     test = now.tests.get(variant.key)
@@ -219,6 +219,9 @@ def _row(variant: VariantConfig, now: Run) -> Row:
     bench = now.benches.get(f"{variant.operator}-{variant.device}")
     if (fault := claims.found_by_bench(bench, variant.name)) is not None:
         return Row(*who, fault[0], unjudged, FAILS, fault[1])
+    if bench is not None:
+        recorded = now.config.get("gate", {}).get("max_ratio")
+        bench = replace(bench, oracle=claims.held_to(bench.oracle, max_ratio, recorded))
     claim = claims.judge(variant.name, claimed=variant.gate, correct=True, bench=bench)
     status = PASSES if claim.word == NO_CLAIM else claim.word
     reason = claim.why if variant.gate else f"gate: false; {claim.why}"
@@ -253,7 +256,7 @@ def _regression(config: Config, now: Run) -> Regression:
     for folder in folders:
         try:
             candidates.append(runs.load(folder))
-        except (BundleError, RecordError) as error:
+        except RecordError as error:
             refused.append(NotCompared(folder.name, error.message))
     found: list[TimeChange] = []
     names: list[str] = []

@@ -100,6 +100,15 @@ class Run:
         boards = self.probe("gpu")
         return boards[0] if isinstance(boards, list) and boards and isinstance(boards[0], dict) else {}
 
+    def board(self, bench: str) -> Mapping[str, Any]:
+        """The facts of the GPU that a benchmark ran on: of several, the one that its record names."""
+        boards = self.probe("gpu")
+        named = self.benches[bench].gpu if bench in self.benches else None
+        found = [board for board in boards if isinstance(board, dict)] if isinstance(boards, list) else []
+        if named is None or not any(board.get("uuid_sha256") for board in found):
+            return self.gpu
+        return next((board for board in found if board.get("uuid_sha256") == named), {})
+
     def facts(self, name: str) -> Mapping[str, Any]:
         """What a probe found where that is a mapping; else empty."""
         found = self.probe(name)
@@ -212,6 +221,8 @@ def _wanted(name: str) -> bool:
 
 def _of_folder(folder: Path, root: Path) -> Run:
     run = Run(str(folder), RECORDS)
+    if root == folder and folder.name == "records" and (folder.parent / verify.MANIFEST).is_file():
+        folder = folder.parent  # the manifest lies beside them, as where that folder is named
     manifest = folder / verify.MANIFEST
     # Beside a manifest everything counts that it could be held against; of results only what is read.
     places = [root] if manifest.is_file() else [root / stage for stage in KINDS]
@@ -345,10 +356,10 @@ def comparability(before: Run, after: Run, bench: str) -> Comparability:
 
 
 def _of_gpus(before: Run, after: Run, bench: str) -> Comparability:
-    ours, theirs = after.gpu, before.gpu
+    ours, theirs = after.board(bench), before.board(bench)
     for run, board in ((before, theirs), (after, ours)):
         if not board.get("name"):
-            return Comparability(f"no GPU is on record in {run.name}")
+            return Comparability(f"no GPU is on record in {run.name}, or another than the benchmark names")
     for key, what in (("name", "GPU models"), ("mig", "MIG modes")):
         if theirs.get(key) != ours.get(key):
             return Comparability(f"the {what} differ: {theirs.get(key)} and {ours.get(key)}")
