@@ -370,6 +370,27 @@ def test_a_fault_in_the_operators_module_is_an_error_and_no_verdict(tmp_path: Pa
     assert records.read(config.record("test", "rmsnorm", "good"), TestRecord).status == "failed"
 
 
+@pytest.mark.parametrize("kind", ["moves", "exact"])
+def test_a_relation_that_does_not_hold_condemns_nobody(tmp_path: Path, kind: str) -> None:
+    """Where elements merely move, or bits are compared, the reference is not computed for a kernel that keeps it."""
+    config = project(tmp_path, "good")
+    (tmp_path / "false.py").write_text(
+        "from kernelproof.operators import Relation, changed, exactly, rmsnorm\n"
+        "class False_(type(rmsnorm.OPERATOR)):\n"
+        "    def relations(self, case, call, generator):\n"
+        "        x = call.tensor('x')\n"
+        "        twice = exactly(x.double() * 2, x)\n"
+        "        after = [] if twice is None else [changed(call, x=twice)]\n"
+        f"        return [Relation('twice', 'twice x, twice y', c, lambda y: 2 * y, {kind}=True) for c in after]\n"
+        "OPERATOR = False_()\n"
+    )
+    operator = dataclasses.replace(config.operators["rmsnorm"], module="false.py")
+    config = dataclasses.replace(config, operators={"rmsnorm": operator})
+    with pytest.raises(TestError, match=r"twice: the references break the relation themselves") as caught:
+        climbed(config, "good")
+    assert "fault of the operator's `relations`" in str(caught.value.hint)
+
+
 def test_what_an_operator_does_not_supply_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

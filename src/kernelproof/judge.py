@@ -188,6 +188,18 @@ def related(
     return Failure(RELATION, _broken(relation, got, base, wanted, limit, bad))
 
 
+def insist_on_relation(relation: Relation, base: Reference, reference: Reference) -> None:
+    """Raise TestError where the references of both calls, each computed by itself, break a relation.
+
+    To be asked before a kernel that breaks one is condemned: where elements merely move, and where bits are compared,
+    `kernelproof.operators.reference_after` takes the relation's word for the reference of its call.
+    """
+    use = torch.ones_like(reference.output, dtype=torch.bool)
+    if relation.where is not None:
+        use &= relation.where.to(use.device)
+    _allowed(relation, base, reference, use)
+
+
 def _allowed(relation: Relation, base: Reference, reference: Reference, use: torch.Tensor) -> torch.Tensor:
     """gain·B̃ + B' of a relation, per element; infinite where one of the two references demands nothing."""
     expected = relation.expected(base.output)

@@ -397,6 +397,8 @@ class Chamber:
             operator=self.operator,
             histogram=histogram,
         )
+        if job.part == "relation" and result.status != "passed":
+            self._insist_on(self._relations(job.case)[job.name], self._base(job), terms)
         return [_json(result), _json(histogram.record())]
 
     def do_related(self, job: Job, terms: Terms) -> dict[str, Any] | None:
@@ -416,7 +418,10 @@ class Chamber:
             self.returned[job.key].output,
             terms.tolerance,
         )
-        return None if failure is None else _json(failure)
+        if failure is None:
+            return None
+        self._insist_on(relation, base, terms)
+        return _json(failure)
 
     def do_forget(self) -> None:
         for kept in (self.calls, self.layouts, self.returned, self.unlike, self.exact, self.related):
@@ -530,6 +535,14 @@ class Chamber:
 
         computed = functools.partial(self._computed, case=base.case, terms=terms)
         return operators.reference_after(relation, self._reference(base, terms), computed)
+
+    def _insist_on(self, relation: Relation, base: Job, terms: Terms) -> None:
+        """Before a kernel is condemned by a relation: does it hold of the references? Raises TestError if not."""
+        from kernelproof import judge
+
+        judge.insist_on_relation(
+            relation, self._reference(base, terms), self._computed(relation.call, base.case, terms)
+        )
 
 
 def _digest(call: Call) -> str:
