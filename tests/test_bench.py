@@ -568,7 +568,7 @@ def test_a_ratio_that_may_be_anything_is_no_number_like_the_others(tmp_path: Pat
     assert (line.best_baseline, line.ratio, line.low, line.high, line.passed) == ("base", None, None, None, False)
     pair = {"variant": "ours", "baseline": "base", "case": line.case, "mode": "hot"}
     assert record.discarded == [{"what": "ratio", **pair, "reason": line.reason}]
-    words = r"the ratio is not known: 2 of 2 processes timed both, and it may lie anywhere from \S+ to \S+$"
+    words = r"the ratio is not known: 2 of 2 processes timed both, and it may lie anywhere from \S+ to \S+: measure"
     assert re.match(words, line.reason), line.reason
     assert [row.contender for row in record.times if row.method == "cpu_clock"] == ["ours", "base"]  # times are times
 

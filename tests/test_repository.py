@@ -37,6 +37,17 @@ def test_ignored_files_are_no_dirt(clone: Path) -> None:
     assert not repository.provenance(clone).dirty
 
 
+def test_what_a_run_makes_is_no_dirt_where_nobody_ignores_it(clone: Path) -> None:
+    git(clone, "rm", "--quiet", ".gitignore")
+    git(clone, "commit", "-m", "nothing is ignored")
+    (clone / "results" / "build").mkdir(parents=True)
+    (clone / "results" / "build" / "one.json").write_text("{}")
+    assert not repository.provenance(clone).dirty
+    (clone / "csrc" / "results").mkdir(parents=True)
+    (clone / "csrc" / "results" / "kernel.cu").write_text("// of a person")
+    assert repository.provenance(clone).dirty
+
+
 def test_only_a_refresh_touches_the_index(clone: Path) -> None:
     index = clone / ".git" / "index"
     os.utime(clone / "a", (0, 0))  # the same bytes, so that git has to read them

@@ -1481,7 +1481,8 @@ class Summary:
         """Why a ratio is not told, in words."""
         return (
             f"the ratio is not known: {estimate.replicates} of {self.record.processes} processes timed both, and it "
-            f"may lie anywhere from {estimate.low:.2g} to {estimate.high:.2g}"
+            f"may lie anywhere from {estimate.low:.2g} to {estimate.high:.2g}: measure again on a quiet machine, or "
+            "with more bench.processes"
         )
 
     def role(self, name: str) -> str:

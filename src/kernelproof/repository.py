@@ -75,7 +75,8 @@ def provenance(root: Path, *, refresh: bool = False) -> Provenance:
         return found
     found.commit, found.commit_utc, refs = head.strip().split("\0")
     found.branch = next((ref.removeprefix("HEAD -> ") for ref in refs.split(", ") if ref.startswith("HEAD -> ")), None)
-    changes = _git(root, "status", "--porcelain", "--untracked-files=all", "-z", locks=refresh) or ""
+    status = _git(root, "status", "--porcelain", "--untracked-files=all", "-z", locks=refresh) or ""
+    changes = "\0".join(entry for entry in status.split("\0") if not _made_by_a_run(entry))
     if changes:
         found.dirty = True
         found.diff_sha256 = _diff_sha256(root, changes)
@@ -115,6 +116,11 @@ def not_ignored(root: Path) -> set[str] | None:
         else:
             found.add(path)
     return found
+
+
+def _made_by_a_run(entry: str) -> bool:
+    """Whether an entry of git's status is an untracked file below a folder that a run makes."""
+    return entry.startswith("?? ") and Path(entry[3:]).parts[0] in GENERATED
 
 
 def _diff_sha256(root: Path, changes: str) -> str:
