@@ -130,7 +130,6 @@ OUTSIDE_GAP_US = 1.5  # from one kernel to the next: what a call behind another 
 SLOPE_AGREES, REPLAY_US = 1.1, 10.0
 # Of a CPU's cores, in the worst process: threads that spin for one another take hundreds of times as long beside more.
 OTHERS_SHARE = 0.1
-CORES_SHARED = "cores_shared"  # the flag beyond that; a ratio that rests on such a time decides nothing
 CLOCK_CHANGED = 0.05  # between the blocks of a contender in one process: their times are of two machines
 
 Key = tuple[str, str, str, str]  # contender, case, mode, method
@@ -1350,7 +1349,7 @@ class Summary:
         if shared := self.shared():
             yield "gpu_shared", f"{shared} on the GPU while it was measured"
         if (share := max(self.found.others.get(case, [0.0]))) > OTHERS_SHARE:
-            yield CORES_SHARED, f"other programs had {share:.0%} of its cores while it was measured"
+            yield records.CORES_SHARED, f"other programs had {share:.0%} of its cores while it was measured"
         yield from methods.doubts(self.seen(key, rows))
 
     def slow(self, contender: str, case: str) -> list[dict[str, Any]]:
@@ -1471,7 +1470,7 @@ class Summary:
             seen = statistics.minimal_detectable_difference(estimate, band, self.settings)
             detectable = None if seen is None else _rounded(seen)
             flags = sorted({flag for name in (variant, baseline) for flag in flagged.get((name, case, mode), ())})
-            word = statistics.UNDECIDED if CORES_SHARED in flags else verdict
+            word = statistics.UNDECIDED if records.CORES_SHARED in flags else verdict
             self.record.ratios.append(
                 RatioRow(variant, baseline, case, mode, ratio, low, high, word, detectable, flags)
             )
@@ -1525,7 +1524,7 @@ class Summary:
         limit = self.config.gate.max_ratio
         if self.replicates[variant, best, arena.id, mode] < 2:
             passed, reason = False, "one process decides nothing"
-        elif CORES_SHARED in row.flags:
+        elif records.CORES_SHARED in row.flags:
             passed, reason = False, "other programs had its cores; measure again on a quiet machine"
         else:
             passed, reason = row.high <= limit, claims.bound_reason(row.high, limit)

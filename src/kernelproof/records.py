@@ -25,6 +25,7 @@ from kernelproof import privacy
 from kernelproof.errors import RecordError
 
 OK, FAILED, NOT_RUN = "ok", "failed", "not_run"
+CORES_SHARED = "cores_shared"  # a flag: other programs had the cores of a CPU's time, which decides nothing
 
 # Text of which only these words are read: what reads a record looks them up.
 Status = Annotated[str, OK, FAILED, NOT_RUN]
