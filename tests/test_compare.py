@@ -234,6 +234,12 @@ def test_a_variant_that_calls_itself_a_baseline_breaks_all_the_same() -> None:
     assert [(change.variant, change.role) for change in found.broke] == [("op/fast", "variant")]
 
 
+def test_another_project_is_told() -> None:
+    before, after = (replace(make(seed), config={"project": name}) for seed, name in ((1, "one"), (2, "other")))
+    change = next(iter(compare.environment(before, after)))
+    assert (change.what, change.before, change.after) == ("project", "one", "other")
+
+
 def test_what_cannot_be_read_is_no_success() -> None:
     after = make(2)
     after.unread.append(runs.Unread("bench/op-cuda.json", "it is cut off"))

@@ -268,6 +268,7 @@ def compare(before: Run, after: Run) -> Comparison:
 def environment(before: Run, after: Run) -> Iterator[Change]:
     """What differs in machine, driver, Python, packages and compilers; packages that decide come first."""
     for what, ours, theirs in (
+        ("project", after.config.get("project"), before.config.get("project")),
         ("GPU", after.gpu.get("name"), before.gpu.get("name")),
         ("board", after.gpu.get("uuid_sha256"), before.gpu.get("uuid_sha256")),
         ("driver", after.gpu.get("driver"), before.gpu.get("driver")),
