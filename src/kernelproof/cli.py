@@ -139,11 +139,13 @@ def _parser() -> argparse.ArgumentParser:
 
     verify = command(
         "verify",
-        "check a bundle: every member, that the archive is safe, and that it agrees with itself",
+        "check bundles: every member, that the archive is safe, and that each agrees with itself",
         _verify,
         config=False,
     )
-    verify.add_argument("bundle", type=Path, help="kernelproof-….tar.gz, or the folder that holds it")
+    verify.add_argument(
+        "bundles", nargs="+", type=Path, metavar="BUNDLE", help="kernelproof-….tar.gz, or the folder that holds it"
+    )
     verify.add_argument("--identity", metavar="SHA256", help="the SHA-256 of manifest.yaml that the bundle must have")
 
     mutants = command("mutants", "plant faults into the project's own kernels and see whether each is caught", _mutants)
@@ -514,7 +516,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     from kernelproof import verify
 
     identity = [f"--identity={arguments.identity}"] if arguments.identity else []
-    return verify.main([*identity, *(["--json"] if arguments.json else []), "--", str(arguments.bundle)])
+    return verify.main([*identity, *(["--json"] if arguments.json else []), "--", *map(str, arguments.bundles)])
 
 
 def _positive(text: str) -> int:
