@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import os
+import shlex
 import sys
 import time
 import traceback
@@ -260,7 +261,7 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
     spent = f"{record.duration_s:.1f} s"
     verdict = getattr(record, "verdict", record.status).replace("_", " ")
     if record.status != "ok":
-        yield f"{subject}: {verdict}: {(record.reason or 'no reason given').strip()}"
+        yield f"{subject}: {verdict}: {_reason(record) or 'no reason given'}"
         if record.remedy:
             yield f"  next: {record.remedy}"
         if log := getattr(record, "log", None):
@@ -281,6 +282,13 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
         yield from (f"  ptxas: {text}" for text in dict.fromkeys(advice.text for advice in record.advice))
     else:
         yield f"{subject}: profiled ({len(record.kernels)} kernel{'' if len(record.kernels) == 1 else 's'}, {spent})"
+
+
+def _reason(record: Any) -> str:
+    """Why a record is not well, without what its verdict says already."""
+    reason = (record.reason or "").strip()
+    unbuilt = getattr(record, "verdict", "") == "failed_to_build"
+    return reason.removeprefix("build: it did not build: ") if unbuilt else reason
 
 
 def _bench_lines(record: Any) -> Iterator[str]:
@@ -321,7 +329,7 @@ def _told(stage: str, subject: str, run: Callable[[], Any]) -> Any:
     except BaseException as error:
         _event(stage, subject, "end", "error", str(error) or type(error).__name__)
         raise
-    reason = (record.reason or "").strip().partition("\n")[0]  # there is room for one line
+    reason = _reason(record).partition("\n")[0]  # there is room for one line
     if record.status == "failed" and (log := getattr(record, "log", None)):
         reason += f" (log: {log})"
     _event(stage, subject, "end", getattr(record, "verdict", None) or record.status, reason)
@@ -633,7 +641,13 @@ def _init(arguments: argparse.Namespace) -> int:
 
     into = arguments.into or Path("examples") / arguments.operator
     written = scaffold.run(arguments.operator, into)
-    print(json.dumps([str(path) for path in written]) if arguments.json else "\n".join(str(path) for path in written))
+    if arguments.json:
+        print(json.dumps([str(path) for path in written]))
+    else:
+        which = f"--config {shlex.quote(str(into / 'config.yaml'))} --operator {arguments.operator} --variant cpu"
+        print("\n".join(str(path) for path in written))
+        print(f"next: kernelproof build {which}, then kernelproof test with the same options;")
+        print("      the files hold GELU as an example: docs/how-to/add-a-kernel.md says how to make them yours")
     return ExitCode.WELL
 
 
