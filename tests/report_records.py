@@ -925,6 +925,7 @@ def _manifest(folder: str, verdicts: list[Verdict], found: dict[str, Record]) ->
     ]
     members += [
         Member("config.yaml", digest("config"), 9_114, "identity"),
+        Member("source/repro.sh", digest("repro.sh"), 1_733, "identity"),
         Member("records/capture/pip.txt", digest("pip"), 2_048, "context"),
     ]
     return ManifestRecord(

@@ -195,10 +195,7 @@ def test_compile_error_is_a_record_with_the_compilers_words(project: Path) -> No
     record = built(project, variant("broken", sources=["csrc/broken.cc"]))
     assert record.compiler_message is not None
     assert record.compiler_message.startswith("csrc/broken.cc:1:")
-    assert (record.status, record.reason) == (
-        "failed",
-        f"failed to build: {record.compiler_message.splitlines()[0]}",
-    )
+    assert (record.status, record.reason) == ("failed", record.compiler_message.splitlines()[0])
     assert "nothing_of_this_name" in record.compiler_message
     assert "nothing_of_this_name" in log(project, record)
     assert record.library is None

@@ -107,8 +107,21 @@ def test_another_configuration_file_is_in_the_bundle_and_replay_names_it(run: Ru
     members = unpacked(run.pack())
     assert members["source/configs/my other.yaml"] == other.read_bytes()
     assert "./repro.sh -- --configfile 'configs/my other.yaml'\n" in members["REPLAY.md"].decode()
+    assert "./repro.sh -- --configfile config.resolved.json\n" in members["REPLAY.md"].decode()
     assert json.loads(members["source/config.resolved.json"])["bench"]["processes"] == 2
     assert members["source/config.resolved.json"] == members["config.json"]
+
+
+def test_a_bundle_of_ones_own_repository_is_replayed_with_a_clone(run: Run) -> None:
+    (run.config.root / "repro.sh").unlink()
+    run.gather()
+    text = unpacked(run.pack())["REPLAY.md"].decode()
+    assert "a clone of kernelproof (version\n   0.1.0 made this bundle)" in text
+    assert '       export PATH="$KERNELPROOF/.venv/bin:$PATH"\n' in text
+    for name in ("config.yaml", "config.resolved.json"):
+        command = f'kernelproof run -- --snakefile "$KERNELPROOF/Snakefile" --configfile {name}'
+        assert f"       {command}\n" in text
+    assert "       ./repro.sh" not in text
 
 
 def test_the_manifest_lists_every_member_and_is_json_and_yaml(run: Run) -> None:

@@ -428,3 +428,20 @@ def test_a_variant_that_failed_to_build_is_told_with_its_log(tmp_path: Path, mon
     *_, ended = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
     assert ended["message"] == "x.cu:3: no such name (log: results/build/op/v.log)"
     assert list(cli._lines("build", "op/v", failed))[-1] == "  log: results/build/op/v.log"
+
+
+def test_a_test_of_what_failed_to_build_says_it_once() -> None:
+    record = TestRecord("failed", "build: it did not build: x.cu:3: no such name", verdict="failed_to_build")
+    assert list(cli._lines("test", "op/v", record)) == ["op/v: failed to build: x.cu:3: no such name"]
+
+
+def test_init_says_what_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["init", "squash", "--into", "my kernels"]) == ExitCode.WELL
+    said = capsys.readouterr().out.splitlines()
+    assert said[5] == "my kernels/config.yaml"
+    assert said[6].startswith(
+        "next: kernelproof build --config 'my kernels/config.yaml' --operator squash --variant cpu, "
+    )

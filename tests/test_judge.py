@@ -352,8 +352,25 @@ def test_a_reference_that_is_not_finite_is_no_reference() -> None:
     for bound in (reference.bound * math.nan, -reference.bound):  # to which no error could be held
         with pytest.raises(TestError, match="the reference's bound is NaN or negative somewhere"):
             judge.judge(case_of(), call, replace(reference, bound=bound), Returned(output), TOLERANCE)
-    with pytest.raises(TestError, match="the output has shape"):
+    with pytest.raises(
+        TestError, match=r"reference: output and bound of the Reference have shape .*, and the call's output"
+    ):
         judge.judge(case_of(), call, reference, Returned(output[:, :2]), TOLERANCE)
+
+
+def test_what_is_infinite_by_definition_is_told_apart_and_may_be_left_open() -> None:
+    call, output = correct_output(case_of())
+    reference = OPERATOR.reference(call, INPUT)
+    expected, bound = reference.output.clone(), reference.bound.clone()
+    expected[0, 0, 0, 0] = -math.inf
+    with pytest.raises(
+        TestError, match=r"the reference is infinite in 1 of .* although all inputs are finite"
+    ) as caught:
+        judge.judge(case_of(), call, replace(reference, output=expected), Returned(output), TOLERANCE)
+    assert "define what is left out (a masked place, say) as 0" in str(caught.value.hint)
+    expected[0, 0, 0, 0], bound[0, 0, 0, 0], output[0, 0, 0, 0] = 0, math.inf, -math.inf
+    left_open = replace(reference, output=expected, bound=bound)
+    assert judge.judge(case_of(), call, left_open, Returned(output), TOLERANCE).status == "passed"
 
 
 # --- images -----------------------------------------------------------------------------------------------------------

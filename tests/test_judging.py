@@ -185,6 +185,32 @@ def test_inputs_that_are_not_the_same_for_every_variant_condemn_nobody(tmp_path:
         judge.close()
 
 
+MISSHAPEN = """
+from kernelproof.operators import Reference, rmsnorm
+
+class Misshapen(rmsnorm.RmsNorm):
+    def reference(self, call, precision, device="cpu"):
+        found = super().reference(call, precision, device)
+        return Reference(found.output[:, :1], found.bound[:, :1], found.unit_roundoff)
+
+OPERATOR = Misshapen()
+"""
+
+
+def test_a_reference_of_another_shape_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "misshapen.py").write_text(MISSHAPEN)
+    judge = Judge(tmp_path, tmp_path, LIMIT_S)
+    try:
+        run_right(judge.lay_out("misshapen.py", Job(CASE), tmp_path / "first").arguments)
+        judge.take("misshapen.py", Job(CASE), tmp_path / "first")
+        with pytest.raises(JudgeError, match=r"have shape \[17, 1\], and the call's output \[17, 101\]") as caught:
+            judge.judge("misshapen.py", Job(CASE), TERMS)
+        assert caught.value.subject == "misshapen.py:5"
+        assert str(caught.value.hint).startswith("`reference` gives a value and a bound for each element")
+    finally:
+        judge.close()
+
+
 def test_a_judge_that_is_killed_condemns_nobody(tmp_path: Path) -> None:
     judge = Judge(REPOSITORY, tmp_path, LIMIT_S)
     assert judge.families(MODULE)

@@ -247,6 +247,16 @@ def test_an_altered_library_is_not_loaded(tmp_path: Path) -> None:
     assert "is not the file that the build made" in (record.reason or "")
 
 
+def test_a_misspelt_entry_is_told_with_its_place_in_the_configuration(tmp_path: Path) -> None:
+    config = project(tmp_path, "good")
+    path = tmp_path / "config.yaml"
+    path.write_text(path.read_text().replace("good: {device", "good: {\n        entry: runn,\n        device"))
+    operators = configuration.load(path, root=tmp_path).operators
+    record = climbed(dataclasses.replace(config, operators=operators), "good")
+    assert "no TVM-FFI function 'runn'" in (record.reason or "")
+    assert record.remedy == "mend operators.rmsnorm.variants.good.entry, now 'runn': config.yaml:16"
+
+
 def test_what_did_not_build_is_not_run(tmp_path: Path) -> None:
     config = project(tmp_path, "good")
     broken = BuildRecord(operator="rmsnorm", variant="good", status="failed", compiler_message="error: expected ';'")

@@ -38,6 +38,11 @@ def test_what_is_wrong_with_a_library_is_said(tmp_path: Path) -> None:
         loading.load(of("tvm_ffi"), tmp_path / "none.so", tmp_path)
     with pytest.raises(WorkerReplyError, match="exports no TVM-FFI function 'walk'"):
         loading.load(of("tvm_ffi", "walk"), library("good"), tmp_path)
+    with pytest.raises(
+        WorkerReplyError, match=r"'runn', which is the variant's `entry`.*; allowed: run; did you mean 'run'\?"
+    ) as caught:
+        loading.load(of("tvm_ffi", "runn"), library("good"), tmp_path)
+    assert str(caught.value.hint).startswith("mend `entry` in the configuration, or end the binding with ")
     (tmp_path / "broken.so").write_text("not a library")
     with pytest.raises(WorkerReplyError, match=r"broken\.so: it cannot be loaded"):
         loading.load(of("tvm_ffi"), tmp_path / "broken.so", tmp_path)

@@ -106,6 +106,10 @@ CHANGED = "from kernelproof.operators import rmsnorm\nclass O(rmsnorm.RmsNorm):\
             "OPERATOR.dtypes has 'fp32', which is no data type; allowed",
         ),
         ("class O:\n    name = 'x'\nOPERATOR = O()\n", "lacks dims, options, families"),
+        (
+            "class O:\n    sanity_cals = dims = options = 1\nOPERATOR = O()\n",
+            r"lacks name, .*, sanity_calls \(is 'sanity_cals' meant to be it\?\), cost, suspects",
+        ),
     ],
 )
 def test_load_says_what_is_wrong_with_a_module(tmp_path: Path, text: str, message: str) -> None:

@@ -21,6 +21,7 @@ from kernelproof.config import CRITERIA
 from kernelproof.errors import RecordError
 from kernelproof.records import (
     BenchRecord,
+    CaptureRecord,
     CaseResult,
     CeilingsRecord,
     CompilerAdvice,
@@ -142,6 +143,41 @@ def test_the_page_stands_alone(name: str, tmp_path: Path) -> None:
     for attributes in page.of("svg"):
         inside_row = not attributes.get("width") and not (attributes.get("class") or "").startswith("fill")
         assert inside_row or attributes.get("aria-hidden") == "true" or attributes.get("role") == "img", attributes
+
+
+def test_how_to_reproduce_what_a_repository_of_ones_own_measured(tmp_path: Path) -> None:
+    facts, found = report_records.cpu_run()
+    facts.members = [member for member in facts.members if member.path != "source/repro.sh"]
+    read = report.read_all(report_records.write_run(tmp_path, (facts, found)), tmp_path)
+    settings = replace(report_records.SETTINGS, source="my kernels/config.yaml")
+    _, _, script = report.render_summary(read, settings).partition("### How to reproduce")
+    lines = [line for line in script.splitlines() if not line.startswith("#")]
+    file = "'my kernels/config.yaml'"
+    whole = f'kernelproof run -- --snakefile "$KERNELPROOF/Snakefile" --configfile {file} --forceall'
+    assert whole in lines
+    assert "export KERNELPROOF=/path/to/the/clone" in lines
+    assert f"kernelproof test --config {file} --operator attention --variant cpu_naive" in lines
+    assert any(line.startswith(f"kernelproof bench --config {file} --operator attention") for line in lines)
+    assert not [line for line in lines if line.startswith("./repro.sh")]
+
+
+def test_the_summary_tells_what_failed_from_what_was_not_run(tmp_path: Path) -> None:
+    facts, found = report_records.gpu_run()
+    wrong = found["results/test/attention/fp16_wmma.json"]
+    assert isinstance(wrong, TestRecord)
+    again = "kernelproof test --operator attention --variant fp16_wmma --case c"
+    wrong.status, wrong.reason, wrong.repeat = "failed", "correctness: bound: off", again
+    page, summary = render(tmp_path, (facts, found))
+    _, _, gaps = summary.partition("### Not run or failed\n")
+    assert "Not run or failed, and why" in page
+    assert f"| test, failed | `attention/fp16_wmma` | `correctness: bound: off` | `to see it again: {again}` |" in gaps
+    assert f"To do: to see it again: {again}" in page
+    assert "| test | `attention/fp16_tiled` | `it was not built` |" in gaps
+    facts, found = report_records.cpu_run()
+    capture = found["results/capture/capture.json"]
+    assert isinstance(capture, CaptureRecord)
+    capture.probes = {}
+    assert "### Not run\n" in render(tmp_path, (facts, found))[1]
 
 
 def test_the_same_records_give_the_same_bytes_anywhere(tmp_path: Path) -> None:

@@ -360,6 +360,15 @@ def test_a_stage_without_space_is_told_what_to_do(tmp_path: Path, monkeypatch: p
     assert "next: free some space" in str(run.failure(1, display))
 
 
+def test_a_fault_that_stops_several_variants_is_told_once() -> None:
+    def stopped(variant: str) -> dict[str, str]:
+        message = f"{variant}: op.py:5: it fails\n  log:  results/test/{variant}.log\n  next: mend it"
+        return {"stage": "test", "subject": variant, "message": message}
+
+    said = "test op/a, test op/b: op.py:5: it fails\n  log:  results/test/op/a.log\n  next: mend it"
+    assert run._grouped([stopped("op/a"), stopped("op/b")]) == [said]
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_ends_cleanly_and_continues(project: Path, number: signal.Signals, status: int) -> None:
     (project / "how").write_text("hang")

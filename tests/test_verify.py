@@ -544,3 +544,22 @@ def test_a_folder_stands_for_the_one_tarball_in_it(good: Path, capsys: pytest.Ca
     with pytest.raises(SystemExit, match="2"):
         verify.main([str(good.parent)])
     assert f"name the tarball in it, kernelproof-….tar.gz: {good}, " in capsys.readouterr().err
+
+
+def test_several_bundles_are_judged_each_and_the_worst_counts(
+    tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    none = tmp_path / "none.kept"
+    none.write_bytes(b"no bundle")
+    assert verify.main([str(good), str(good.parent)]) == 0
+    assert verify.main([str(none), str(good)]) == 2
+    said = capsys.readouterr().out.splitlines()
+    assert said.count(f"{good}:") == 3
+    assert said[said.index(f"{none}:") + 1].startswith("unreadable: ")
+    assert said[-4] == f"{good}:"
+    assert said[-3].startswith("whole and unchanged: ")
+    assert verify.main(["--json", str(none), str(good)]) == 2
+    assert [found["exit_code"] for found in json.loads(capsys.readouterr().out)] == [2, 0]
+    with pytest.raises(SystemExit, match="2"):
+        verify.main(["--identity", "0" * 64, str(none), str(good)])
+    assert "--identity is that of one bundle, and 2 are named" in capsys.readouterr().err

@@ -802,7 +802,7 @@ def _ninja(plan: Plan, edges: Sequence[Edge], temporary: Path, name: str, shown:
         message = scrubbed(first_errors(said) or first_errors(shown.shown(done.stdout + done.stderr)))
         first = message.strip().partition("\n")[0]
         raise Unbuildable(
-            f"failed to build: {first}" if first else "failed to build",
+            first or "the compiler failed and said nothing",
             compiler_message=message,
             remedy="the log has the compiler's whole output",
         )
@@ -826,7 +826,7 @@ def _check_made(plan: Plan, edge: Edge) -> None:
         step = "the linker" if edge.what == "link" else f"the compiler, of {source},"
         message = f"{step} ended well and made {made}; the likely reason is in its flags: {' '.join(likely) or 'none'}"
         remedy = "take out of flags what has the compiler do something else than compile and link"
-    raise Unbuildable(f"failed to build: {message}", compiler_message=message, remedy=remedy)
+    raise Unbuildable(message, compiler_message=message, remedy=remedy)
 
 
 def _is_machine_code(path: Path) -> bool:

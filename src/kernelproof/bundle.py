@@ -20,7 +20,6 @@ import json
 import math
 import os
 import re
-import shlex
 import shutil
 import tarfile
 import tempfile
@@ -211,7 +210,14 @@ def replay_text(facts: ManifestRecord, name: str, configuration: str) -> str:
     state = facts.provenance
     commit = state.commit or f"none ({state.why_no_commit})"
     dirt = f" with uncommitted changes (difference {state.diff_sha256})" if state.commit and state.dirty else ""
-    option = "" if configuration == "config.yaml" else f" -- --configfile {shlex.quote(configuration)}"
+    needed, path = "git and a C++ compiler", ""
+    if not facts.holds_workflow:
+        needed += f""", and a clone of kernelproof (version
+   {state.kernelproof} made this bundle) in which `./repro.sh` has run. The sources are of a repository that uses it,
+   and hold no workflow"""
+        path = """
+       export KERNELPROOF=/path/to/the/clone
+       export PATH="$KERNELPROOF/.venv/bin:$PATH\""""
     return f"""# How to check and replay {name}
 
 Commit: {commit}{dirt}. `source/` holds the files as they were built and measured; records name the commit that each
@@ -225,14 +231,16 @@ was made from.
    It prints the bundle's identity, the SHA-256 of `manifest.yaml`. Compare that with the one you were given.
    `kernelproof verify`, where it is installed, also says whether records, samples and manifest agree with one another.
 
-2. Run it again. On Linux with Python 3.11 or later, git and a C++ compiler:
-
+2. Run it again. On Linux with Python 3.11 or later, {needed}:
+{path}
        tar xf {name}.tar.gz
        cd {name}/source
-       ./repro.sh{option}
+       {members.command_of_run(facts, configuration)}
 
    The configuration is `{configuration}`. Values that were set on the command line are not in it; they are in
-   `{members.RESOLVED}`, which holds everything: `./repro.sh -- --configfile {members.RESOLVED}`.
+   `{members.RESOLVED}`, which holds everything:
+
+       {members.command_of_run(facts, members.RESOLVED)}
 
    With an NVIDIA GPU everything runs; without one the CPU variants run, and the CUDA variants are built and analysed.
 

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import os
+import shlex
 import sys
 import time
 import traceback
@@ -139,11 +140,13 @@ def _parser() -> argparse.ArgumentParser:
 
     verify = command(
         "verify",
-        "check a bundle: every member, that the archive is safe, and that it agrees with itself",
+        "check bundles: every member, that the archive is safe, and that each agrees with itself",
         _verify,
         config=False,
     )
-    verify.add_argument("bundle", type=Path, help="kernelproof-….tar.gz, or the folder that holds it")
+    verify.add_argument(
+        "bundles", nargs="+", type=Path, metavar="BUNDLE", help="kernelproof-….tar.gz, or the folder that holds it"
+    )
     verify.add_argument("--identity", metavar="SHA256", help="the SHA-256 of manifest.yaml that the bundle must have")
 
     mutants = command("mutants", "plant faults into the project's own kernels and see whether each is caught", _mutants)
@@ -258,7 +261,7 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
     spent = f"{record.duration_s:.1f} s"
     verdict = getattr(record, "verdict", record.status).replace("_", " ")
     if record.status != "ok":
-        yield f"{subject}: {verdict}: {(record.reason or 'no reason given').strip()}"
+        yield f"{subject}: {verdict}: {_reason(record) or 'no reason given'}"
         if record.remedy:
             yield f"  next: {record.remedy}"
         if log := getattr(record, "log", None):
@@ -279,6 +282,13 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
         yield from (f"  ptxas: {text}" for text in dict.fromkeys(advice.text for advice in record.advice))
     else:
         yield f"{subject}: profiled ({len(record.kernels)} kernel{'' if len(record.kernels) == 1 else 's'}, {spent})"
+
+
+def _reason(record: Any) -> str:
+    """Why a record is not well, without what its verdict says already."""
+    reason = (record.reason or "").strip()
+    unbuilt = getattr(record, "verdict", "") == "failed_to_build"
+    return reason.removeprefix("build: it did not build: ") if unbuilt else reason
 
 
 def _bench_lines(record: Any) -> Iterator[str]:
@@ -319,7 +329,7 @@ def _told(stage: str, subject: str, run: Callable[[], Any]) -> Any:
     except BaseException as error:
         _event(stage, subject, "end", "error", str(error) or type(error).__name__)
         raise
-    reason = (record.reason or "").strip().partition("\n")[0]  # there is room for one line
+    reason = _reason(record).partition("\n")[0]  # there is room for one line
     if record.status == "failed" and (log := getattr(record, "log", None)):
         reason += f" (log: {log})"
     _event(stage, subject, "end", getattr(record, "verdict", None) or record.status, reason)
@@ -514,7 +524,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     from kernelproof import verify
 
     identity = [f"--identity={arguments.identity}"] if arguments.identity else []
-    return verify.main([*identity, *(["--json"] if arguments.json else []), "--", str(arguments.bundle)])
+    return verify.main([*identity, *(["--json"] if arguments.json else []), "--", *map(str, arguments.bundles)])
 
 
 def _positive(text: str) -> int:
@@ -631,7 +641,13 @@ def _init(arguments: argparse.Namespace) -> int:
 
     into = arguments.into or Path("examples") / arguments.operator
     written = scaffold.run(arguments.operator, into)
-    print(json.dumps([str(path) for path in written]) if arguments.json else "\n".join(str(path) for path in written))
+    if arguments.json:
+        print(json.dumps([str(path) for path in written]))
+    else:
+        which = f"--config {shlex.quote(str(into / 'config.yaml'))} --operator {arguments.operator} --variant cpu"
+        print("\n".join(str(path) for path in written))
+        print(f"next: kernelproof build {which}, then kernelproof test with the same options;")
+        print("      the files hold GELU as an example: docs/how-to/add-a-kernel.md says how to make them yours")
     return ExitCode.WELL
 
 

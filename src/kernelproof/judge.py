@@ -274,22 +274,38 @@ class _Findings:
         expected = reference.output
         if returned.output.shape != expected.shape:
             raise TestError(
-                f"the output has shape {tuple(returned.output.shape)}, the reference {tuple(expected.shape)}"
+                f"output and bound of the Reference have shape {list(expected.shape)}, and the call's output "
+                f"{list(returned.output.shape)}",
+                subject="reference",
+                hint="`reference` gives a value and a bound for each element of the output that `make_call` makes",
             )
         if not _all_finite(expected):
             numbers = {name: tensor for name, tensor in call.inputs.items() if tensor.is_floating_point()}
             if wild := [name for name, tensor in numbers.items() if not _all_finite(tensor.double())]:
                 raise TestError(
                     f"the reference is not finite, nor is what `make_call` gives as {' and '.join(wild)}",
+                    subject="make_call",
                     hint="look for an overflow where the inputs are made, or rounded to the case's data type",
+                )
+            if not bool(expected.isnan().any()):
+                count = f"{int(expected.isinf().sum())} of {expected.numel()}"
+                raise TestError(
+                    f"the reference is infinite in {count} elements although all inputs are finite, and an infinite "
+                    "value has no error that could be judged",
+                    subject="reference",
+                    hint="of finite inputs an output is finite: define what is left out (a masked place, say) as 0 or "
+                    "another finite number, in kernels too, or as 0 with a bound of inf, which demands nothing there; "
+                    "where none was meant, look for an overflow and log(0) in `reference`",
                 )
             raise TestError(
                 "the reference is not finite although all inputs are",
+                subject="reference",
                 hint="look for 0/0, inf - inf and an overflow in `reference`",
             )
         if reference.bound.numel() and not float(reference.bound.min()) >= 0:
             raise TestError(
                 "the reference's bound is NaN or negative somewhere, which no error could be held to",
+                subject="reference",
                 hint="look for 0/0 and inf - inf in the operator's `reference`",
             )
         self.dtype = call.output.dtype

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 REFERENCES_KEPT_BYTES = 512 << 20
 SAME_VALUES = ("repeat", "shifted", "strided", "fenced", "zero-copy")  # parts whose reference is the case's own
+METHODS = ("make_call", "reference")  # of an operator; a fault whose subject is one of them is told with its place
 REDRAWN = 3  # times that the inputs of a case are made until they are those that they were
 TESTS_BESIDE = 4  # as many as the workflow runs at a time
 TAIL_SHARE = 4  # one in so many elements, the last ones of each input, differ in a `tail` job
@@ -294,6 +295,9 @@ class Chamber:
 
             traceback.print_exc()
             fault = self._fault(error)
+            if fault["subject"] in METHODS:
+                exact = fault["subject"] == "reference" and "job" in given and given["job"].part == "sanity"
+                fault["subject"] = self._place("sanity_calls" if exact else fault["subject"])
             about = given["job"].key if "job" in given else given["case"].id if "case" in given else ""
             if about and about not in str(fault["subject"]):
                 fault["message"] += f" (case {about})"
@@ -305,6 +309,14 @@ class Chamber:
         what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         hint = "mend the operator's module, or the shapes that it is given"
         return {"message": f"nothing was judged, for it failed: {what}", "subject": self.module, "hint": hint}
+
+    def _place(self, method: str) -> str:
+        """Where a method of the operator begins, `mine/operator.py:31`; the module where its own file has none."""
+        code = getattr(getattr(type(self.operator), method, None), "__code__", None)
+        root = self.root.resolve()
+        if code is None or not (path := Path(code.co_filename)).is_relative_to(root):
+            return self.module
+        return f"{path.relative_to(root)}:{code.co_firstlineno}"
 
     @functools.cached_property
     def operator(self) -> Operator:

@@ -105,17 +105,28 @@ def _load_tvm_ffi(entry: str, library: Path | None, root: Path) -> Callable[...,
     except Exception:
         function = None
     if function is None:
-        raise WorkerReplyError(
-            f"the library exports no TVM-FFI function {entry!r}",
-            subject=_existing(library).name,
-            hint=f"end the binding with TVM_FFI_DLL_EXPORT_TYPED_FUNC({entry}, ...)",
-        )
+        raise _no_such_entry(entry, _existing(library))
 
     def call(*arguments: Any) -> Any:
         return function(*arguments)
 
     call.module = module  # type: ignore[attr-defined]  # the library must outlive the function
     return call
+
+
+def _no_such_entry(entry: str, library: Path) -> WorkerReplyError:
+    """A function that is asked for and not exported; each that is has a symbol of its own."""
+    from kernelproof.config import among
+
+    found = re.findall(rb"\0__tvm_ffi_([A-Za-z]\w*)(?=\0)", library.read_bytes())
+    exported = sorted({name.decode() for name in found})
+    export = f"the binding with TVM_FFI_DLL_EXPORT_TYPED_FUNC({entry}, ...)"
+    return WorkerReplyError(
+        f"the library exports no TVM-FFI function {entry!r}, which is the variant's `entry` (run where it has none); "
+        + (among(entry, exported) if exported else "it exports none at all"),
+        subject=library.name,
+        hint=f"mend `entry` in the configuration, or end {export}" if exported else f"end {export}",
+    )
 
 
 def _load_torch_extension(entry: str, library: Path | None, root: Path) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -173,6 +174,19 @@ def _files(root: Path, names: Iterable[str]) -> list[str]:
             paths = (Path(folder, file) for file in files if not NOT_SOURCE.search(file))
             found += [str(path.relative_to(root)) for path in paths if path.is_file() and not path.is_symlink()]
     return found
+
+
+def command_of_run(facts: ManifestRecord, configuration: str, *, fresh: bool = False) -> str:
+    """What to type where the sources lie for a whole run; `fresh`: with nothing taken over from an earlier one.
+
+    Without a workflow among the sources it is that of `$KERNELPROOF`, a clone in which `./repro.sh` has run.
+    """
+    file = shlex.quote(configuration)
+    if facts.holds_workflow:
+        option = "" if configuration == "config.yaml" else f" -- --configfile {file}"
+        return f"./repro.sh{' --fresh' if fresh else ''}{option}"
+    anew = " --forceall" if fresh else ""
+    return f'kernelproof run -- --snakefile "$KERNELPROOF/Snakefile" --configfile {file}{anew}'
 
 
 # --- nothing private --------------------------------------------------------------------------------------------------

@@ -787,6 +787,11 @@ class ManifestRecord(Record):
     records: list[str] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
 
+    @property
+    def holds_workflow(self) -> bool:
+        """Whether `./repro.sh` is among the sources: a repository of one's own takes the workflow from a clone."""
+        return any(member.path == "source/repro.sh" for member in self.members)
+
 
 # --- calibration ------------------------------------------------------------------------------------------------------
 

@@ -83,6 +83,7 @@ def settings_of(config: Config) -> Settings:
         profile_options={name: operator.profile.options for name, operator in config.operators.items()},
         ideas={variant.key: variant.idea for variant in config.variants()},
         gated=frozenset(variant.key for variant in config.variants() if variant.gate),
+        source=config.source,
     )
 
 
@@ -176,6 +177,7 @@ def render_summary(found: Records, settings: Settings) -> str:
 
 def _context(found: Records, settings: Settings, limits: Limits) -> dict[str, Any]:
     groups = verdict.verdict_groups(found, settings)
+    gaps = whole.not_run(found)
     return {
         "settings": settings,
         "limits": limits,
@@ -194,8 +196,9 @@ def _context(found: Records, settings: Settings, limits: Limits) -> dict[str, An
         "benches": bench.benches(found, settings, limits),
         "methods": bench.METHODS,
         "profiles": profile.profiles(found, limits),
-        "not_run": whole.not_run(found),
-        "reproduce": whole.reproduce(found),
+        "not_run": gaps,
+        "not_run_title": whole.not_run_title(gaps),
+        "reproduce": whole.reproduce(found, settings),
         "totals": whole.class_totals(found.manifest),
         "histogram_height": test.HISTOGRAM_HEIGHT,
     }

@@ -345,11 +345,15 @@ def failure(status: int, display: Display) -> KernelproofError:
 
 
 def _grouped(errors: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Each message once, with the first of the stages that it stopped."""
+    """Each message once, with the first of the stages that it stopped; where only logs differ, with the first log."""
     stages: dict[str, list[str]] = {}
+    messages: dict[str, str] = {}
     for event in errors:
-        stages.setdefault(str(event["message"]), []).append(f"{event['stage']} {event['subject']}")
-    return [f"{', '.join(_first(names, 3))}: {message}" for message, names in stages.items()]
+        message = str(event["message"]).removeprefix(f"{event['subject']}: ")
+        said = re.sub(r"^  log: .*\n?", "", message, flags=re.MULTILINE)
+        messages.setdefault(said, message)
+        stages.setdefault(said, []).append(f"{event['stage']} {event['subject']}")
+    return [f"{', '.join(_first(names, 3))}: {messages[said]}" for said, names in stages.items()]
 
 
 def _first(names: list[str], count: int) -> list[str]:

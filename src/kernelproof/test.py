@@ -164,6 +164,7 @@ def _climb(session: Session, path: Path) -> TestRecord:
     if plugin.fault is not None:
         raise _fault_of_ours(plugin.fault, climb, log)
     record = climb.record()
+    record.remedy = record.remedy or _entry_to_mend(session.config, climb.variant, record)
     if record.sealing is not None:
         record.sealing.launches = _kept_launches(session, climb, path.with_suffix(records.LAUNCHES))
     if failure is None:
@@ -173,6 +174,17 @@ def _climb(session: Session, path: Path) -> TestRecord:
         record.status, record.reason = records.FAILED, failure
         record.verdict = "not_run" if record.verdict == "correct" else record.verdict
     return record
+
+
+def _entry_to_mend(config: Config, variant: VariantConfig, record: TestRecord) -> str | None:
+    """Where the configuration names a function that is not in what was loaded."""
+    from kernelproof.config import place_of
+
+    message = next((rung.message for rung in record.rungs if rung.name == "load" and rung.status == "failed"), None)
+    if not variant.entry or f"function {variant.entry.rpartition(':')[2]!r}" not in (message or ""):
+        return None
+    key = ("operators", variant.operator, f"{variant.role}s", variant.name, "entry")
+    return f"mend {'.'.join(key)}, now {variant.entry!r}: {place_of(config, *key)}"
 
 
 def _check_declared(session: Session, climb: Climb) -> None:

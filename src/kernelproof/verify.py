@@ -570,24 +570,42 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line; gives back the exit code."""
     parser = argparse.ArgumentParser(
         prog="verify",
-        description="Verify a kernelproof bundle offline. Exit code: 0 whole and unchanged, 1 tampered with, "
-        "2 unreadable, 3 whole, but its records contradict one another, the manifest or the files beside them.",
+        description="Verify kernelproof bundles offline. Exit code: 0 whole and unchanged, 1 tampered with, "
+        "2 unreadable, 3 whole, but its records contradict one another, the manifest or the files beside them; of "
+        "several bundles the highest.",
     )
-    parser.add_argument("bundle", type=Path, help="kernelproof-….tar.gz, or the folder that holds it")
+    parser.add_argument(
+        "bundles", nargs="+", type=Path, metavar="BUNDLE", help="kernelproof-….tar.gz, or the folder that holds it"
+    )
     parser.add_argument("--identity", help="the SHA-256 of manifest.yaml that the bundle must have")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(arguments)
     if options.identity and not re.fullmatch("[0-9a-fA-F]{64}", options.identity):
         parser.error(f"--identity: {options.identity!r} is no SHA-256, which has 64 hexadecimal digits")
-    if options.bundle.is_dir():
-        tarballs = sorted(options.bundle.glob("*.tar.gz"))
-        if len(tarballs) != 1:
-            found = ", ".join(map(str, tarballs)) or "it holds none"
-            parser.error(f"{options.bundle} is a folder; name the tarball in it, kernelproof-….tar.gz: {found}")
-        options.bundle = tarballs[0]
-    result = run(options.bundle, options.identity)
-    print(json.dumps({**asdict(result), "exit_code": result.exit_code}, indent=1) if options.json else result.text())
-    return result.exit_code
+    several = len(options.bundles) > 1
+    if options.identity and several:
+        parser.error(f"--identity is that of one bundle, and {len(options.bundles)} are named")
+    results = []
+    for bundle in [_tarball(path, parser) for path in options.bundles]:
+        result = run(bundle, options.identity)
+        results.append(result)
+        if not options.json:
+            print(f"{bundle}:\n{result.text()}" if several else result.text())
+    if options.json:
+        found = [{**asdict(result), "exit_code": result.exit_code} for result in results]
+        print(json.dumps(found if several else found[0], indent=1))
+    return max(result.exit_code for result in results)
+
+
+def _tarball(path: Path, parser: argparse.ArgumentParser) -> Path:
+    """The file that is meant: a folder stands for the one tarball in it."""
+    if not path.is_dir():
+        return path
+    tarballs = sorted(path.glob("*.tar.gz"))
+    if len(tarballs) != 1:
+        found = ", ".join(map(str, tarballs)) or "it holds none"
+        parser.error(f"{path} is a folder; name the tarball in it, kernelproof-….tar.gz: {found}")
+    return tarballs[0]
 
 
 if __name__ == "__main__":

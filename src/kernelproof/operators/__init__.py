@@ -16,6 +16,7 @@ docs/explanation/correctness.md.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib
 import importlib.util
 import math
@@ -306,11 +307,15 @@ def load(module: str, root: Path) -> Operator:
         wanted = ("name", "dims", "options", "families", "dtypes", "axes")
         methods = ("make_call", "reference", "sanity_calls", "cost", "suspects")
         missing = [name for name in (*wanted, *methods) if not hasattr(found, name)]
+        others = [name for name in dir(found) if not name.startswith("_") and name not in (*wanted, *methods)]
+        meant = {name: difflib.get_close_matches(name, others, n=1, cutoff=0.75) for name in missing}
+        named = [f"{name} (is {close[0]!r} meant to be it?)" if (close := meant[name]) else name for name in missing]
         raise ConfigError(
-            f"OPERATOR lacks {', '.join(missing)}",
+            f"OPERATOR lacks {', '.join(named)}",
             subject=module,
             hint="an operator that knows no likely faults has `def suspects(self, call, rows): return iter(())`; "
-            "all that is needed: kernelproof/operators/__init__.py, Operator",
+            * ("suspects" in missing)
+            + "all that is needed: kernelproof/operators/__init__.py, Operator",
         )
     for name in ("families", "dtypes", "axes"):
         if isinstance(getattr(found, name), str) or not getattr(found, name):

@@ -60,6 +60,7 @@ class Settings:
     profile_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     ideas: Mapping[str, str] = field(default_factory=dict)
     gated: frozenset[str] = frozenset()
+    source: str = "config.yaml"  # the configuration's file
 
 
 @dataclass(frozen=True)

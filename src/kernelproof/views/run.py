@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelproof import formats
-from kernelproof.records import FAILED, NOT_RUN, OK, ManifestRecord, Provenance, Record
-from kernelproof.views.common import Badge, Records, badge, words
+from kernelproof import formats, members
+from kernelproof.records import FAILED, NOT_RUN, OK, ManifestRecord, Provenance, Record, TestRecord
+from kernelproof.views.common import Badge, Records, Settings, badge, words
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,12 @@ def not_run(records: Records) -> list[NotRun]:
 
     def add(stage: str, record: Record, subject: str) -> None:
         if record.status != OK:
+            repeat = record.repeat if isinstance(record, TestRecord) and record.repeat else ""
             key = (
                 stage,
                 record.status,
                 formats.one_line(record.reason or "no reason recorded", 600),
-                record.remedy or "",
+                record.remedy or (f"to see it again: {repeat}" if repeat else ""),
             )
             found[key].append(subject)
 
@@ -67,6 +69,11 @@ def not_run(records: Records) -> list[NotRun]:
         NotRun(stage, badge(status), tuple(subject for subject in subjects if subject), reason, remedy)
         for (stage, status, reason, remedy), subjects in found.items()
     ]
+
+
+def not_run_title(gaps: Sequence[NotRun]) -> str:
+    """What stands above them."""
+    return "Not run or failed" if any(gap.badge.kind == "bad" for gap in gaps) else "Not run"
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,7 @@ CLASSES = {
 }
 
 
-def reproduce(records: Records) -> ReproduceView:
+def reproduce(records: Records, settings: Settings) -> ReproduceView:
     """Which commit was measured, which is bundled, and what to type."""
     manifest = records.manifest
     here = manifest.provenance
@@ -129,7 +136,7 @@ def reproduce(records: Records) -> ReproduceView:
         newest.commit or "",
         newest.dirty,
         (newest.diff_sha256 or "")[:8],
-        _script(records, newest),
+        _script(records, newest, settings.source),
     )
 
 
@@ -141,15 +148,25 @@ def _measured(what: str, state: Provenance) -> MeasuredRow:
     return MeasuredRow(what, state.commit or formats.ABSENT, shown_state, state.utc)
 
 
-def _script(records: Records, state: Provenance) -> str:
+def _script(records: Records, state: Provenance, source: str) -> str:
     """Commands, each under a comment that says what it does; names are quoted for the shell."""
-    commands = [("everything again, from nothing", ["./repro.sh", "--fresh"])]
-    if state.commit:
-        commands.insert(0, ("the code that was measured", ["git", "checkout", state.commit]))
+    own = not records.manifest.holds_workflow
+    clone = "$KERNELPROOF" if own else "$PWD"
+    commands = [("the code that was measured", shlex.join(["git", "checkout", state.commit]))] if state.commit else []
+    if own:
+        commands.append(("a clone of kernelproof in which ./repro.sh has run", "export KERNELPROOF=/path/to/the/clone"))
+    commands.append(("where the command kernelproof is", f'export PATH="{clone}/.venv/bin:$PATH"'))
+    commands.append(
+        (
+            "everything again" if own else "everything again, from nothing",
+            members.command_of_run(records.manifest, source, fresh=True),
+        )
+    )
+    given = [] if source == "config.yaml" else ["--config", source]
     tested = next((t for t in records.tests if t.status == OK and t.role == "variant"), None)
     if tested:
         selection = ["--operator", tested.operator, "--variant", tested.variant]
-        commands.append(("one variant’s tests", ["kernelproof", "test", *selection]))
+        commands.append(("one variant’s tests", shlex.join(["kernelproof", "test", *given, *selection])))
     for bench in records.benches:
         name = next((c.name for c in bench.contenders if c.role == "variant" and c.correct), None)
         if bench.status == OK and bench.cases and name:
@@ -157,12 +174,13 @@ def _script(records: Records, state: Provenance) -> str:
             commands.append(
                 (
                     f"one call on the {bench.device}, as a profiler wants it",
-                    ["kernelproof", "bench", *selection, "--once"],
+                    shlex.join(["kernelproof", "bench", *given, *selection, "--once"]),
                 )
             )
-    lines = [f"# {formats.one_line(what)}\n{formats.one_line(shlex.join(command), 1000)}" for what, command in commands]
-    lines.append("# is the bundle whole and unchanged?\nkernelproof verify kernelproof-*.tar.gz")
-    return "\n".join(lines)
+    commands.append(
+        ("is the bundle whole and unchanged? (in the folder where it lies)", "kernelproof verify kernelproof-*.tar.gz")
+    )
+    return "\n".join(f"# {formats.one_line(what)}\n{formats.one_line(command, 1000)}" for what, command in commands)
 
 
 def class_totals(manifest: ManifestRecord) -> list[ClassTotal]:
