@@ -1,8 +1,10 @@
 """A bundle forged with care, every hash brought up to date, is caught where it contradicts itself."""
 
+import dataclasses
 import gzip
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +14,10 @@ import packed_run
 import pytest
 from test_bundle import Run, unpacked
 
-from kernelproof import bundle, claims, consistency, manifest, methods, runs, samples, verify
+from kernelproof import bundle, claims, consistency, manifest, methods, runs, samples, statistics, timing, verify
 from kernelproof.errors import BundleError
 from kernelproof.ladder import climb
+from kernelproof.records import BenchRecord
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reports" / "reference" / "nvidia-h200"
 PLAIN, TILED = "records/test/op/plain.json", "records/test/op/tiled.json"
@@ -34,7 +37,11 @@ def forged(tmp_path: Path, members: Members) -> verify.VerifyResult:
     known = {row["path"]: row for row in facts["members"]}
     inside = {name: data for name, data in members.items() if name not in ("manifest.yaml", "SHA256SUMS")}
     facts["members"] = [
-        {**known[name], "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        {
+            **known.get(name, {"path": name, "class": "context", "source": None}),
+            "bytes": len(data),
+            "sha256": hashlib.sha256(data).hexdigest(),
+        }
         for name, data in sorted(inside.items())
     ]
     inside["manifest.yaml"] = json.dumps(facts).encode()
@@ -83,6 +90,15 @@ def in_both_manifests(*where: str | int, value: object) -> Callable[[Members], M
     return both(*(edited(name, *where, value=value) for name in ("manifest.yaml", "records/manifest.json")))
 
 
+BENCHED = next(dataclasses.asdict(one) for one in packed_run.made_records() if isinstance(one, BenchRecord))
+TIMES, CONTENDERS = BENCHED["times"], BENCHED["contenders"]
+HEAD, *ROWS = packed_run.SAMPLES.splitlines()
+ONE_PROCESS = "\n".join([HEAD, *(row for row in ROWS if row.startswith("0,"))]).encode()
+UNEVEN = "\n".join([HEAD, *(row.replace("clock,9", "clock,6") if row[0] == "0" else row for row in ROWS)]).encode()
+SLOPED = "\n".join(  # each 10 µs and eight calls longer
+    [f"{HEAD},calls,short_calls,short_us,long_us"]
+    + [f"{row},9,1,10,{10 + 8 * float(row.split(',')[6]):.6g}" for row in ROWS]
+)
 OTHER_SAMPLES = packed_run.SAMPLES.replace("plain", "other").replace("library", "plain").encode()
 
 
@@ -130,6 +146,84 @@ def test_what_needs_no_build_needs_no_record_of_one(config: dict[str, Any], need
         (edited(BENCH, "oracle", 0, "high", value=0.91), BENCH, "high is 0.91, against 'library' 0.92"),
         (edited("config.json", "gate", "max_ratio", value=0.8), BENCH, "its upper bound is 0.92 of 0.8"),
         (edited(BENCH, "samples", value="results/none.csv.gz"), BENCH, "its samples are not in the bundle"),
+        (
+            both(
+                lambda members: members | {"samples/other.csv.gz": members[SAMPLES]},
+                edited(BENCH, "samples", value="results/other.csv.gz"),
+            ),
+            *(BENCH, "its samples are 'results/other.csv.gz', and belong into 'samples/op-cpu.csv.gz'"),
+        ),
+        (
+            both(
+                edited(BENCH, "times", 0, "samples", value=1),
+                edited(BENCH, "times", 0, "reasons", value=["<repo>"]),
+            ),
+            *(BENCH, "samples is 1, by the samples 12"),
+        ),
+        (
+            both(
+                edited(BENCH, "ratios", 0, "ratio", value=0.885),
+                edited(BENCH, "ratios", 0, "flags", value=["[secret]"]),
+            ),
+            *(BENCH, "ratio is 0.885, by the samples 0.9"),
+        ),
+        (
+            replaced(SAMPLES, gzip.compress(UNEVEN)),
+            *(BENCH, "'plain / library large-float32 hot': low is 0.88, by Student's t over the samples at most 0."),
+        ),
+        (
+            replaced(SAMPLES, gzip.compress(SLOPED.replace(",10,82\n", ",10,83\n", 1).encode())),
+            *(SAMPLES, "time_us is '9', by its lengths 9.125 ('83' less '10' µs for 8 calls)"),
+        ),
+        (
+            replaced(SAMPLES, gzip.compress(packed_run.SAMPLES.replace("cpu_clock", "graph_slope").encode())),
+            *(SAMPLES, "4 of 4 times do not say what they are the slope of; so it is in 6 rows"),
+        ),
+        (
+            replaced(SAMPLES, gzip.compress(ONE_PROCESS)),
+            *(BENCH, "the word is 'faster', and processes that timed both are 1 of 2"),
+        ),
+        (
+            replaced(SAMPLES, gzip.compress(ONE_PROCESS)),
+            *(BENCH, "it passes the gate, and processes that timed both are 1 of 2"),
+        ),
+        (edited(BENCH, "processes", value=50), BENCH, "timed in 3 processes, and by the record there were 50"),
+        (edited(BENCH, "processes", value=2), BENCH, "timed in 3 processes, and by the record there were 2"),
+        (
+            edited(BENCH, "times", value=TIMES[:1]),
+            *(BENCH, "'library large-float32 hot cpu_clock': there are 12 samples that count, no time"),
+        ),
+        (edited(BENCH, "contenders", value=[]), BENCH, "'plain' has a time, and is not among the contenders"),
+        (edited(BENCH, "contenders", 1, "role", value="variant"), BENCH, "and its test's role is 'baseline'"),
+        (edited(BENCH, "oracle", value=[]), BENCH, "it took part, and stands before the gate 0 times"),
+        (
+            edited(
+                BENCH, "untimed", value=[{"contender": "plain", "case": "c", "mode": "cold", "outcome": "no sample"}]
+            ),
+            *(BENCH, "'plain c cold': it took part, and stands before the gate 0 times"),
+        ),
+        (
+            edited(BENCH, "oracle", 0, "best_baseline", value=None),
+            *(BENCH, "best_baseline is None, and 'library' took 11.1499 µs"),
+        ),
+        (
+            edited(BENCH, "oracle", 0, "best_baseline", value="decoy"),
+            *(BENCH, "best_baseline is 'decoy', and the record has no such baseline's time (role None)"),
+        ),
+        (edited(BENCH, "times", 0, "method", value="floor"), BENCH, "is 'library', and the variant has no time there"),
+        (
+            both(
+                edited(BENCH, "contenders", value=[*CONTENDERS, {**CONTENDERS[1], "name": "quick"}]),
+                edited(BENCH, "times", value=[*TIMES, {**TIMES[1], "contender": "quick", "median_us": 5.0}]),
+            ),
+            *(BENCH, "best_baseline is 'library' with 11.1499 µs, and 'quick' took 5"),
+        ),
+        (
+            edited(PLAIN, "cases", 0, "failures", value=[{"criterion": "bound", "message": "m"}]),
+            *(PLAIN, "the case 'small-float32-normal-s0' is 'passed', and failures is [{'criterion': 'bound'"),
+        ),
+        (edited(PLAIN, "cases", 0, "nonfinite", value=17), PLAIN, "is 'passed', and nonfinite is 17"),
+        (edited(PLAIN, "cases", 0, "rms_ratio", value=1.5), PLAIN, "is 'passed', and rms_ratio is 1.5 of 1"),
         (removed(SAMPLES), BENCH, "its samples are not in the bundle"),
         (replaced(SAMPLES, gzip.compress(OTHER_SAMPLES)), BENCH, "median_us is 10.0349, by the samples 11.1499"),
         (replaced(SAMPLES, b"no samples"), SAMPLES, "the samples cannot be read"),
@@ -236,6 +330,26 @@ def test_what_contradicts_something_is_named_with_both_values(
     assert [problem for problem in result.problems if problem.member == member and says in problem.message]
 
 
+def test_a_time_is_the_slope_that_its_row_has(tmp_path: Path, honest: Members) -> None:
+    assert forged(tmp_path, replaced(SAMPLES, gzip.compress(SLOPED.encode()))(honest)).good
+
+
+def test_students_t_is_that_of_the_statistics() -> None:
+    for degrees in range(1, 201):
+        for confidence in (0.5, 0.95, 0.999):
+            wanted = statistics.student_t_quantile((1 + confidence) / 2, degrees)
+            assert math.isclose(consistency._student_t(confidence, degrees), wanted, rel_tol=1e-9)
+    assert consistency._student_t(0.95, 10**6) <= statistics.student_t_quantile(0.975, 10**6)
+
+
+def test_a_name_may_have_lost_a_private_part() -> None:
+    assert consistency._alike("plain", "plain")
+    assert consistency._alike("t<user>d", "tiled")
+    assert consistency._alike("<user>_a<home>", "me_a/x")
+    for said, there in (("plain", "plainer"), ("t<user>d", "td"), ("a<user>b<user>c", "axxc"), ("ab<user>bc", "abc")):
+        assert not consistency._alike(said, there)
+
+
 def test_a_contradictory_bundle_is_not_believed_by_other_commands(tmp_path: Path, honest: Members) -> None:
     forged(tmp_path, edited(PLAIN, "verdict", value="wrong")(honest))
     with pytest.raises(BundleError, match="it contradicts itself: contradiction: records/bench/op-cpu"):
@@ -246,6 +360,9 @@ def test_a_private_word_in_a_record_is_no_contradiction(tmp_path: Path, honest: 
     """Records are packed without the user's name, which may be a part of a variant's."""
     change = edited("records/profile/op/tiled.json", "variant", value="t<user>d")
     assert forged(tmp_path, change(honest)).good
+    packed = packed_run.SAMPLES.replace("large", "larger").encode()  # samples are packed as they are
+    scrubbed = replaced(BENCH, honest[BENCH].replace(b'"large-float32"', b'"<user>r-float32"'))
+    assert forged(tmp_path, both(replaced(SAMPLES, gzip.compress(packed)), scrubbed)(honest)).good
 
 
 def test_samples_that_unpack_without_end_are_refused(
@@ -287,6 +404,7 @@ def test_the_words_are_those_of_the_stages() -> None:
     """The pass runs without what the stages import, so it has words of its own."""
     assert samples.DISCARDED_STATES == consistency.DISCARDED_STATES
     assert samples.COLUMNS == consistency.COLUMNS
+    assert set(consistency.SLOPE) <= {field.name for field in dataclasses.fields(timing.Visit)}
     assert runs.PRIMARY == consistency.PRIMARY
     assert {*methods.TRACES, *methods.COUNTED} == consistency.UNSAMPLED
     assert consistency.RAN_AND_FAILED | {"failed_to_build"} == manifest.BAD_CORRECTNESS

@@ -3,8 +3,8 @@
 `kernelproof verify` asks this of members that it has hashed, with the standard library alone. Whoever makes a bundle
 can write into it whatever agrees; found here is what was changed in one place and left in another.
 
-Not looked at: pages, logs, JUnit XML, launches, what a profile counted, and the intervals of times and ratios, whose
-bootstrap the standard library does not have.
+Not looked at: pages, logs, JUnit XML, launches, what a profile counted, and the intervals of times, whose bootstrap the
+standard library does not have. Those of ratios are never narrower than Student's t, which is computed here.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import PurePosixPath
-from statistics import fmean, median
+from statistics import NormalDist, fmean, median, stdev
 from typing import Any
 
 from kernelproof.verify import MANIFEST, strict_json
@@ -37,13 +38,16 @@ MAX_SAMPLES = 1_000_000  # of all benchmarks together; 78,000 in a run with 40 v
 MAX_LINE_BYTES = 64 * 1024
 TOLERANCE = 2e-5  # relative: a row has six digits, and so have the samples
 COLUMNS = ("contender", "case", "mode", "method", "process", "block", "time_us", "throttle")
+SLOPE = ("calls", "short_calls", "short_us", "long_us")  # what a time that is a slope was made from
+SLOPE_STEP_US = 0.0005  # to which the ends of a slope are rounded before they are written with six digits
+CLOSED_DEGREES = 200  # up to which Student's t is summed term by term
 # As in samples.py, bench.py, methods.py, claims.py and the ladder; a test holds them together.
 DISCARDED_STATES = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
 PRIMARY = {"cpu": "cpu_clock", "cuda": "graph_slope"}
 UNSAMPLED = frozenset({"cupti", "device_trace", "ncu", "floor_ncu"})  # methods without samples
 RAN_AND_FAILED = frozenset({"wrong", "crashed", "hung"})
 NEEDED_RUNGS = frozenset({"build", "load", "launch", "sanity", "correctness", "determinism"})
-PRIVATE = re.compile(r"<(?:repo|home|user|host)>|\[secret\]")  # what stands in a record for a private word
+PRIVATE = re.compile(r"<(?:repo|home|prefix|user|host|gpu)>|\[secret\]")  # what stands for a private word
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
 
@@ -131,6 +135,20 @@ class Bundle:
         return probe["status"] == "absent" or (probe["status"] == "ok" and not probe["value"])
 
 
+def _alike(said: str, there: str) -> bool:
+    """Whether a name is the one that a record says, where a placeholder may stand for any part of it."""
+    first, *rest = PRIVATE.split(said)
+    if not rest:
+        return said == there
+    *middle, last = rest
+    at = len(first)
+    for part in middle:
+        if (found := there.find(part, at + 1)) < 0:
+            return False
+        at = found + len(part)
+    return there.startswith(first) and there.endswith(last) and len(there) > at + len(last)
+
+
 def _said(value: object) -> str:
     """A stranger's value, short and harmless to a terminal."""
     text = ascii(value)
@@ -152,8 +170,7 @@ def _identity(bundle: Bundle, name: str) -> Iterator[Contradiction]:
         says = (
             f"{record['operator']}-{record['device']}" if stage == "bench" else "{operator}/{variant}".format(**record)
         )
-    pattern = ".+".join(re.escape(part) for part in PRIVATE.split(says))
-    if not re.fullmatch(pattern, subject):
+    if not _alike(says, subject):
         yield Contradiction(name, f"it is the record of {_said(says)}, and lies where that of {_said(subject)} belongs")
 
 
@@ -186,12 +203,26 @@ def _test(bundle: Bundle, name: str) -> Iterator[Contradiction]:
         yield Contradiction(name, f"the verdict is {_said(verdict)}, and no rung is 'failed'")
     if verdict == "correct":
         yield from _correct(name, test, rungs)
+    for case in test["cases"]:
+        if case["status"] == "passed" and (fault := _fault(case)):
+            yield Contradiction(name, f"the case {_said(case['id'])} is 'passed', and {fault}")
     if test["device"] == "cuda" and bundle.without_gpu and verdict in (RAN_AND_FAILED | {"correct"}):
         yield Contradiction(name, f"the verdict of a CUDA variant is {_said(verdict)}, and {CAPTURE} names no GPU")
     build = bundle.record("build", bundle.records[name][1])
     if build and test.get("build_signature") not in (None, build["signature"]):
         says = f"it tested the build {_said(test['build_signature'])}"
         yield Contradiction(name, f"{says}, and the build's record is of {_said(build['signature'])}")
+
+
+def _fault(case: Mapping[str, Any]) -> str | None:
+    """What of a case says that it cannot have passed: a finding, or a ratio above its limit."""
+    for what in ("failures", "nonfinite", "unwritten", "band_damage", "inputs_changed"):
+        if case.get(what):
+            return f"{what} is {_said(case[what])}"
+    for what in ("max_bound_ratio", "rms_ratio", "bias_ratio"):
+        if (case.get(what) or 0) > 1:
+            return f"{what} is {_said(case[what])} of 1"
+    return None
 
 
 def _correct(name: str, test: Mapping[str, Any], rungs: Mapping[str, str]) -> Iterator[Contradiction]:
@@ -275,40 +306,140 @@ def _bench(bundle: Bundle, name: str) -> Iterator[Contradiction]:
         if contender["correct"] and (test is None or test["verdict"] != "correct"):
             says = f"{_said(contender['name'])} was timed as correct"
             yield Contradiction(name, f"{says}, and its test's verdict is {_said(test and test['verdict'])}")
+        if test and test["role"] != contender["role"]:
+            says = f"{_said(contender['name'])} took part as a {_said(contender['role'])}"
+            yield Contradiction(name, f"{says}, and its test's role is {_said(test['role'])}")
     yield from _sampled(bundle, name, bench)
     yield from _judged(bundle, name, bench)
+    yield from _opposed(name, bench)
 
 
 def _sampled(bundle: Bundle, name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:
-    """Medians and ratios, computed again."""
-    times = [row for row in bench["times"] if row["method"] not in UNSAMPLED and not PRIVATE.search(str(row))]
-    ratios = [row for row in bench["ratios"] if not PRIVATE.search(str(row))]
-    if not (times or ratios):
+    """Medians, ratios and the least width of their intervals, computed again."""
+    times = [row for row in bench["times"] if row["method"] not in UNSAMPLED]
+    if not (times or bench["ratios"]):
         return
-    member = f"samples/{PurePosixPath(bench['samples'] or '').name}"
+    own = f"{bundle.records[name][1]}.csv.gz"  # by this name every command reads them
+    told = PurePosixPath(bench["samples"] or "").name
+    member = f"samples/{own if _alike(told, own) else told}"
     if member not in bundle.kept:
         yield Contradiction(name, f"its samples are not in the bundle ({_said(bench['samples'])})")
         return
+    if member != f"samples/{own}":
+        yield Contradiction(name, f"its samples are {_said(bench['samples'])}, and belong into 'samples/{own}'")
     try:
-        samples, counts = _samples(bundle, bundle.kept[member])
+        samples = _samples(bundle, bundle.kept[member])
     except (OSError, EOFError, zlib.error, csv.Error, *_MALFORMED) as error:
         yield Contradiction(member, f"the samples cannot be read: {_said(error)}")
         return
+    if samples.no_slope:
+        more = f"; so it is in {samples.no_slopes} rows" if samples.no_slopes > 1 else ""
+        yield Contradiction(member, f"{samples.no_slope}{more}")
+    yield from _timed_again(name, bench, times, samples)
+    yield from _divided_again(bundle, name, bench, samples)
+    yield from _all_told(name, bench, times, samples)
+
+
+def _timed_again(
+    name: str, bench: Mapping[str, Any], times: Iterable[Mapping[str, Any]], samples: Samples
+) -> Iterator[Contradiction]:
+    """Times, and in how many of the processes they were taken."""
     for row in times:
-        key = (row["contender"], row["case"], row["mode"], row["method"])
-        again = {
-            "median_us": _time(samples.get(key, {})),
-            "samples": counts[key],
-            "processes": len(samples.get(key, {})),
-        }
-        yield from _compared(name, " ".join(key), row, again)
-    method = PRIMARY[bench["device"]]
-    for row in ratios:
-        ours, theirs = (
-            samples.get((row[who], row["case"], row["mode"], method), {}) for who in ("variant", "baseline")
-        )
+        told = (row["contender"], row["case"], row["mode"], row["method"])
+        if (key := samples.key(told)) is None:
+            continue
+        found = samples.logs.get(key, {})
+        again = {"median_us": _time(found), "samples": samples.counts[key], "processes": len(found)}
+        yield from _compared(name, " ".join(told), row, again)
+        asked, had = bench.get("processes", 0), row["processes"]  # 0: a record from before it was written down
+        primary = row["method"] == PRIMARY[bench["device"]]
+        fewer = primary and had < asked and f"only_{had}_of_{asked}_processes" not in row["flags"]
+        if asked and (had > asked or fewer):
+            says = f"{_said(' '.join(told))}: it was timed in {_said(had)} processes"
+            yield Contradiction(name, f"{says}, and by the record there were {_said(asked)}")
+
+
+def _divided_again(bundle: Bundle, name: str, bench: Mapping[str, Any], samples: Samples) -> Iterator[Contradiction]:
+    """Ratios; what is decided by them rests on two processes, and their intervals are as wide as Student's t."""
+    method, confidence = PRIMARY[bench["device"]], _configured(bundle, "bench", "confidence") or 0.95
+    passing = [row for row in bench["oracle"] if row["passed"]]
+    passed = {(row["variant"], row["best_baseline"], row["case"], row["mode"]) for row in passing}
+    for row in bench["ratios"]:
+        mine, other = (samples.key((row[who], row["case"], row["mode"], method)) for who in ("variant", "baseline"))
+        if mine is None or other is None:
+            continue
         what = f"{row['variant']} / {row['baseline']} {row['case']} {row['mode']}"
-        yield from _compared(name, what, row, {"ratio": _ratio(ours, theirs)})
+        paired = _paired(samples.logs.get(mine, {}), samples.logs.get(other, {}))
+        figures = _figures(paired)
+        yield from _compared(name, what, row, {"ratio": math.exp(fmean(figures)) if figures else None})
+        if len(paired) < 2:
+            pair = (row["variant"], row["baseline"], row["case"], row["mode"])
+            said = [f"the word is {_said(row['verdict'])}"] if row["verdict"] != "undecided" else []
+            said += ["it passes the gate"] if pair in passed else []
+            for one in said:
+                yield Contradiction(name, f"{_said(what)}: {one}, and processes that timed both are {len(paired)} of 2")
+        yield from _too_narrow(name, _said(what), row, figures, confidence)
+
+
+def _too_narrow(
+    name: str, what: str, row: Mapping[str, Any], figures: list[float], confidence: float
+) -> Iterator[Contradiction]:
+    """An interval that Student's t over the figures is wider than, beyond what six digits of a sample can make."""
+    if len(figures) < 2:
+        return
+    quantile, root = _student_t(confidence, len(figures) - 1), math.sqrt(len(figures))
+    middle, reach = fmean(figures), quantile * stdev(figures) / root
+    slack = TOLERANCE * (1 + quantile / math.sqrt(len(figures) - 1))
+    for end, low_side, bound in (("low", True, middle - reach), ("high", False, middle + reach)):
+        value = math.log(row[end]) if row[end] > 0 else -math.inf
+        if value > bound + slack if low_side else value < bound - slack:
+            limit = f"at {'most' if low_side else 'least'} {math.exp(min(bound, 700.0)):.6g}"
+            says = f"{what}: {end} is {_said(row[end])}, by Student's t over the samples {limit}"
+            yield Contradiction(name, says)
+
+
+@cache
+def _student_t(confidence: float, degrees: int) -> float:
+    """The t within ±which Student's distribution has `confidence`; of many degrees the normal one's, which is less.
+
+    Abramowitz & Stegun, *Handbook of Mathematical Functions* (1964), 26.7.3 and 26.7.4: a finite sum in the angle
+    atan(t/√degrees), whose inverse is found by halving.
+    """
+    if not 0 < confidence < 1:
+        raise ValueError(f"a confidence of {confidence}")
+    if degrees > CLOSED_DEGREES:
+        return NormalDist().inv_cdf((1 + confidence) / 2)
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        angle = (low + high) / 2
+        low, high = (angle, high) if _within(angle, degrees) < confidence else (low, angle)
+    return math.sqrt(degrees) * math.tan(low)
+
+
+def _within(angle: float, degrees: int) -> float:
+    """The probability of |t| < √degrees · tan(angle)."""
+    odd = degrees % 2
+    term = math.sin(angle) * (math.cos(angle) if odd else 1.0)
+    total = 0.0
+    for step in range(2 + odd, degrees + 1, 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (step - 1) / step
+    return 2 / math.pi * (angle + total) if odd else total
+
+
+def _all_told(
+    name: str, bench: Mapping[str, Any], times: Iterable[Mapping[str, Any]], samples: Samples
+) -> Iterator[Contradiction]:
+    """Samples without a time are those of a contender that was dropped, and the record says so."""
+    told = {(row["contender"], row["case"], row["mode"], row["method"]) for row in times}
+    private = [key for key in told if any(map(PRIVATE.search, key))]
+    dropped = [entry for entry in bench["discarded"] if entry["what"] == "contender"]
+    for key in samples.logs:
+        if key in told or any(all(map(_alike, one, key)) for one in private):
+            continue
+        if not any(_alike(entry["contender"], key[0]) and entry["case"] in (None, key[1]) for entry in dropped):
+            says = f"{_said(' '.join(key))}: there are {samples.counts[key]} samples that count"
+            yield Contradiction(name, f"{says}, no time, and no word of why it was dropped")
 
 
 def _compared(
@@ -321,13 +452,38 @@ def _compared(
             yield Contradiction(name, f"{_said(what)}: {figure} is {_said(row[figure])}, by the samples {shown}")
 
 
-def _samples(bundle: Bundle, data: bytes) -> tuple[dict[Key, Logs], Counter[Key]]:
+@dataclass
+class Samples:
+    """What counts of a file of samples: mean logarithms, how many samples, and rows whose time is not their slope.
+
+    Of such rows what is said of the first, and how many there are.
+    """
+
+    logs: dict[Key, Logs] = field(default_factory=dict)
+    counts: Counter[Key] = field(default_factory=Counter)
+    no_slope: str = ""
+    no_slopes: int = 0
+
+    def is_no_slope(self, where: str, said: str) -> None:
+        self.no_slope = self.no_slope or f"{_said(where)}: {said}"
+        self.no_slopes += 1
+
+    def key(self, told: Key) -> Key | None:
+        """The key here of what a record names so; None where a placeholder leaves several to choose from."""
+        if not any(map(PRIVATE.search, told)):
+            return told
+        fitting = [key for key in self.logs if all(map(_alike, told, key))]
+        return fitting[0] if len(fitting) == 1 else None if fitting else told
+
+
+def _samples(bundle: Bundle, data: bytes) -> Samples:
     """The samples that count, as kernelproof.samples says, and how many; never inflated as a whole."""
     logs: dict[Key, dict[str, dict[str, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    counts: Counter[Key] = Counter()
+    found, single = Samples(), Counter[tuple[Key, str]]()  # single: what a slow contender's one sample may be
     rows = csv.reader(_lines(bundle, data))
     head = next(rows, [])
     columns = operator.itemgetter(*(head.index(name) for name in COLUMNS))
+    ends = operator.itemgetter(*map(head.index, SLOPE)) if set(SLOPE) <= set(head) else None
     for row in rows:
         contender, case, mode, method, process, block, time_us, throttle = columns(row)
         bundle.samples += 1
@@ -336,15 +492,39 @@ def _samples(bundle: Bundle, data: bytes) -> tuple[dict[Key, Logs], Counter[Key]
         if throttle and DISCARDED_STATES.intersection(throttle.split("|")):
             continue
         if (time := float(time_us or 0)) > 0:
-            counts[contender, case, mode, method] += 1
-            logs[contender, case, mode, method][process][block].append(math.log(time))
-    means = {
+            key = contender, case, mode, method
+            found.counts[key] += 1
+            logs[key][process][block].append(math.log(time))
+            if ends and all(lengths := ends(row)):
+                if (said := _no_slope(time, *lengths)) is not None:
+                    where = f"{contender} {case} {mode} {method}, process {process}, block {block}"
+                    found.is_no_slope(where, f"time_us is {_said(time_us)}, {said}")
+            elif method == PRIMARY["cuda"]:
+                single[key, process] += 1
+    found.logs = {
         key: {
-            process: {block: fmean(found) for block, found in blocks.items()} for process, blocks in processes.items()
+            process: {block: fmean(times) for block, times in blocks.items()} for process, blocks in processes.items()
         }
         for key, processes in logs.items()
     }
-    return means, counts
+    for (key, process), without in single.items():
+        count = sum(map(len, logs[key][process].values()))
+        if count > 1:
+            said = f"{without} of {count} times do not say what they are the slope of"
+            found.is_no_slope(f"{' '.join(key)}, process {process}", said)
+    return found
+
+
+def _no_slope(time_us: float, calls: str, short_calls: str, short_us: str, long_us: str) -> str | None:
+    """What the two lengths of a row say of one call, where that is not its time, within the digits that are written."""
+    more, short, long = int(calls) - int(short_calls), float(short_us), float(long_us)
+    if more <= 0:
+        return f"for {_said(calls)} calls less {_said(short_calls)}"
+    each_us = (long - short) / more
+    slack_us = (2 * SLOPE_STEP_US + 5e-6 * (abs(long) + abs(short))) / more + 5e-6 * time_us
+    if abs(each_us - time_us) <= 1.01 * slack_us:
+        return None
+    return f"by its lengths {each_us:.6g} ({_said(long_us)} less {_said(short_us)} µs for {more} calls)"
 
 
 def _lines(bundle: Bundle, data: bytes) -> Iterator[str]:
@@ -362,15 +542,19 @@ def _time(processes: Logs) -> float | None:
     return math.exp(median(figures)) if figures else None
 
 
-def _ratio(ours: Logs, theirs: Logs) -> float | None:
-    """The mean over processes of the median over common blocks, as in statistics.ratio_estimate."""
-    paired = []
-    for process in ours.keys() & theirs.keys():
+def _paired(ours: Logs, theirs: Logs) -> list[list[float]]:
+    """By process, the differences of the blocks in which both were timed."""
+    found = []
+    for process in sorted(ours.keys() & theirs.keys()):
         common = ours[process].keys() & theirs[process].keys()
         if common:
-            paired.append([ours[process][block] - theirs[process][block] for block in common])
-    figures = paired[0] if len(paired) == 1 else [median(differences) for differences in paired]
-    return math.exp(fmean(figures)) if figures else None
+            found.append([ours[process][block] - theirs[process][block] for block in common])
+    return found
+
+
+def _figures(paired: list[list[float]]) -> list[float]:
+    """A figure a process, the median over its blocks; of one process its blocks', as in statistics._estimate."""
+    return paired[0] if len(paired) == 1 else [median(differences) for differences in paired]
 
 
 def _judged(bundle: Bundle, name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:
@@ -394,6 +578,45 @@ def _judged(bundle: Bundle, name: str, bench: Mapping[str, Any]) -> Iterator[Con
         if row["passed"] and (row["high"] is None or row["high"] > gate["max_ratio"] + TOLERANCE):
             says = f"{what} passes the gate"
             yield Contradiction(name, f"{says}, and its upper bound is {_said(row['high'])} of {gate['max_ratio']}")
+
+
+def _opposed(name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """Every variant stands before the gate wherever it was timed, against the fastest baseline that was timed there."""
+    roles = {contender["name"]: contender["role"] for contender in bench["contenders"]}
+    timed: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for row in bench["times"]:
+        if row["contender"] not in roles:
+            yield Contradiction(name, f"{_said(row['contender'])} has a time, and is not among the contenders")
+        if row["method"] == PRIMARY[bench["device"]]:
+            timed[row["case"], row["mode"]][row["contender"]] = row["median_us"]
+    standing = Counter((row["variant"], row["case"], row["mode"]) for row in bench["oracle"])
+    needed = {(who, *where) for where, times in timed.items() for who in times}
+    needed |= {(row["contender"], row["case"], row["mode"]) for row in bench.get("untimed", [])}
+    for place in sorted(needed):
+        if roles.get(place[0]) == "variant" and standing[place] != 1:
+            says = f"{_said(' '.join(place))}: it took part, and stands before the gate"
+            yield Contradiction(name, f"{says} {standing[place]} times")
+    for row in bench["oracle"]:
+        yield from _fastest(name, row, roles, timed[row["case"], row["mode"]])
+
+
+def _fastest(
+    name: str, row: Mapping[str, Any], roles: Mapping[str, str], times: Mapping[str, float]
+) -> Iterator[Contradiction]:
+    """The baseline that a variant is held against; none where there is no time of its own, or of any baseline."""
+    what = f"{_said('{variant} {case} {mode}'.format(**row))} before the gate: best_baseline is"
+    best, theirs = row["best_baseline"], {who: time for who, time in times.items() if roles.get(who) == "baseline"}
+    least = min(theirs, key=lambda who: (theirs[who], who), default=None) if row["variant"] in times else None
+    if best is None and least is not None:
+        yield Contradiction(name, f"{what} None, and {_said(least)} took {theirs[least]:.6g} µs")
+    elif best is not None and best not in theirs:
+        role = _said(roles.get(best))
+        yield Contradiction(name, f"{what} {_said(best)}, and the record has no such baseline's time (role {role})")
+    elif best is not None and least is None:
+        yield Contradiction(name, f"{what} {_said(best)}, and the variant has no time there")
+    elif best is not None and least is not None and theirs[best] > theirs[least]:
+        times_us = f"with {theirs[best]:.6g} µs, and {_said(least)} took {theirs[least]:.6g}"
+        yield Contradiction(name, f"{what} {_said(best)} {times_us}")
 
 
 def _follows(word: str, low: float, high: float, band: float) -> bool:
@@ -462,16 +685,19 @@ def _verdicts(bundle: Bundle) -> Iterator[Contradiction]:
             yield Contradiction(MANIFEST, f"{_said(key)}: it has {listed[key]} verdicts")
 
 
-def _configured_abi(bundle: Bundle, key: str) -> object:
-    """The ABI of `operator/variant` by the configuration; None where that says nothing."""
+def _configured(bundle: Bundle, *steps: str) -> Any:
+    """A value of the configuration; None where that says nothing."""
+    found: Any = bundle.documents.get(CONFIG)
+    for step in steps:
+        found = found.get(step) if isinstance(found, dict) else None
+    return found
+
+
+def _setting(bundle: Bundle, key: str, what: str) -> Any:
+    """What the configuration says of `operator/variant`, or baseline; None where that is nothing."""
     operator, _, name = key.partition("/")
-    for kind in ("variants", "baselines"):
-        found: object = bundle.documents.get(CONFIG)
-        for step in ("operators", operator, kind, name, "abi"):
-            found = found.get(step) if isinstance(found, dict) else None
-        if found is not None:
-            return found
-    return None
+    both = (_configured(bundle, "operators", operator, kind, name, what) for kind in ("variants", "baselines"))
+    return next((found for found in both if found is not None), None)
 
 
 def _line(bundle: Bundle, key: str, verdict: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
@@ -484,7 +710,7 @@ def _line(bundle: Bundle, key: str, verdict: Mapping[str, Any]) -> Iterator[tupl
         found = _found_by_bench(bench, verdict["variant"])
         if verdict["correctness"] not in [word for word, said in found if not said.startswith("not benchmarked")]:
             yield "correctness", test["verdict"]
-    if (build["abi"] if build else _configured_abi(bundle, key)) != "python":
+    if (build["abi"] if build else _setting(bundle, key, "abi")) != "python":
         expected["build"] = build["status"] if build else "missing"
     if profile:
         expected["profile"] = profile["status"]
