@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from kernelproof.records import BenchRecord
 REFERENCE = Path(__file__).resolve().parents[1] / "reports" / "reference" / "nvidia-h200"
 PLAIN, TILED = "records/test/op/plain.json", "records/test/op/tiled.json"
 BENCH, SAMPLES = "records/bench/op-cpu.json", "samples/op-cpu.csv.gz"
+FACTS, BUILD, CUDA_BUILD = ("records/manifest.json", "records/build/op/plain.json", "records/build/op/tiled.json")
 
 Members = dict[str, bytes]
 
@@ -31,8 +33,17 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Members:
     return unpacked(Run(tmp_path_factory.mktemp("run")).pack())
 
 
-def forged(tmp_path: Path, members: Members) -> verify.VerifyResult:
-    """The verdict on these members, hashes, sums and archive made as the packer makes them."""
+def forged(tmp_path: Path, members: Members, *, gathered: bool = True) -> verify.VerifyResult:
+    """The verdict on these members, hashes, sums and archive made as the packer makes them.
+
+    gathered: the hashes in records/manifest.json too.
+    """
+    if gathered:
+        listed = json.loads(members[FACTS])
+        for row in listed["members"]:
+            row["sha256"] = hashlib.sha256(members.get(row["path"], b"")).hexdigest()
+        listed["members"] = [row for row in listed["members"] if row["path"] in members]
+        members = members | {FACTS: json.dumps(listed).encode()}
     facts = json.loads(members["manifest.yaml"])
     known = {row["path"]: row for row in facts["members"]}
     inside = {name: data for name, data in members.items() if name not in ("manifest.yaml", "SHA256SUMS")}
@@ -90,6 +101,24 @@ def in_both_manifests(*where: str | int, value: object) -> Callable[[Members], M
     return both(*(edited(name, *where, value=value) for name in ("manifest.yaml", "records/manifest.json")))
 
 
+def claimed(change: Callable[[Members], Members]) -> Callable[[Members], Members]:
+    """The first variant claims to be faster, by the configuration."""
+    where = ("operators", "op", "variants", "plain", "gate")
+    return both(*(edited(name, *where, value=True) for name in ("config.json", "source/config.resolved.json")), change)
+
+
+def same_code(one: str, other: str) -> Callable[[Members], Members]:
+    """The machine code of one build's record is also that of the other's."""
+
+    def change(members: Members) -> Members:
+        build, there = (json.loads(members[name]) for name in (one, other))
+        build |= {what: there[what] for what in ("cubins", "host_code_sha256")}
+        return members | {one: json.dumps(build).encode()}
+
+    return change
+
+
+OVER_BUDGET = {"arch": "sm_89", "kernel": "k", "what": "registers", "limit": 10, "value": 999}
 BENCHED = next(dataclasses.asdict(one) for one in packed_run.made_records() if isinstance(one, BenchRecord))
 TIMES, CONTENDERS = BENCHED["times"], BENCHED["contenders"]
 HEAD, *ROWS = packed_run.SAMPLES.splitlines()
@@ -309,6 +338,105 @@ def test_what_needs_no_build_needs_no_record_of_one(config: dict[str, Any], need
         (in_both_manifests("verdicts", 0, "gate", value="fails, above"), "manifest.yaml", "its gate is 'fails, above'"),
         (in_both_manifests("verdicts", value=[]), "manifest.yaml", "'op/plain': it has 0 verdicts"),
         (
+            in_both_manifests("verdicts", value=[]),
+            *("manifest.yaml", "'op/tiled': it has no verdict, and is in config.json"),
+        ),
+        (
+            in_both_manifests("verdicts", 0, "variant", value="plainer"),
+            *("manifest.yaml", "'op/plainer': it has a verdict, and is not in config.json"),
+        ),
+        (
+            in_both_manifests("verdicts", 0, "role", value="baseline"),
+            *("manifest.yaml", "'op/plain': role is 'baseline', in config.json 'variant'"),
+        ),
+        (
+            removed("records/bench/op-cuda.json"),
+            *("manifest.yaml", "the record 'bench op-cuda' is called for by config.json, and is neither packed nor"),
+        ),
+        (
+            in_both_manifests("missing", value=[{"stage": "test", "subject": "op/plain", "reason": ""}]),
+            *("manifest.yaml", "the record 'test op/plain' is said to be missing, and is packed"),
+        ),
+        (removed("config.json"), "config.json", "it is not packed"),
+        (
+            edited("config.json", "gate", "max_ratio", value=9.9),
+            *("config.json", "'gate.max_ratio' is 9.9, in source/config.resolved.json 0.95"),
+        ),
+        (
+            claimed(in_both_manifests("verdicts", 0, "gate", value="no claim, not shown within the limit")),
+            *("manifest.yaml", "gate is 'no claim, not shown within the limit', by its records 'passes'"),
+        ),
+        (
+            claimed(edited(BENCH, "oracle", 0, "passed", value=False)),
+            *("manifest.yaml", "gate is 'no claim, within the limit in its one case', by its records 'fails'"),
+        ),
+        (
+            both(
+                edited(
+                    BENCH, "oracle", value=[BENCHED["oracle"][0] | {"case": "b", "ratio": 0.2}, BENCHED["oracle"][0]]
+                ),
+                in_both_manifests("verdicts", 0, "ratio", value=0.2),
+            ),
+            *("manifest.yaml", "'op/plain': ratio is 0.2, by its records [0.9]"),
+        ),
+        (
+            in_both_manifests("tools", "gpu", 0, "name", value="another board"),
+            *(
+                "manifest.yaml",
+                "'gpu' of its tools is {'name': 'another board'}, in records/capture/capture.json {'name':",
+            ),
+        ),
+        (
+            in_both_manifests("tools", "packages", value={"torch": "9.9"}),
+            *(
+                "manifest.yaml",
+                "'packages' of its tools is {'torch': '9.9'}, in records/capture/capture.json {'torch': None}",
+            ),
+        ),
+        (
+            in_both_manifests("provenance", "utc", value="2019-01-01T00:00:00Z"),
+            *(
+                "manifest.yaml",
+                "the time of the run is '2019-01-01T00:00:00Z', its last record's '2025-03-01T12:00:00Z'",
+            ),
+        ),
+        (
+            in_both_manifests("provenance", "utc", value="2019-01-01T00:00:00Z"),
+            *("manifest.yaml", "and the time of the run '20190101T000000Z'"),
+        ),
+        (in_both_manifests("provenance", "commit", value="d" * 40), "manifest.yaml", f"and the commit '{'d' * 40}'"),
+        (
+            edited(BUILD, "budget", value=[{**OVER_BUDGET, "ok": True}]),
+            *(BUILD, "registers' is 999 of 10, and that this is within the budget is True"),
+        ),
+        (
+            in_both_manifests("identical_machine_code", value=[["op/other", "op/plain"]]),
+            *(
+                "manifest.yaml",
+                "the machine code of 'op/other, op/plain' is called identical, and differs by the builds'",
+            ),
+        ),
+        (
+            both(
+                *(edited(build, "device", value="cpu") for build in (BUILD, CUDA_BUILD)), same_code(BUILD, CUDA_BUILD)
+            ),
+            *("manifest.yaml", "the machine code of 'op/plain, op/tiled' is identical, and is not called so, by the"),
+        ),
+        (edited(BUILD, "macros", value={"TILE": 3}), BUILD, "macros is {'TILE': 3}, in config.json {}"),
+        (
+            edited(BUILD, "sources", value=[{"path": "csrc/op/other.cc", "sha256": "0"}]),
+            *(BUILD, "sources is ['csrc/op/other.cc'], in config.json ['csrc/op/plain.cc']"),
+        ),
+        (
+            edited(BENCH, "cases", 0, "dims", value={"rows": 20}),
+            *(BENCH, "'large-float32': 'rows' is 20, in config.json 2000"),
+        ),
+        (
+            removed("cubins/op/tiled/sm_89.cubin"),
+            *(CUDA_BUILD, "it names 'cubins/op/tiled/sm_89.cubin', which is neither packed nor among what was dropped"),
+        ),
+        (removed("junit/op/plain.xml"), PLAIN, "it names 'junit/op/plain.xml', which is neither packed nor"),
+        (
             edited(BENCH, "contenders", 0, "outcome", value="dropped: crashed (hot)"),
             *("manifest.yaml", "bad is False, and its benchmark says 'dropped: crashed (hot)'"),
         ),
@@ -328,6 +456,36 @@ def test_what_contradicts_something_is_named_with_both_values(
     assert (result.status, result.exit_code, result.consistent) == ("contradictory", 3, False)
     assert {problem.kind for problem in result.problems} == {"contradiction"}
     assert [problem for problem in result.problems if problem.member == member and says in problem.message]
+
+
+def test_what_was_gathered_is_what_is_packed(tmp_path: Path, honest: Members) -> None:
+    """Whoever changes a member has to change its hash in records/manifest.json too."""
+    source, log = "source/csrc/op/plain.cc", "logs/build/op/plain.log"
+    changed = both(replaced(source, b"x"), removed(log))(honest)
+    assert {
+        (one.member, one.message.partition(",")[0]) for one in forged(tmp_path, changed, gathered=False).problems
+    } == {
+        (source, f"SHA-256 {hashlib.sha256(b'x').hexdigest()}"),
+        (log, "it is a member in records/manifest.json"),
+    }
+
+
+def test_a_configuration_without_private_words_is_the_same(tmp_path: Path, honest: Members) -> None:
+    project = edited("config.json", "operators", "op", "module", value="<user>.py")
+    assert forged(tmp_path, project(honest)).good
+    said = forged(tmp_path, edited("config.json", "project", value="<user>x")(honest)).problems
+    assert "'project' is '<user>x', in source/config.resolved.json 'sample'" in said[0].message
+
+
+def test_a_dispatcher_is_built_from_its_rungs_too() -> None:
+    rungs = {"of": {"rungs": ["a"], "sources": ["of.cu"]}, "a": {"sources": ["./a.cu"]}}
+    documents: Any = {"config.json": {"operators": {"op": {"variants": rungs}}}}
+    for built, agrees in ((["of.cu", "a.cu"], True), (["of.cu"], False), ([], True)):
+        sources = [{"path": path, "sha256": ""} for path in built]
+        build = {"abi": "tvm_ffi", "operator": "op", "sources": sources, "headers": [], "budget": []}
+        name = "records/build/op/of.json"
+        found = list(consistency._build(consistency.Bundle({}, {}, documents | {name: build}), name))
+        assert (found == []) is agrees, found
 
 
 def test_a_time_is_the_slope_that_its_row_has(tmp_path: Path, honest: Members) -> None:
@@ -394,7 +552,12 @@ def test_the_kept_run_on_a_gpu_agrees_with_itself() -> None:
     }
     kept = {name: path.read_bytes() for name, path in files.items() if path.is_file()}
     kept["manifest.yaml"] = (REFERENCE / "manifest.yaml").read_bytes()
-    kept.setdefault("config.json", json.dumps({"gate": {"max_ratio": 0.95, "same_band": 0.005}}).encode())
+    operators: Any = defaultdict(lambda: {"variants": {}, "baselines": {}})
+    for verdict in json.loads(kept["manifest.yaml"])["verdicts"]:
+        of_its_kind = operators[verdict["operator"]][f"{verdict['role']}s"]
+        of_its_kind[verdict["variant"]] = {"device": verdict["device"]}
+    config = {"gate": {"max_ratio": 0.95, "same_band": 0.005}, "operators": operators}
+    kept.setdefault("config.json", json.dumps(config).encode())
     assert len([name for name in kept if name.startswith("samples/")]) == 8
     found = consistency.find(listed, kept)
     assert {one.member for one in found} <= {"machine-code.json"}

@@ -28,6 +28,7 @@ from typing import Any
 from kernelproof.verify import MANIFEST, strict_json
 
 FACTS, CONFIG, MACHINE_CODE = "records/manifest.json", "config.json", "machine-code.json"
+RESOLVED = "source/config.resolved.json"  # the same file as CONFIG, which is without private words
 CAPTURE = "records/capture/capture.json"
 RECORD = re.compile(r"records/(?P<stage>capture|build|test|bench|profile)/(?P<subject>.+)\.json")
 # Facts that the manifest has from the record of its stage.
@@ -45,6 +46,11 @@ CLOSED_DEGREES = 200  # up to which Student's t is summed term by term
 DISCARDED_STATES = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
 PRIMARY = {"cpu": "cpu_clock", "cuda": "graph_slope"}
 UNSAMPLED = frozenset({"cupti", "device_trace", "ncu", "floor_ncu"})  # methods without samples
+DECISIVE_PACKAGES = (
+    *("torch", "triton", "apache-tvm-ffi", "numpy", "xformers"),
+    *("flash-attn", "quack", "nvidia-cu", "nvidia-nv"),
+)
+BOARD = ("name", "driver", "cuda_driver", "uuid_sha256")  # what the manifest says of a GPU
 RAN_AND_FAILED = frozenset({"wrong", "crashed", "hung"})
 NEEDED_RUNGS = frozenset({"build", "load", "launch", "sanity", "correctness", "determinism"})
 PRIVATE = re.compile(r"<(?:repo|home|prefix|user|host|gpu)>|\[secret\]")  # what stands for a private word
@@ -66,7 +72,9 @@ class Contradiction:
 def wanted(name: str) -> bool:
     """Whether a member's bytes are needed here; of all others the hash is."""
     return (
-        name in (MANIFEST, FACTS, CONFIG, MACHINE_CODE) or name.startswith("samples/") or bool(RECORD.fullmatch(name))
+        name in (MANIFEST, FACTS, CONFIG, RESOLVED, MACHINE_CODE)
+        or name.startswith("samples/")
+        or bool(RECORD.fullmatch(name))
     )
 
 
@@ -81,7 +89,7 @@ def find(sha256: Mapping[str, str], kept: Mapping[str, bytes]) -> list[Contradic
     for name, (stage, _) in bundle.records.items():
         for check in CHECKS[stage]:
             found += _guarded(name, check, bundle, name)
-    for whole in (_facts, _measured, _verdicts, _overall, _machine_code, _cubins):
+    for whole in (*WHOLE, *(OF_A_RUN if bundle.records else ())):
         found += _guarded(MANIFEST, whole, bundle)
     return found
 
@@ -125,7 +133,11 @@ class Bundle:
 
     def record(self, stage: str, subject: str) -> dict[str, Any] | None:
         """The record of a stage about `operator/variant` and the like; None where there is none."""
-        return self.documents.get(f"records/{stage}/{subject}.json")
+        name = f"records/{stage}/{subject}.json"
+        if name not in self.documents and PRIVATE.search(subject):
+            fitting = [there for there in self.records if _alike(name, there)]
+            name = fitting[0] if len(fitting) == 1 else name
+        return self.documents.get(name)
 
     @property
     def without_gpu(self) -> bool:
@@ -250,12 +262,79 @@ def _correct(name: str, test: Mapping[str, Any], rungs: Mapping[str, str]) -> It
 
 
 def _build(bundle: Bundle, name: str) -> Iterator[Contradiction]:
-    """What was built is what is packed."""
-    build = bundle.documents[name]
+    """What was built is what is packed and what is configured, and within the budget where that is said."""
+    build, key = bundle.documents[name], bundle.records[name][1]
+    for what in ("role", "device", "abi", *(("macros", "flags") if build["abi"] != "python" else ())):
+        asked = _setting(bundle, key, what)
+        if asked is not None and build[what] != asked:
+            yield Contradiction(name, f"{what} is {_said(build[what])}, in {CONFIG} {_said(asked)}")
+    rungs = [f"{build['operator']}/{rung}" for rung in _setting(bundle, key, "rungs") or ()]  # of a dispatcher
+    asked = {posixpath.normpath(path) for each in (key, *rungs) for path in _setting(bundle, each, "sources") or ()}
+    built = {posixpath.normpath(file["path"]) for file in build["sources"]}
+    if asked and built and asked != built:  # nothing was read where it was not built
+        yield Contradiction(name, f"sources is {_said(sorted(built))}, in {CONFIG} {_said(sorted(asked))}")
     for file in (*build["sources"], *build["headers"]):
         member = f"source/{posixpath.normpath(file['path'])}"
         if bundle.sha256.get(member, file["sha256"]) != file["sha256"]:
             yield _other_bytes(bundle, member, name, file["sha256"])
+
+    for row in build["budget"]:
+        if row["ok"] != (row["value"] <= row["limit"]):
+            what = _said(f"{row['kernel']} on {row['arch']}: {row['what']}")
+            says = f"{what} is {_said(row['value'])} of {_said(row['limit'])}"
+            yield Contradiction(name, f"{says}, and that this is within the budget is {_said(row['ok'])}")
+
+
+def _same_machine_code(bundle: Bundle) -> Iterator[Contradiction]:
+    """Which variants are one binary, as in sass.identical_machine_code."""
+    groups: dict[object, list[str]] = defaultdict(list)
+    for name, (stage, _) in bundle.records.items():
+        build = bundle.documents[name]
+        if stage != "build" or build["status"] != "ok" or build["role"] != "variant" or build["abi"] == "python":
+            continue
+        device_code = tuple(sorted((cubin["arch"], cubin["sass_sha256"]) for cubin in build["cubins"]))
+        host_code = build.get("host_code_sha256")
+        if device_code or host_code is not None:
+            key = (build["operator"], build["device"], device_code, host_code)
+            groups[key].append(f"{build['operator']}/{build['variant']}")
+    ours = {tuple(group) for group in bundle.manifest["identical_machine_code"]}
+    theirs = {tuple(sorted(group)) for group in groups.values() if len(group) > 1}
+    for group in sorted(ours ^ theirs):
+        how = "called identical, and differs" if group in ours else "identical, and is not called so,"
+        yield Contradiction(MANIFEST, f"the machine code of {_said(', '.join(group))} is {how} by the builds' records")
+
+
+def _gathered(bundle: Bundle) -> Iterator[Contradiction]:
+    """What the run gathered is packed as it was, or listed among what was dropped."""
+    facts = bundle.documents.get(FACTS)
+    if facts is None:
+        return
+    there = {entry["path"]: entry["sha256"] for entry in bundle.manifest["dropped"]} | dict(bundle.sha256)
+    for member in facts["members"]:
+        if member["path"] not in there:
+            yield Contradiction(
+                member["path"], f"it is a member in {FACTS}, and neither packed nor among what was dropped"
+            )
+        elif there[member["path"]] != member["sha256"]:
+            says = f"SHA-256 {_said(there[member['path']])[1:-1]}"
+            yield Contradiction(member["path"], f"{says}, in {FACTS} {_said(member['sha256'])}")
+
+
+def _left_out(bundle: Bundle) -> Iterator[Contradiction]:
+    """Machine code, results and launches that a record names are packed, or listed among what was dropped."""
+    dropped = {entry["path"] for entry in bundle.manifest["dropped"]}
+    for name, (stage, subject) in bundle.records.items():
+        record, named = bundle.documents[name], []
+        if stage == "build":
+            named = [f"cubins/{subject}/{cubin['arch']}.cubin" for cubin in record["cubins"]]
+        elif stage == "test":
+            named = [f"junit/{subject}.xml"] if record.get("junit") else []
+            named += [f"launches/{subject}.json"] if (record.get("sealing") or {}).get("launches") else []
+        for member in named:
+            if member not in bundle.sha256 and member not in dropped:
+                yield Contradiction(
+                    name, f"it names {_said(member)}, which is neither packed nor among what was dropped"
+                )
 
 
 def _cubins(bundle: Bundle) -> Iterator[Contradiction]:
@@ -299,6 +378,12 @@ def _bench(bundle: Bundle, name: str) -> Iterator[Contradiction]:
     if bundle.records[name][1].startswith("ceilings/"):
         return
     bench = bundle.documents[name]
+    for case in bench["cases"]:
+        shape = _configured(bundle, "operators", bench["operator"], "shapes", case["shape"]) or {}
+        for what, size in shape.items():
+            if case["dims"].get(what) != size:
+                says = f"{_said(case['id'])}: {_said(what)} is {_said(case['dims'].get(what))}"
+                yield Contradiction(name, f"{says}, in {CONFIG} {_said(size)}")
     if bench["times"] and bench["device"] == "cuda" and bundle.without_gpu:
         yield Contradiction(name, f"{len(bench['times'])} times were taken on a GPU, and {CAPTURE} names none")
     for contender in bench["contenders"]:
@@ -666,6 +751,72 @@ def _measured(bundle: Bundle) -> Iterator[Contradiction]:
             yield Contradiction(MANIFEST, f"{_said(what)} was measured, and no record of it is packed")
 
 
+def _settled(bundle: Bundle) -> Iterator[Contradiction]:
+    """The configuration is there, and the one to run again with is the one to read."""
+    if CONFIG not in bundle.sha256:
+        yield Contradiction(CONFIG, "it is not packed")
+    elif bundle.sha256.get(RESOLVED, bundle.sha256[CONFIG]) != bundle.sha256[CONFIG]:
+        (again,) = (row for row in bundle.manifest["members"] if row["path"] == RESOLVED)
+        if again.get("source") == PurePosixPath(RESOLVED).name:  # it was what this run was made with: another's
+            return
+        for where, ours, theirs in _unlike(bundle.documents[CONFIG], bundle.documents[RESOLVED]):
+            yield Contradiction(CONFIG, f"{_said(where)} is {_said(ours)}, in {RESOLVED} {_said(theirs)}")
+            return
+
+
+def _unlike(said: object, there: object, where: str = "") -> Iterator[tuple[str, object, object]]:
+    """Where two documents differ by more than private words that the first is without: the place and both values."""
+    if isinstance(said, dict) and isinstance(there, dict) and len(said) == len(there):
+        for (key, value), (other, its) in zip(said.items(), there.items(), strict=True):
+            yield from _unlike(key, other, f"{where}.{key}".lstrip("."))
+            yield from _unlike(value, its, f"{where}.{key}".lstrip("."))
+    elif isinstance(said, list) and isinstance(there, list) and len(said) == len(there):
+        for index, (value, its) in enumerate(zip(said, there, strict=True)):
+            yield from _unlike(value, its, f"{where}[{index}]")
+    elif said != there and not (isinstance(said, str) and isinstance(there, str) and _alike(said, there)):
+        yield where, said, there
+
+
+def _called_for(bundle: Bundle) -> Iterator[Contradiction]:
+    """Every variant and baseline of the configuration has a verdict, and every record is packed or called missing."""
+    verdicts = {f"{verdict['operator']}/{verdict['variant']}": verdict for verdict in bundle.manifest["verdicts"]}
+    configured = {
+        f"{operator}/{name}": {**variant, "role": kind[:-1]}
+        for operator, settings in (_configured(bundle, "operators") or {}).items()
+        for kind in ("variants", "baselines")
+        for name, variant in settings[kind].items()
+    }
+    for key in sorted(verdicts.keys() ^ configured.keys()):
+        how = "it has a verdict, and is not in" if key in verdicts else "it has no verdict, and is in"
+        yield Contradiction(MANIFEST, f"{_said(key)}: {how} {CONFIG}")
+    for key in sorted(verdicts.keys() & configured.keys()):
+        for what in ("role", "device"):
+            ours, theirs = verdicts[key][what], configured[key][what]
+            if ours != theirs:
+                yield Contradiction(MANIFEST, f"{_said(key)}: {what} is {_said(ours)}, in {CONFIG} {_said(theirs)}")
+    packed = {f"{stage} {subject}" for stage, subject in bundle.records.values()}
+    missing = {f"{entry['stage']} {entry['subject']}" for entry in bundle.manifest["missing"]}
+    for record in sorted(_expected(bundle, configured) - packed - missing):
+        if not any(_alike(record, there) for there in packed | missing):
+            says = f"the record {_said(record)} is called for by {CONFIG}"
+            yield Contradiction(MANIFEST, f"{says}, and is neither packed nor said to be missing")
+    for record in sorted(packed & missing):
+        yield Contradiction(MANIFEST, f"the record {_said(record)} is said to be missing, and is packed")
+
+
+def _expected(bundle: Bundle, configured: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Stage and subject of every record of a whole run, as in manifest.expected."""
+    found = {"capture capture"}
+    for key, variant in configured.items():
+        operator, _, name = key.partition("/")
+        found |= {f"build {key}", f"test {key}", f"bench {operator}-{variant['device']}"}
+        found.add(f"bench ceilings/{variant['device']}")
+        named = _configured(bundle, "operators", operator, "profile", "baselines") or ()
+        if variant["device"] == "cuda" if variant["role"] == "variant" else name in named:
+            found.add(f"profile {key}")
+    return found
+
+
 def _verdicts(bundle: Bundle) -> Iterator[Contradiction]:
     """Each line of the manifest is what the variant's records say."""
     listed: Counter[str] = Counter()
@@ -680,7 +831,9 @@ def _verdicts(bundle: Bundle) -> Iterator[Contradiction]:
         if why:
             yield Contradiction(MANIFEST, f"{_said(key)}: bad is {_said(verdict['bad'])}, and {why}")
     tested = {subject for stage, subject in bundle.records.values() if stage in ("build", "test")}
-    for key in sorted({*tested, *listed}):
+    private = [key for key in listed if PRIVATE.search(key)]
+    unlisted = {subject for subject in tested if not any(_alike(key, subject) for key in private)}
+    for key in sorted({*unlisted, *listed}):
         if listed[key] != 1:
             yield Contradiction(MANIFEST, f"{_said(key)}: it has {listed[key]} verdicts")
 
@@ -720,13 +873,29 @@ def _line(bundle: Bundle, key: str, verdict: Mapping[str, Any]) -> Iterator[tupl
         expected |= {"device": record["device"], "role": record["role"]}
     yield from ((what, said) for what, said in expected.items() if verdict[what] != said)
     if verdict["role"] == "variant":
-        speeds = _speeds(bench, verdict["variant"])
+        speeds = _speeds(bench, verdict["variant"], _configured(bundle, "operators", verdict["operator"], "profile"))
         if (verdict["speed"], verdict["ratio"]) not in speeds:
             what = "speed" if verdict["speed"] not in [speed for speed, _ in speeds] else "ratio"
             yield what, [entry[what == "ratio"] for entry in speeds]
+        claimed = _setting(bundle, key, "gate")
+        if claimed is not None and verdict["gate"].partition(",")[0] != (word := _claim(claimed, test, bench, verdict)):
+            yield "gate", word
         rows = [row for row in bench["oracle"] if row["variant"] == verdict["variant"]] if bench else []
         if verdict["gate"].startswith("passes") and not (rows and all(row["passed"] for row in rows)):
             yield "gate", "not passed in every case"
+
+
+def _claim(
+    claimed: bool, test: Mapping[str, Any] | None, bench: Mapping[str, Any] | None, verdict: Mapping[str, Any]
+) -> str:
+    """The gate's word for a variant, as in claims.judge."""
+    unjudged = "not run" if claimed else "no claim"
+    if not test or test["verdict"] != "correct" or any(_found_by_bench(bench, verdict["variant"])):
+        return unjudged
+    if not claimed or bench is None or bench["status"] == "not_run":
+        return unjudged
+    rows = [row["passed"] for row in bench["oracle"] if row["variant"] == verdict["variant"]]
+    return "passes" if rows and all(rows) else "fails"
 
 
 def _found_by_bench(bench: Mapping[str, Any] | None, variant: str) -> Iterator[tuple[str, str]]:
@@ -738,19 +907,35 @@ def _found_by_bench(bench: Mapping[str, Any] | None, variant: str) -> Iterator[t
             yield dropped[1] if dropped and not wrong and dropped[1] != "failed" else "wrong", contender["outcome"]
 
 
-def _speeds(bench: Mapping[str, Any] | None, variant: str) -> list[tuple[str, float | None]]:
-    """Word and ratio of every case that could stand for a variant."""
+def _speeds(
+    bench: Mapping[str, Any] | None, variant: str, profiled: Mapping[str, Any] | None
+) -> list[tuple[str, float | None]]:
+    """Word and ratio of every case that could stand for a variant: by the profile's shape and options one does."""
     if bench is None:
         return [("missing", None)]
     words = {(r["variant"], r["baseline"], r["case"], r["mode"]): r["verdict"] for r in bench["ratios"]}
     none = "not_compared" if bench["status"] == "ok" else bench["status"]
     rows = [row for row in bench["oracle"] if row["variant"] == variant]
+    if rows and profiled is not None:
+        ranked = [(_rank(bench, row, profiled), row) for row in rows]
+        rows = [min(ranked, key=lambda entry: entry[0])[1]]
     return [
         (words.get((variant, r["best_baseline"], r["case"], r["mode"]), "undecided"), r["ratio"])
         if r["best_baseline"]
         else (none, r["ratio"])
         for r in rows
     ] or [(none, None)]
+
+
+def _rank(bench: Mapping[str, Any], row: Mapping[str, Any], profiled: Mapping[str, Any]) -> tuple[bool, int, bool]:
+    """How far a row is from the one that stands for its variant, as in manifest._representative."""
+    case = next((case for case in bench["cases"] if case["id"] == row["case"]), None)
+    if case is None:
+        return True, 0, True
+    wanted, options = profiled["options"], case["options"]
+    different = sum(options.get(name) != value for name, value in wanted.items())
+    further = sum(value is True for name, value in options.items() if name not in wanted)
+    return case["shape"] != profiled["shape"], 10 * different + further, row["mode"] != "hot"
 
 
 def _faults(bundle: Bundle, key: str, verdict: Mapping[str, Any]) -> Iterator[str]:
@@ -770,6 +955,39 @@ def _faults(bundle: Bundle, key: str, verdict: Mapping[str, Any]) -> Iterator[st
         yield f"its gate is {_said(verdict['gate'])}"
     for _, outcome in _found_by_bench(bench, verdict["variant"]):
         yield f"its benchmark says {_said(outcome)}"
+
+
+def _surroundings(bundle: Bundle) -> Iterator[Contradiction]:
+    """The machine of the manifest is the one that was captured, as in manifest.tools."""
+    probes = bundle.documents[CAPTURE]["probes"] if CAPTURE in bundle.documents else {}
+    values = {name: probe["value"] for name, probe in probes.items() if probe["status"] == "ok"}
+    boards, packages = values.get("gpu") or [], values.get("packages") or {}
+    there = {
+        "gpu": [{what: board.get(what) for what in BOARD} for board in boards],
+        "cpu": (values.get("cpu") or {}).get("model"),
+        "os": values.get("os"),
+        "python": (values.get("python") or {}).get("version"),
+        "packages": {name: version for name, version in packages.items() if name.startswith(DECISIVE_PACKAGES)},
+    }
+    for what, found in there.items():
+        said = bundle.manifest["tools"].get(what)
+        if (said or None) != (found or None):
+            ours, theirs = _first_difference(said, found)
+            yield Contradiction(MANIFEST, f"{_said(what)} of its tools is {ours}, in {CAPTURE} {theirs}")
+
+
+def _when(bundle: Bundle) -> Iterator[Contradiction]:
+    """The run is as old as its last record, and the bundle's name says so."""
+    state, name = bundle.manifest["provenance"], bundle.manifest["bundle"]
+    records = [bundle.documents[record]["provenance"]["utc"] for record in bundle.records]
+    last = max(filter(None, records), default=state["utc"])
+    if state["utc"] != last:
+        yield Contradiction(MANIFEST, f"the time of the run is {_said(state['utc'])}, its last record's {_said(last)}")
+    if not name.endswith(time := re.sub(r"[^0-9TZ]", "", state["utc"])):
+        yield Contradiction(MANIFEST, f"the bundle's name is {_said(name)}, and the time of the run {_said(time)}")
+    of_commit = re.match(r"kernelproof-([0-9a-f]{12})-", name)
+    if of_commit and not (state["commit"] or "").startswith(of_commit[1]):
+        yield Contradiction(MANIFEST, f"the bundle's name is {_said(name)}, and the commit {_said(state['commit'])}")
 
 
 def _overall(bundle: Bundle) -> Iterator[Contradiction]:
@@ -792,3 +1010,6 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     "bench": (_identity, _state, _bench),
     "profile": (_identity, _state),
 }
+Whole = Callable[[Bundle], Iterable[Contradiction]]
+WHOLE: tuple[Whole, ...] = (_facts, _measured, _verdicts, _overall, _machine_code, _cubins, _gathered)
+OF_A_RUN: tuple[Whole, ...] = (_settled, _called_for, _surroundings, _when, _same_machine_code, _left_out)
