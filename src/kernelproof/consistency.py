@@ -986,7 +986,7 @@ def _when(bundle: Bundle) -> Iterator[Contradiction]:
     if not name.endswith(time := re.sub(r"[^0-9TZ]", "", state["utc"])):
         yield Contradiction(MANIFEST, f"the bundle's name is {_said(name)}, and the time of the run {_said(time)}")
     of_commit = re.match(r"kernelproof-([0-9a-f]{12})-", name)
-    if of_commit and not (state["commit"] or "").startswith(of_commit[1]):
+    if of_commit and state["commit"] and not state["commit"].startswith(of_commit[1]):  # a folder may be given
         yield Contradiction(MANIFEST, f"the bundle's name is {_said(name)}, and the commit {_said(state['commit'])}")
 
 
