@@ -121,6 +121,8 @@ def same_code(one: str, other: str) -> Callable[[Members], Members]:
 OVER_BUDGET = {"arch": "sm_89", "kernel": "k", "what": "registers", "limit": 10, "value": 999}
 BENCHED = next(dataclasses.asdict(one) for one in packed_run.made_records() if isinstance(one, BenchRecord))
 TIMES, CONTENDERS = BENCHED["times"], BENCHED["contenders"]
+THROTTLED = "0,4,plain,large-float32,hot,cpu_clock,1,hw_slowdown\n"
+CONTEXT = [{"path": "config.json", "class": "context", "source": None}]
 HEAD, *ROWS = packed_run.SAMPLES.splitlines()
 ONE_PROCESS = "\n".join([HEAD, *(row for row in ROWS if row.startswith("0,"))]).encode()
 UNEVEN = "\n".join([HEAD, *(row.replace("clock,9", "clock,6") if row[0] == "0" else row for row in ROWS)]).encode()
@@ -221,6 +223,14 @@ def test_what_needs_no_build_needs_no_record_of_one(config: dict[str, Any], need
         (
             edited(BENCH, "times", value=TIMES[:1]),
             *(BENCH, "'library large-float32 hot cpu_clock': there are 12 samples that count, no time"),
+        ),
+        (
+            replaced(SAMPLES, gzip.compress((packed_run.SAMPLES + THROTTLED).encode())),
+            *(BENCH, "'plain large-float32 hot cpu_clock': 0 samples are said to be discarded, and 1 do not count"),
+        ),
+        (
+            edited("manifest.yaml", "members", value=CONTEXT),
+            *("config.json", "its class is 'context', and what it is is 'identity'"),
         ),
         (edited(BENCH, "contenders", value=[]), BENCH, "'plain' has a time, and is not among the contenders"),
         (edited(BENCH, "contenders", 1, "role", value="variant"), BENCH, "and its test's role is 'baseline'"),

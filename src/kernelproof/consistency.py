@@ -38,6 +38,7 @@ MAX_SAMPLES_BYTES = 256 * 1024 * 1024  # of all benchmarks together, unpacked
 MAX_SAMPLES = 1_000_000  # of all benchmarks together; 78,000 in a run with 40 variants on a GPU
 MAX_LINE_BYTES = 64 * 1024
 TOLERANCE = 2e-5  # relative: a row has six digits, and so have the samples
+MEASURED = ("samples/", "junit/", "launches/", "profile/")  # members of the class `measurement`, beside records
 COLUMNS = ("contender", "case", "mode", "method", "process", "block", "time_us", "throttle")
 SLOPE = ("calls", "short_calls", "short_us", "long_us")  # what a time that is a slope was made from
 SLOPE_STEP_US = 0.0005  # to which the ends of a slope are rounded before they are written with six digits
@@ -320,6 +321,20 @@ def _gathered(bundle: Bundle) -> Iterator[Contradiction]:
             yield Contradiction(member["path"], f"{says}, in {FACTS} {_said(member['sha256'])}")
 
 
+def _classes(bundle: Bundle) -> Iterator[Contradiction]:
+    """What has to be the same on a replay, and what is measured, is called so."""
+    for row in bundle.manifest["members"]:
+        stage = place["stage"] if (place := RECORD.fullmatch(row["path"])) else ""
+        if row["path"] in (CONFIG, MACHINE_CODE) or row["path"].startswith("source/"):
+            expected = "identity"
+        elif stage in ("test", "bench", "profile") and not row["path"].startswith("records/bench/ceilings/"):
+            expected = "measurement"
+        else:
+            expected = "measurement" if row["path"].startswith(MEASURED) else "context"
+        if row["class"] != expected:
+            yield Contradiction(row["path"], f"its class is {_said(row['class'])}, and what it is is {expected!r}")
+
+
 def _left_out(bundle: Bundle) -> Iterator[Contradiction]:
     """Machine code, results and launches that a record names are packed, or listed among what was dropped."""
     dropped = {entry["path"] for entry in bundle.manifest["dropped"]}
@@ -515,16 +530,25 @@ def _within(angle: float, degrees: int) -> float:
 def _all_told(
     name: str, bench: Mapping[str, Any], times: Iterable[Mapping[str, Any]], samples: Samples
 ) -> Iterator[Contradiction]:
-    """Samples without a time are those of a contender that was dropped, and the record says so."""
+    """Samples without a time are those of a contender that was dropped; the record counts those discarded."""
     told = {(row["contender"], row["case"], row["mode"], row["method"]) for row in times}
-    private = [key for key in told if any(map(PRIVATE.search, key))]
-    dropped = [entry for entry in bench["discarded"] if entry["what"] == "contender"]
-    for key in samples.logs:
-        if key in told or any(all(map(_alike, one, key)) for one in private):
+    dropped, noted = set(), Counter[Key]()
+    for entry in bench["discarded"]:
+        if entry["what"] == "contender":
+            dropped.add((entry["contender"], entry["case"]))
+        elif entry["what"] == "samples":
+            noted[entry["contender"], entry["case"], entry["mode"], entry["method"]] += entry["samples"]
+    if any(PRIVATE.search(part) for key in (*told, *noted, *dropped) for part in key if part):
+        return  # the samples have names as they were
+    for key in sorted({*samples.logs, *samples.discarded, *noted}):
+        if not dropped.isdisjoint({(key[0], key[1]), (key[0], None)}):
             continue
-        if not any(_alike(entry["contender"], key[0]) and entry["case"] in (None, key[1]) for entry in dropped):
+        if key in samples.logs and key not in told:
             says = f"{_said(' '.join(key))}: there are {samples.counts[key]} samples that count"
             yield Contradiction(name, f"{says}, no time, and no word of why it was dropped")
+        if noted[key] != samples.discarded[key]:
+            says = f"{_said(' '.join(key))}: {_said(noted[key])} samples are said to be discarded"
+            yield Contradiction(name, f"{says}, and {samples.discarded[key]} do not count")
 
 
 def _compared(
@@ -539,13 +563,14 @@ def _compared(
 
 @dataclass
 class Samples:
-    """What counts of a file of samples: mean logarithms, how many samples, and rows whose time is not their slope.
+    """What counts of a file of samples: mean logarithms, how many samples, how many that do not count.
 
-    Of such rows what is said of the first, and how many there are.
+    Of rows whose time is not their slope what is said of the first, and how many there are.
     """
 
     logs: dict[Key, Logs] = field(default_factory=dict)
     counts: Counter[Key] = field(default_factory=Counter)
+    discarded: Counter[Key] = field(default_factory=Counter)
     no_slope: str = ""
     no_slopes: int = 0
 
@@ -574,10 +599,11 @@ def _samples(bundle: Bundle, data: bytes) -> Samples:
         bundle.samples += 1
         if bundle.samples > MAX_SAMPLES:
             raise ValueError(f"there are more than {MAX_SAMPLES}")
-        if throttle and DISCARDED_STATES.intersection(throttle.split("|")):
-            continue
-        if (time := float(time_us or 0)) > 0:
-            key = contender, case, mode, method
+        key = contender, case, mode, method
+        throttled = throttle and DISCARDED_STATES.intersection(throttle.split("|"))
+        if throttled or not (time := float(time_us or 0)) > 0:
+            found.discarded[key] += 1
+        else:
             found.counts[key] += 1
             logs[key][process][block].append(math.log(time))
             if ends and all(lengths := ends(row)):
@@ -1012,4 +1038,4 @@ CHECKS: dict[str, tuple[Check, ...]] = {
 }
 Whole = Callable[[Bundle], Iterable[Contradiction]]
 WHOLE: tuple[Whole, ...] = (_facts, _measured, _verdicts, _overall, _machine_code, _cubins, _gathered)
-OF_A_RUN: tuple[Whole, ...] = (_settled, _called_for, _surroundings, _when, _same_machine_code, _left_out)
+OF_A_RUN: tuple[Whole, ...] = (_settled, _called_for, _surroundings, _when, _same_machine_code, _classes, _left_out)
