@@ -533,6 +533,14 @@ def test_a_private_word_in_a_record_is_no_contradiction(tmp_path: Path, honest: 
     assert forged(tmp_path, both(replaced(SAMPLES, gzip.compress(packed)), scrubbed)(honest)).good
 
 
+def test_an_operator_of_the_users_name_has_its_records() -> None:
+    """Paths stay as they are, and what lies there is scrubbed."""
+    record = {"schema": "kernelproof.test/1", "operator": "<user>", "variant": "plain"}
+    there = consistency.Bundle({}, {}, {"records/test/me/plain.json": record})
+    assert there.record("test", "<user>/plain") is record
+    assert there.record("test", "<user>/tiled") is None
+
+
 def test_samples_that_unpack_without_end_are_refused(
     tmp_path: Path, honest: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
