@@ -1,9 +1,12 @@
 """A bundle forged with care, every hash brought up to date, is caught where it contradicts itself."""
 
+import dataclasses
 import gzip
 import hashlib
 import json
+import math
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +15,15 @@ import packed_run
 import pytest
 from test_bundle import Run, unpacked
 
-from kernelproof import bundle, claims, consistency, manifest, methods, runs, samples, verify
+from kernelproof import bundle, claims, consistency, manifest, methods, runs, samples, statistics, timing, verify
 from kernelproof.errors import BundleError
 from kernelproof.ladder import climb
+from kernelproof.records import BenchRecord
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reports" / "reference" / "nvidia-h200"
 PLAIN, TILED = "records/test/op/plain.json", "records/test/op/tiled.json"
 BENCH, SAMPLES = "records/bench/op-cpu.json", "samples/op-cpu.csv.gz"
+FACTS, BUILD, CUDA_BUILD = ("records/manifest.json", "records/build/op/plain.json", "records/build/op/tiled.json")
 
 Members = dict[str, bytes]
 
@@ -28,13 +33,26 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Members:
     return unpacked(Run(tmp_path_factory.mktemp("run")).pack())
 
 
-def forged(tmp_path: Path, members: Members) -> verify.VerifyResult:
-    """The verdict on these members, hashes, sums and archive made as the packer makes them."""
+def forged(tmp_path: Path, members: Members, *, gathered: bool = True) -> verify.VerifyResult:
+    """The verdict on these members, hashes, sums and archive made as the packer makes them.
+
+    gathered: the hashes in records/manifest.json too.
+    """
+    if gathered:
+        listed = json.loads(members[FACTS])
+        for row in listed["members"]:
+            row["sha256"] = hashlib.sha256(members.get(row["path"], b"")).hexdigest()
+        listed["members"] = [row for row in listed["members"] if row["path"] in members]
+        members = members | {FACTS: json.dumps(listed).encode()}
     facts = json.loads(members["manifest.yaml"])
     known = {row["path"]: row for row in facts["members"]}
     inside = {name: data for name, data in members.items() if name not in ("manifest.yaml", "SHA256SUMS")}
     facts["members"] = [
-        {**known[name], "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        {
+            **known.get(name, {"path": name, "class": "context", "source": None}),
+            "bytes": len(data),
+            "sha256": hashlib.sha256(data).hexdigest(),
+        }
         for name, data in sorted(inside.items())
     ]
     inside["manifest.yaml"] = json.dumps(facts).encode()
@@ -83,6 +101,35 @@ def in_both_manifests(*where: str | int, value: object) -> Callable[[Members], M
     return both(*(edited(name, *where, value=value) for name in ("manifest.yaml", "records/manifest.json")))
 
 
+def claimed(change: Callable[[Members], Members]) -> Callable[[Members], Members]:
+    """The first variant claims to be faster, by the configuration."""
+    where = ("operators", "op", "variants", "plain", "gate")
+    return both(*(edited(name, *where, value=True) for name in ("config.json", "source/config.resolved.json")), change)
+
+
+def same_code(one: str, other: str) -> Callable[[Members], Members]:
+    """The machine code of one build's record is also that of the other's."""
+
+    def change(members: Members) -> Members:
+        build, there = (json.loads(members[name]) for name in (one, other))
+        build |= {what: there[what] for what in ("cubins", "host_code_sha256")}
+        return members | {one: json.dumps(build).encode()}
+
+    return change
+
+
+OVER_BUDGET = {"arch": "sm_89", "kernel": "k", "what": "registers", "limit": 10, "value": 999}
+BENCHED = next(dataclasses.asdict(one) for one in packed_run.made_records() if isinstance(one, BenchRecord))
+TIMES, CONTENDERS = BENCHED["times"], BENCHED["contenders"]
+THROTTLED = "0,4,plain,large-float32,hot,cpu_clock,1,hw_slowdown\n"
+CONTEXT = [{"path": "config.json", "class": "context", "source": None}]
+HEAD, *ROWS = packed_run.SAMPLES.splitlines()
+ONE_PROCESS = "\n".join([HEAD, *(row for row in ROWS if row.startswith("0,"))]).encode()
+UNEVEN = "\n".join([HEAD, *(row.replace("clock,9", "clock,6") if row[0] == "0" else row for row in ROWS)]).encode()
+SLOPED = "\n".join(  # each 10 µs and eight calls longer
+    [f"{HEAD},calls,short_calls,short_us,long_us"]
+    + [f"{row},9,1,10,{10 + 8 * float(row.split(',')[6]):.6g}" for row in ROWS]
+)
 OTHER_SAMPLES = packed_run.SAMPLES.replace("plain", "other").replace("library", "plain").encode()
 
 
@@ -130,6 +177,92 @@ def test_what_needs_no_build_needs_no_record_of_one(config: dict[str, Any], need
         (edited(BENCH, "oracle", 0, "high", value=0.91), BENCH, "high is 0.91, against 'library' 0.92"),
         (edited("config.json", "gate", "max_ratio", value=0.8), BENCH, "its upper bound is 0.92 of 0.8"),
         (edited(BENCH, "samples", value="results/none.csv.gz"), BENCH, "its samples are not in the bundle"),
+        (
+            both(
+                lambda members: members | {"samples/other.csv.gz": members[SAMPLES]},
+                edited(BENCH, "samples", value="results/other.csv.gz"),
+            ),
+            *(BENCH, "its samples are 'results/other.csv.gz', and belong into 'samples/op-cpu.csv.gz'"),
+        ),
+        (
+            both(
+                edited(BENCH, "times", 0, "samples", value=1),
+                edited(BENCH, "times", 0, "reasons", value=["<repo>"]),
+            ),
+            *(BENCH, "samples is 1, by the samples 12"),
+        ),
+        (
+            both(
+                edited(BENCH, "ratios", 0, "ratio", value=0.885),
+                edited(BENCH, "ratios", 0, "flags", value=["[secret]"]),
+            ),
+            *(BENCH, "ratio is 0.885, by the samples 0.9"),
+        ),
+        (
+            replaced(SAMPLES, gzip.compress(UNEVEN)),
+            *(BENCH, "'plain / library large-float32 hot': low is 0.88, by Student's t over the samples at most 0."),
+        ),
+        (
+            replaced(SAMPLES, gzip.compress(SLOPED.replace(",10,82\n", ",10,83\n", 1).encode())),
+            *(SAMPLES, "time_us is '9', by its lengths 9.125 ('83' less '10' µs for 8 calls)"),
+        ),
+        (
+            replaced(SAMPLES, gzip.compress(packed_run.SAMPLES.replace("cpu_clock", "graph_slope").encode())),
+            *(SAMPLES, "4 of 4 times do not say what they are the slope of; so it is in 6 rows"),
+        ),
+        (
+            replaced(SAMPLES, gzip.compress(ONE_PROCESS)),
+            *(BENCH, "the word is 'faster', and processes that timed both are 1 of 2"),
+        ),
+        (
+            replaced(SAMPLES, gzip.compress(ONE_PROCESS)),
+            *(BENCH, "it passes the gate, and processes that timed both are 1 of 2"),
+        ),
+        (edited(BENCH, "processes", value=50), BENCH, "timed in 3 processes, and by the record there were 50"),
+        (edited(BENCH, "processes", value=2), BENCH, "timed in 3 processes, and by the record there were 2"),
+        (
+            edited(BENCH, "times", value=TIMES[:1]),
+            *(BENCH, "'library large-float32 hot cpu_clock': there are 12 samples that count, no time"),
+        ),
+        (
+            replaced(SAMPLES, gzip.compress((packed_run.SAMPLES + THROTTLED).encode())),
+            *(BENCH, "'plain large-float32 hot cpu_clock': 0 samples are said to be discarded, and 1 do not count"),
+        ),
+        (
+            edited("manifest.yaml", "members", value=CONTEXT),
+            *("config.json", "its class is 'context', and what it is is 'identity'"),
+        ),
+        (edited(BENCH, "contenders", value=[]), BENCH, "'plain' has a time, and is not among the contenders"),
+        (edited(BENCH, "contenders", 1, "role", value="variant"), BENCH, "and its test's role is 'baseline'"),
+        (edited(BENCH, "oracle", value=[]), BENCH, "it took part, and stands before the gate 0 times"),
+        (
+            edited(
+                BENCH, "untimed", value=[{"contender": "plain", "case": "c", "mode": "cold", "outcome": "no sample"}]
+            ),
+            *(BENCH, "'plain c cold': it took part, and stands before the gate 0 times"),
+        ),
+        (
+            edited(BENCH, "oracle", 0, "best_baseline", value=None),
+            *(BENCH, "best_baseline is None, and 'library' took 11.1499 µs"),
+        ),
+        (
+            edited(BENCH, "oracle", 0, "best_baseline", value="decoy"),
+            *(BENCH, "best_baseline is 'decoy', and the record has no such baseline's time (role None)"),
+        ),
+        (edited(BENCH, "times", 0, "method", value="floor"), BENCH, "is 'library', and the variant has no time there"),
+        (
+            both(
+                edited(BENCH, "contenders", value=[*CONTENDERS, {**CONTENDERS[1], "name": "quick"}]),
+                edited(BENCH, "times", value=[*TIMES, {**TIMES[1], "contender": "quick", "median_us": 5.0}]),
+            ),
+            *(BENCH, "best_baseline is 'library' with 11.1499 µs, and 'quick' took 5"),
+        ),
+        (
+            edited(PLAIN, "cases", 0, "failures", value=[{"criterion": "bound", "message": "m"}]),
+            *(PLAIN, "the case 'small-float32-normal-s0' is 'passed', and failures is [{'criterion': 'bound'"),
+        ),
+        (edited(PLAIN, "cases", 0, "nonfinite", value=17), PLAIN, "is 'passed', and nonfinite is 17"),
+        (edited(PLAIN, "cases", 0, "rms_ratio", value=1.5), PLAIN, "is 'passed', and rms_ratio is 1.5 of 1"),
         (removed(SAMPLES), BENCH, "its samples are not in the bundle"),
         (replaced(SAMPLES, gzip.compress(OTHER_SAMPLES)), BENCH, "median_us is 10.0349, by the samples 11.1499"),
         (replaced(SAMPLES, b"no samples"), SAMPLES, "the samples cannot be read"),
@@ -215,6 +348,105 @@ def test_what_needs_no_build_needs_no_record_of_one(config: dict[str, Any], need
         (in_both_manifests("verdicts", 0, "gate", value="fails, above"), "manifest.yaml", "its gate is 'fails, above'"),
         (in_both_manifests("verdicts", value=[]), "manifest.yaml", "'op/plain': it has 0 verdicts"),
         (
+            in_both_manifests("verdicts", value=[]),
+            *("manifest.yaml", "'op/tiled': it has no verdict, and is in config.json"),
+        ),
+        (
+            in_both_manifests("verdicts", 0, "variant", value="plainer"),
+            *("manifest.yaml", "'op/plainer': it has a verdict, and is not in config.json"),
+        ),
+        (
+            in_both_manifests("verdicts", 0, "role", value="baseline"),
+            *("manifest.yaml", "'op/plain': role is 'baseline', in config.json 'variant'"),
+        ),
+        (
+            removed("records/bench/op-cuda.json"),
+            *("manifest.yaml", "the record 'bench op-cuda' is called for by config.json, and is neither packed nor"),
+        ),
+        (
+            in_both_manifests("missing", value=[{"stage": "test", "subject": "op/plain", "reason": ""}]),
+            *("manifest.yaml", "the record 'test op/plain' is said to be missing, and is packed"),
+        ),
+        (removed("config.json"), "config.json", "it is not packed"),
+        (
+            edited("config.json", "gate", "max_ratio", value=9.9),
+            *("config.json", "'gate.max_ratio' is 9.9, in source/config.resolved.json 0.95"),
+        ),
+        (
+            claimed(in_both_manifests("verdicts", 0, "gate", value="no claim, not shown within the limit")),
+            *("manifest.yaml", "gate is 'no claim, not shown within the limit', by its records 'passes'"),
+        ),
+        (
+            claimed(edited(BENCH, "oracle", 0, "passed", value=False)),
+            *("manifest.yaml", "gate is 'no claim, within the limit in its one case', by its records 'fails'"),
+        ),
+        (
+            both(
+                edited(
+                    BENCH, "oracle", value=[BENCHED["oracle"][0] | {"case": "b", "ratio": 0.2}, BENCHED["oracle"][0]]
+                ),
+                in_both_manifests("verdicts", 0, "ratio", value=0.2),
+            ),
+            *("manifest.yaml", "'op/plain': ratio is 0.2, by its records [0.9]"),
+        ),
+        (
+            in_both_manifests("tools", "gpu", 0, "name", value="another board"),
+            *(
+                "manifest.yaml",
+                "'gpu' of its tools is {'name': 'another board'}, in records/capture/capture.json {'name':",
+            ),
+        ),
+        (
+            in_both_manifests("tools", "packages", value={"torch": "9.9"}),
+            *(
+                "manifest.yaml",
+                "'packages' of its tools is {'torch': '9.9'}, in records/capture/capture.json {'torch': None}",
+            ),
+        ),
+        (
+            in_both_manifests("provenance", "utc", value="2019-01-01T00:00:00Z"),
+            *(
+                "manifest.yaml",
+                "the time of the run is '2019-01-01T00:00:00Z', its last record's '2025-03-01T12:00:00Z'",
+            ),
+        ),
+        (
+            in_both_manifests("provenance", "utc", value="2019-01-01T00:00:00Z"),
+            *("manifest.yaml", "and the time of the run '20190101T000000Z'"),
+        ),
+        (in_both_manifests("provenance", "commit", value="d" * 40), "manifest.yaml", f"and the commit '{'d' * 40}'"),
+        (
+            edited(BUILD, "budget", value=[{**OVER_BUDGET, "ok": True}]),
+            *(BUILD, "registers' is 999 of 10, and that this is within the budget is True"),
+        ),
+        (
+            in_both_manifests("identical_machine_code", value=[["op/other", "op/plain"]]),
+            *(
+                "manifest.yaml",
+                "the machine code of 'op/other, op/plain' is called identical, and differs by the builds'",
+            ),
+        ),
+        (
+            both(
+                *(edited(build, "device", value="cpu") for build in (BUILD, CUDA_BUILD)), same_code(BUILD, CUDA_BUILD)
+            ),
+            *("manifest.yaml", "the machine code of 'op/plain, op/tiled' is identical, and is not called so, by the"),
+        ),
+        (edited(BUILD, "macros", value={"TILE": 3}), BUILD, "macros is {'TILE': 3}, in config.json {}"),
+        (
+            edited(BUILD, "sources", value=[{"path": "csrc/op/other.cc", "sha256": "0"}]),
+            *(BUILD, "sources is ['csrc/op/other.cc'], in config.json ['csrc/op/plain.cc']"),
+        ),
+        (
+            edited(BENCH, "cases", 0, "dims", value={"rows": 20}),
+            *(BENCH, "'large-float32': 'rows' is 20, in config.json 2000"),
+        ),
+        (
+            removed("cubins/op/tiled/sm_89.cubin"),
+            *(CUDA_BUILD, "it names 'cubins/op/tiled/sm_89.cubin', which is neither packed nor among what was dropped"),
+        ),
+        (removed("junit/op/plain.xml"), PLAIN, "it names 'junit/op/plain.xml', which is neither packed nor"),
+        (
             edited(BENCH, "contenders", 0, "outcome", value="dropped: crashed (hot)"),
             *("manifest.yaml", "bad is False, and its benchmark says 'dropped: crashed (hot)'"),
         ),
@@ -236,6 +468,56 @@ def test_what_contradicts_something_is_named_with_both_values(
     assert [problem for problem in result.problems if problem.member == member and says in problem.message]
 
 
+def test_what_was_gathered_is_what_is_packed(tmp_path: Path, honest: Members) -> None:
+    """Whoever changes a member has to change its hash in records/manifest.json too."""
+    source, log = "source/csrc/op/plain.cc", "logs/build/op/plain.log"
+    changed = both(replaced(source, b"x"), removed(log))(honest)
+    assert {
+        (one.member, one.message.partition(",")[0]) for one in forged(tmp_path, changed, gathered=False).problems
+    } == {
+        (source, f"SHA-256 {hashlib.sha256(b'x').hexdigest()}"),
+        (log, "it is a member in records/manifest.json"),
+    }
+
+
+def test_a_configuration_without_private_words_is_the_same(tmp_path: Path, honest: Members) -> None:
+    project = edited("config.json", "operators", "op", "module", value="<user>.py")
+    assert forged(tmp_path, project(honest)).good
+    said = forged(tmp_path, edited("config.json", "project", value="<user>x")(honest)).problems
+    assert "'project' is '<user>x', in source/config.resolved.json 'sample'" in said[0].message
+
+
+def test_a_dispatcher_is_built_from_its_rungs_too() -> None:
+    rungs = {"of": {"rungs": ["a"], "sources": ["of.cu"]}, "a": {"sources": ["./a.cu"]}}
+    documents: Any = {"config.json": {"operators": {"op": {"variants": rungs}}}}
+    for built, agrees in ((["of.cu", "a.cu"], True), (["of.cu"], False), ([], True)):
+        sources = [{"path": path, "sha256": ""} for path in built]
+        build = {"abi": "tvm_ffi", "operator": "op", "sources": sources, "headers": [], "budget": []}
+        name = "records/build/op/of.json"
+        found = list(consistency._build(consistency.Bundle({}, {}, documents | {name: build}), name))
+        assert (found == []) is agrees, found
+
+
+def test_a_time_is_the_slope_that_its_row_has(tmp_path: Path, honest: Members) -> None:
+    assert forged(tmp_path, replaced(SAMPLES, gzip.compress(SLOPED.encode()))(honest)).good
+
+
+def test_students_t_is_that_of_the_statistics() -> None:
+    for degrees in range(1, 201):
+        for confidence in (0.5, 0.95, 0.999):
+            wanted = statistics.student_t_quantile((1 + confidence) / 2, degrees)
+            assert math.isclose(consistency._student_t(confidence, degrees), wanted, rel_tol=1e-9)
+    assert consistency._student_t(0.95, 10**6) <= statistics.student_t_quantile(0.975, 10**6)
+
+
+def test_a_name_may_have_lost_a_private_part() -> None:
+    assert consistency._alike("plain", "plain")
+    assert consistency._alike("t<user>d", "tiled")
+    assert consistency._alike("<user>_a<home>", "me_a/x")
+    for said, there in (("plain", "plainer"), ("t<user>d", "td"), ("a<user>b<user>c", "axxc"), ("ab<user>bc", "abc")):
+        assert not consistency._alike(said, there)
+
+
 def test_a_contradictory_bundle_is_not_believed_by_other_commands(tmp_path: Path, honest: Members) -> None:
     forged(tmp_path, edited(PLAIN, "verdict", value="wrong")(honest))
     with pytest.raises(BundleError, match="it contradicts itself: contradiction: records/bench/op-cpu"):
@@ -246,6 +528,17 @@ def test_a_private_word_in_a_record_is_no_contradiction(tmp_path: Path, honest: 
     """Records are packed without the user's name, which may be a part of a variant's."""
     change = edited("records/profile/op/tiled.json", "variant", value="t<user>d")
     assert forged(tmp_path, change(honest)).good
+    packed = packed_run.SAMPLES.replace("large", "larger").encode()  # samples are packed as they are
+    scrubbed = replaced(BENCH, honest[BENCH].replace(b'"large-float32"', b'"<user>r-float32"'))
+    assert forged(tmp_path, both(replaced(SAMPLES, gzip.compress(packed)), scrubbed)(honest)).good
+
+
+def test_an_operator_of_the_users_name_has_its_records() -> None:
+    """Paths stay as they are, and what lies there is scrubbed."""
+    record = {"schema": "kernelproof.test/1", "operator": "<user>", "variant": "plain"}
+    there = consistency.Bundle({}, {}, {"records/test/me/plain.json": record})
+    assert there.record("test", "<user>/plain") is record
+    assert there.record("test", "<user>/tiled") is None
 
 
 def test_samples_that_unpack_without_end_are_refused(
@@ -277,7 +570,12 @@ def test_the_kept_run_on_a_gpu_agrees_with_itself() -> None:
     }
     kept = {name: path.read_bytes() for name, path in files.items() if path.is_file()}
     kept["manifest.yaml"] = (REFERENCE / "manifest.yaml").read_bytes()
-    kept.setdefault("config.json", json.dumps({"gate": {"max_ratio": 0.95, "same_band": 0.005}}).encode())
+    operators: Any = defaultdict(lambda: {"variants": {}, "baselines": {}})
+    for verdict in json.loads(kept["manifest.yaml"])["verdicts"]:
+        of_its_kind = operators[verdict["operator"]][f"{verdict['role']}s"]
+        of_its_kind[verdict["variant"]] = {"device": verdict["device"]}
+    config = {"gate": {"max_ratio": 0.95, "same_band": 0.005}, "operators": operators}
+    kept.setdefault("config.json", json.dumps(config).encode())
     assert len([name for name in kept if name.startswith("samples/")]) == 8
     found = consistency.find(listed, kept)
     assert {one.member for one in found} <= {"machine-code.json"}
@@ -287,6 +585,7 @@ def test_the_words_are_those_of_the_stages() -> None:
     """The pass runs without what the stages import, so it has words of its own."""
     assert samples.DISCARDED_STATES == consistency.DISCARDED_STATES
     assert samples.COLUMNS == consistency.COLUMNS
+    assert set(consistency.SLOPE) <= {field.name for field in dataclasses.fields(timing.Visit)}
     assert runs.PRIMARY == consistency.PRIMARY
     assert {*methods.TRACES, *methods.COUNTED} == consistency.UNSAMPLED
     assert consistency.RAN_AND_FAILED | {"failed_to_build"} == manifest.BAD_CORRECTNESS

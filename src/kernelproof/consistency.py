@@ -3,8 +3,8 @@
 `kernelproof verify` asks this of members that it has hashed, with the standard library alone. Whoever makes a bundle
 can write into it whatever agrees; found here is what was changed in one place and left in another.
 
-Not looked at: pages, logs, JUnit XML, launches, what a profile counted, and the intervals of times and ratios, whose
-bootstrap the standard library does not have.
+Not looked at: pages, logs, JUnit XML, launches, what a profile counted, and the intervals of times, whose bootstrap the
+standard library does not have. Those of ratios are never narrower than Student's t, which is computed here.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import PurePosixPath
-from statistics import fmean, median
+from statistics import NormalDist, fmean, median, stdev
 from typing import Any
 
 from kernelproof.verify import MANIFEST, strict_json
 
 FACTS, CONFIG, MACHINE_CODE = "records/manifest.json", "config.json", "machine-code.json"
+RESOLVED = "source/config.resolved.json"  # the same file as CONFIG, which is without private words
 CAPTURE = "records/capture/capture.json"
 RECORD = re.compile(r"records/(?P<stage>capture|build|test|bench|profile)/(?P<subject>.+)\.json")
 # Facts that the manifest has from the record of its stage.
@@ -36,14 +38,23 @@ MAX_SAMPLES_BYTES = 256 * 1024 * 1024  # of all benchmarks together, unpacked
 MAX_SAMPLES = 1_000_000  # of all benchmarks together; 78,000 in a run with 40 variants on a GPU
 MAX_LINE_BYTES = 64 * 1024
 TOLERANCE = 2e-5  # relative: a row has six digits, and so have the samples
+MEASURED = ("samples/", "junit/", "launches/", "profile/")  # members of the class `measurement`, beside records
 COLUMNS = ("contender", "case", "mode", "method", "process", "block", "time_us", "throttle")
+SLOPE = ("calls", "short_calls", "short_us", "long_us")  # what a time that is a slope was made from
+SLOPE_STEP_US = 0.0005  # to which the ends of a slope are rounded before they are written with six digits
+CLOSED_DEGREES = 200  # up to which Student's t is summed term by term
 # As in samples.py, bench.py, methods.py, claims.py and the ladder; a test holds them together.
 DISCARDED_STATES = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
 PRIMARY = {"cpu": "cpu_clock", "cuda": "graph_slope"}
 UNSAMPLED = frozenset({"cupti", "device_trace", "ncu", "floor_ncu"})  # methods without samples
+DECISIVE_PACKAGES = (
+    *("torch", "triton", "apache-tvm-ffi", "numpy", "xformers"),
+    *("flash-attn", "quack", "nvidia-cu", "nvidia-nv"),
+)
+BOARD = ("name", "driver", "cuda_driver", "uuid_sha256")  # what the manifest says of a GPU
 RAN_AND_FAILED = frozenset({"wrong", "crashed", "hung"})
 NEEDED_RUNGS = frozenset({"build", "load", "launch", "sanity", "correctness", "determinism"})
-PRIVATE = re.compile(r"<(?:repo|home|user|host)>|\[secret\]")  # what stands in a record for a private word
+PRIVATE = re.compile(r"<(?:repo|home|prefix|user|host|gpu)>|\[secret\]")  # what stands for a private word
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
 
@@ -62,7 +73,9 @@ class Contradiction:
 def wanted(name: str) -> bool:
     """Whether a member's bytes are needed here; of all others the hash is."""
     return (
-        name in (MANIFEST, FACTS, CONFIG, MACHINE_CODE) or name.startswith("samples/") or bool(RECORD.fullmatch(name))
+        name in (MANIFEST, FACTS, CONFIG, RESOLVED, MACHINE_CODE)
+        or name.startswith("samples/")
+        or bool(RECORD.fullmatch(name))
     )
 
 
@@ -77,7 +90,7 @@ def find(sha256: Mapping[str, str], kept: Mapping[str, bytes]) -> list[Contradic
     for name, (stage, _) in bundle.records.items():
         for check in CHECKS[stage]:
             found += _guarded(name, check, bundle, name)
-    for whole in (_facts, _measured, _verdicts, _overall, _machine_code, _cubins):
+    for whole in (*WHOLE, *(OF_A_RUN if bundle.records else ())):
         found += _guarded(MANIFEST, whole, bundle)
     return found
 
@@ -121,7 +134,11 @@ class Bundle:
 
     def record(self, stage: str, subject: str) -> dict[str, Any] | None:
         """The record of a stage about `operator/variant` and the like; None where there is none."""
-        return self.documents.get(f"records/{stage}/{subject}.json")
+        name = f"records/{stage}/{subject}.json"
+        if name not in self.documents and PRIVATE.search(subject):
+            fitting = [there for there in self.records if _alike(name, there)]
+            name = fitting[0] if len(fitting) == 1 else name
+        return self.documents.get(name)
 
     @property
     def without_gpu(self) -> bool:
@@ -129,6 +146,20 @@ class Bundle:
         capture = self.documents.get(CAPTURE)
         probe = capture["probes"].get("gpu", {"status": "absent"}) if capture else {"status": "failed"}
         return probe["status"] == "absent" or (probe["status"] == "ok" and not probe["value"])
+
+
+def _alike(said: str, there: str) -> bool:
+    """Whether a name is the one that a record says, where a placeholder may stand for any part of it."""
+    first, *rest = PRIVATE.split(said)
+    if not rest:
+        return said == there
+    *middle, last = rest
+    at = len(first)
+    for part in middle:
+        if (found := there.find(part, at + 1)) < 0:
+            return False
+        at = found + len(part)
+    return there.startswith(first) and there.endswith(last) and len(there) > at + len(last)
 
 
 def _said(value: object) -> str:
@@ -152,8 +183,7 @@ def _identity(bundle: Bundle, name: str) -> Iterator[Contradiction]:
         says = (
             f"{record['operator']}-{record['device']}" if stage == "bench" else "{operator}/{variant}".format(**record)
         )
-    pattern = ".+".join(re.escape(part) for part in PRIVATE.split(says))
-    if not re.fullmatch(pattern, subject):
+    if not _alike(says, subject):
         yield Contradiction(name, f"it is the record of {_said(says)}, and lies where that of {_said(subject)} belongs")
 
 
@@ -186,12 +216,26 @@ def _test(bundle: Bundle, name: str) -> Iterator[Contradiction]:
         yield Contradiction(name, f"the verdict is {_said(verdict)}, and no rung is 'failed'")
     if verdict == "correct":
         yield from _correct(name, test, rungs)
+    for case in test["cases"]:
+        if case["status"] == "passed" and (fault := _fault(case)):
+            yield Contradiction(name, f"the case {_said(case['id'])} is 'passed', and {fault}")
     if test["device"] == "cuda" and bundle.without_gpu and verdict in (RAN_AND_FAILED | {"correct"}):
         yield Contradiction(name, f"the verdict of a CUDA variant is {_said(verdict)}, and {CAPTURE} names no GPU")
     build = bundle.record("build", bundle.records[name][1])
     if build and test.get("build_signature") not in (None, build["signature"]):
         says = f"it tested the build {_said(test['build_signature'])}"
         yield Contradiction(name, f"{says}, and the build's record is of {_said(build['signature'])}")
+
+
+def _fault(case: Mapping[str, Any]) -> str | None:
+    """What of a case says that it cannot have passed: a finding, or a ratio above its limit."""
+    for what in ("failures", "nonfinite", "unwritten", "band_damage", "inputs_changed"):
+        if case.get(what):
+            return f"{what} is {_said(case[what])}"
+    for what in ("max_bound_ratio", "rms_ratio", "bias_ratio"):
+        if (case.get(what) or 0) > 1:
+            return f"{what} is {_said(case[what])} of 1"
+    return None
 
 
 def _correct(name: str, test: Mapping[str, Any], rungs: Mapping[str, str]) -> Iterator[Contradiction]:
@@ -219,12 +263,93 @@ def _correct(name: str, test: Mapping[str, Any], rungs: Mapping[str, str]) -> It
 
 
 def _build(bundle: Bundle, name: str) -> Iterator[Contradiction]:
-    """What was built is what is packed."""
-    build = bundle.documents[name]
+    """What was built is what is packed and what is configured, and within the budget where that is said."""
+    build, key = bundle.documents[name], bundle.records[name][1]
+    for what in ("role", "device", "abi", *(("macros", "flags") if build["abi"] != "python" else ())):
+        asked = _setting(bundle, key, what)
+        if asked is not None and build[what] != asked:
+            yield Contradiction(name, f"{what} is {_said(build[what])}, in {CONFIG} {_said(asked)}")
+    rungs = [f"{build['operator']}/{rung}" for rung in _setting(bundle, key, "rungs") or ()]  # of a dispatcher
+    asked = {posixpath.normpath(path) for each in (key, *rungs) for path in _setting(bundle, each, "sources") or ()}
+    built = {posixpath.normpath(file["path"]) for file in build["sources"]}
+    if asked and built and asked != built:  # nothing was read where it was not built
+        yield Contradiction(name, f"sources is {_said(sorted(built))}, in {CONFIG} {_said(sorted(asked))}")
     for file in (*build["sources"], *build["headers"]):
         member = f"source/{posixpath.normpath(file['path'])}"
         if bundle.sha256.get(member, file["sha256"]) != file["sha256"]:
             yield _other_bytes(bundle, member, name, file["sha256"])
+
+    for row in build["budget"]:
+        if row["ok"] != (row["value"] <= row["limit"]):
+            what = _said(f"{row['kernel']} on {row['arch']}: {row['what']}")
+            says = f"{what} is {_said(row['value'])} of {_said(row['limit'])}"
+            yield Contradiction(name, f"{says}, and that this is within the budget is {_said(row['ok'])}")
+
+
+def _same_machine_code(bundle: Bundle) -> Iterator[Contradiction]:
+    """Which variants are one binary, as in sass.identical_machine_code."""
+    groups: dict[object, list[str]] = defaultdict(list)
+    for name, (stage, _) in bundle.records.items():
+        build = bundle.documents[name]
+        if stage != "build" or build["status"] != "ok" or build["role"] != "variant" or build["abi"] == "python":
+            continue
+        device_code = tuple(sorted((cubin["arch"], cubin["sass_sha256"]) for cubin in build["cubins"]))
+        host_code = build.get("host_code_sha256")
+        if device_code or host_code is not None:
+            key = (build["operator"], build["device"], device_code, host_code)
+            groups[key].append(f"{build['operator']}/{build['variant']}")
+    ours = {tuple(group) for group in bundle.manifest["identical_machine_code"]}
+    theirs = {tuple(sorted(group)) for group in groups.values() if len(group) > 1}
+    for group in sorted(ours ^ theirs):
+        how = "called identical, and differs" if group in ours else "identical, and is not called so,"
+        yield Contradiction(MANIFEST, f"the machine code of {_said(', '.join(group))} is {how} by the builds' records")
+
+
+def _gathered(bundle: Bundle) -> Iterator[Contradiction]:
+    """What the run gathered is packed as it was, or listed among what was dropped."""
+    facts = bundle.documents.get(FACTS)
+    if facts is None:
+        return
+    there = {entry["path"]: entry["sha256"] for entry in bundle.manifest["dropped"]} | dict(bundle.sha256)
+    for member in facts["members"]:
+        if member["path"] not in there:
+            yield Contradiction(
+                member["path"], f"it is a member in {FACTS}, and neither packed nor among what was dropped"
+            )
+        elif there[member["path"]] != member["sha256"]:
+            says = f"SHA-256 {_said(there[member['path']])[1:-1]}"
+            yield Contradiction(member["path"], f"{says}, in {FACTS} {_said(member['sha256'])}")
+
+
+def _classes(bundle: Bundle) -> Iterator[Contradiction]:
+    """What has to be the same on a replay, and what is measured, is called so."""
+    for row in bundle.manifest["members"]:
+        stage = place["stage"] if (place := RECORD.fullmatch(row["path"])) else ""
+        if row["path"] in (CONFIG, MACHINE_CODE) or row["path"].startswith("source/"):
+            expected = "identity"
+        elif stage in ("test", "bench", "profile") and not row["path"].startswith("records/bench/ceilings/"):
+            expected = "measurement"
+        else:
+            expected = "measurement" if row["path"].startswith(MEASURED) else "context"
+        if row["class"] != expected:
+            yield Contradiction(row["path"], f"its class is {_said(row['class'])}, and what it is is {expected!r}")
+
+
+def _left_out(bundle: Bundle) -> Iterator[Contradiction]:
+    """Machine code, results and launches that a record names are packed, or listed among what was dropped."""
+    dropped = {entry["path"] for entry in bundle.manifest["dropped"]}
+    for name, (stage, subject) in bundle.records.items():
+        record, named = bundle.documents[name], []
+        if stage == "build":
+            named = [f"cubins/{subject}/{cubin['arch']}.cubin" for cubin in record["cubins"]]
+        elif stage == "test":
+            named = [f"junit/{subject}.xml"] if record.get("junit") else []
+            named += [f"launches/{subject}.json"] if (record.get("sealing") or {}).get("launches") else []
+        for member in named:
+            if member not in bundle.sha256 and member not in dropped:
+                yield Contradiction(
+                    name, f"it names {_said(member)}, which is neither packed nor among what was dropped"
+                )
 
 
 def _cubins(bundle: Bundle) -> Iterator[Contradiction]:
@@ -268,6 +393,12 @@ def _bench(bundle: Bundle, name: str) -> Iterator[Contradiction]:
     if bundle.records[name][1].startswith("ceilings/"):
         return
     bench = bundle.documents[name]
+    for case in bench["cases"]:
+        shape = _configured(bundle, "operators", bench["operator"], "shapes", case["shape"]) or {}
+        for what, size in shape.items():
+            if case["dims"].get(what) != size:
+                says = f"{_said(case['id'])}: {_said(what)} is {_said(case['dims'].get(what))}"
+                yield Contradiction(name, f"{says}, in {CONFIG} {_said(size)}")
     if bench["times"] and bench["device"] == "cuda" and bundle.without_gpu:
         yield Contradiction(name, f"{len(bench['times'])} times were taken on a GPU, and {CAPTURE} names none")
     for contender in bench["contenders"]:
@@ -275,40 +406,149 @@ def _bench(bundle: Bundle, name: str) -> Iterator[Contradiction]:
         if contender["correct"] and (test is None or test["verdict"] != "correct"):
             says = f"{_said(contender['name'])} was timed as correct"
             yield Contradiction(name, f"{says}, and its test's verdict is {_said(test and test['verdict'])}")
+        if test and test["role"] != contender["role"]:
+            says = f"{_said(contender['name'])} took part as a {_said(contender['role'])}"
+            yield Contradiction(name, f"{says}, and its test's role is {_said(test['role'])}")
     yield from _sampled(bundle, name, bench)
     yield from _judged(bundle, name, bench)
+    yield from _opposed(name, bench)
 
 
 def _sampled(bundle: Bundle, name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:
-    """Medians and ratios, computed again."""
-    times = [row for row in bench["times"] if row["method"] not in UNSAMPLED and not PRIVATE.search(str(row))]
-    ratios = [row for row in bench["ratios"] if not PRIVATE.search(str(row))]
-    if not (times or ratios):
+    """Medians, ratios and the least width of their intervals, computed again."""
+    times = [row for row in bench["times"] if row["method"] not in UNSAMPLED]
+    if not (times or bench["ratios"]):
         return
-    member = f"samples/{PurePosixPath(bench['samples'] or '').name}"
+    own = f"{bundle.records[name][1]}.csv.gz"  # by this name every command reads them
+    told = PurePosixPath(bench["samples"] or "").name
+    member = f"samples/{own if _alike(told, own) else told}"
     if member not in bundle.kept:
         yield Contradiction(name, f"its samples are not in the bundle ({_said(bench['samples'])})")
         return
+    if member != f"samples/{own}":
+        yield Contradiction(name, f"its samples are {_said(bench['samples'])}, and belong into 'samples/{own}'")
     try:
-        samples, counts = _samples(bundle, bundle.kept[member])
+        samples = _samples(bundle, bundle.kept[member])
     except (OSError, EOFError, zlib.error, csv.Error, *_MALFORMED) as error:
         yield Contradiction(member, f"the samples cannot be read: {_said(error)}")
         return
+    if samples.no_slope:
+        more = f"; so it is in {samples.no_slopes} rows" if samples.no_slopes > 1 else ""
+        yield Contradiction(member, f"{samples.no_slope}{more}")
+    yield from _timed_again(name, bench, times, samples)
+    yield from _divided_again(bundle, name, bench, samples)
+    yield from _all_told(name, bench, times, samples)
+
+
+def _timed_again(
+    name: str, bench: Mapping[str, Any], times: Iterable[Mapping[str, Any]], samples: Samples
+) -> Iterator[Contradiction]:
+    """Times, and in how many of the processes they were taken."""
     for row in times:
-        key = (row["contender"], row["case"], row["mode"], row["method"])
-        again = {
-            "median_us": _time(samples.get(key, {})),
-            "samples": counts[key],
-            "processes": len(samples.get(key, {})),
-        }
-        yield from _compared(name, " ".join(key), row, again)
-    method = PRIMARY[bench["device"]]
-    for row in ratios:
-        ours, theirs = (
-            samples.get((row[who], row["case"], row["mode"], method), {}) for who in ("variant", "baseline")
-        )
+        told = (row["contender"], row["case"], row["mode"], row["method"])
+        if (key := samples.key(told)) is None:
+            continue
+        found = samples.logs.get(key, {})
+        again = {"median_us": _time(found), "samples": samples.counts[key], "processes": len(found)}
+        yield from _compared(name, " ".join(told), row, again)
+        asked, had = bench.get("processes", 0), row["processes"]  # 0: a record from before it was written down
+        primary = row["method"] == PRIMARY[bench["device"]]
+        fewer = primary and had < asked and f"only_{had}_of_{asked}_processes" not in row["flags"]
+        if asked and (had > asked or fewer):
+            says = f"{_said(' '.join(told))}: it was timed in {_said(had)} processes"
+            yield Contradiction(name, f"{says}, and by the record there were {_said(asked)}")
+
+
+def _divided_again(bundle: Bundle, name: str, bench: Mapping[str, Any], samples: Samples) -> Iterator[Contradiction]:
+    """Ratios; what is decided by them rests on two processes, and their intervals are as wide as Student's t."""
+    method, confidence = PRIMARY[bench["device"]], _configured(bundle, "bench", "confidence") or 0.95
+    passing = [row for row in bench["oracle"] if row["passed"]]
+    passed = {(row["variant"], row["best_baseline"], row["case"], row["mode"]) for row in passing}
+    for row in bench["ratios"]:
+        mine, other = (samples.key((row[who], row["case"], row["mode"], method)) for who in ("variant", "baseline"))
+        if mine is None or other is None:
+            continue
         what = f"{row['variant']} / {row['baseline']} {row['case']} {row['mode']}"
-        yield from _compared(name, what, row, {"ratio": _ratio(ours, theirs)})
+        paired = _paired(samples.logs.get(mine, {}), samples.logs.get(other, {}))
+        figures = _figures(paired)
+        yield from _compared(name, what, row, {"ratio": math.exp(fmean(figures)) if figures else None})
+        if len(paired) < 2:
+            pair = (row["variant"], row["baseline"], row["case"], row["mode"])
+            said = [f"the word is {_said(row['verdict'])}"] if row["verdict"] != "undecided" else []
+            said += ["it passes the gate"] if pair in passed else []
+            for one in said:
+                yield Contradiction(name, f"{_said(what)}: {one}, and processes that timed both are {len(paired)} of 2")
+        yield from _too_narrow(name, _said(what), row, figures, confidence)
+
+
+def _too_narrow(
+    name: str, what: str, row: Mapping[str, Any], figures: list[float], confidence: float
+) -> Iterator[Contradiction]:
+    """An interval that Student's t over the figures is wider than, beyond what six digits of a sample can make."""
+    if len(figures) < 2:
+        return
+    quantile, root = _student_t(confidence, len(figures) - 1), math.sqrt(len(figures))
+    middle, reach = fmean(figures), quantile * stdev(figures) / root
+    slack = TOLERANCE * (1 + quantile / math.sqrt(len(figures) - 1))
+    for end, low_side, bound in (("low", True, middle - reach), ("high", False, middle + reach)):
+        value = math.log(row[end]) if row[end] > 0 else -math.inf
+        if value > bound + slack if low_side else value < bound - slack:
+            limit = f"at {'most' if low_side else 'least'} {math.exp(min(bound, 700.0)):.6g}"
+            says = f"{what}: {end} is {_said(row[end])}, by Student's t over the samples {limit}"
+            yield Contradiction(name, says)
+
+
+@cache
+def _student_t(confidence: float, degrees: int) -> float:
+    """The t within ±which Student's distribution has `confidence`; of many degrees the normal one's, which is less.
+
+    Abramowitz & Stegun, *Handbook of Mathematical Functions* (1964), 26.7.3 and 26.7.4: a finite sum in the angle
+    atan(t/√degrees), whose inverse is found by halving.
+    """
+    if not 0 < confidence < 1:
+        raise ValueError(f"a confidence of {confidence}")
+    if degrees > CLOSED_DEGREES:
+        return NormalDist().inv_cdf((1 + confidence) / 2)
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        angle = (low + high) / 2
+        low, high = (angle, high) if _within(angle, degrees) < confidence else (low, angle)
+    return math.sqrt(degrees) * math.tan(low)
+
+
+def _within(angle: float, degrees: int) -> float:
+    """The probability of |t| < √degrees · tan(angle)."""
+    odd = degrees % 2
+    term = math.sin(angle) * (math.cos(angle) if odd else 1.0)
+    total = 0.0
+    for step in range(2 + odd, degrees + 1, 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (step - 1) / step
+    return 2 / math.pi * (angle + total) if odd else total
+
+
+def _all_told(
+    name: str, bench: Mapping[str, Any], times: Iterable[Mapping[str, Any]], samples: Samples
+) -> Iterator[Contradiction]:
+    """Samples without a time are those of a contender that was dropped; the record counts those discarded."""
+    told = {(row["contender"], row["case"], row["mode"], row["method"]) for row in times}
+    dropped, noted = set(), Counter[Key]()
+    for entry in bench["discarded"]:
+        if entry["what"] == "contender":
+            dropped.add((entry["contender"], entry["case"]))
+        elif entry["what"] == "samples":
+            noted[entry["contender"], entry["case"], entry["mode"], entry["method"]] += entry["samples"]
+    if any(PRIVATE.search(part) for key in (*told, *noted, *dropped) for part in key if part):
+        return  # the samples have names as they were
+    for key in sorted({*samples.logs, *samples.discarded, *noted}):
+        if not dropped.isdisjoint({(key[0], key[1]), (key[0], None)}):
+            continue
+        if key in samples.logs and key not in told:
+            says = f"{_said(' '.join(key))}: there are {samples.counts[key]} samples that count"
+            yield Contradiction(name, f"{says}, no time, and no word of why it was dropped")
+        if noted[key] != samples.discarded[key]:
+            says = f"{_said(' '.join(key))}: {_said(noted[key])} samples are said to be discarded"
+            yield Contradiction(name, f"{says}, and {samples.discarded[key]} do not count")
 
 
 def _compared(
@@ -321,30 +561,81 @@ def _compared(
             yield Contradiction(name, f"{_said(what)}: {figure} is {_said(row[figure])}, by the samples {shown}")
 
 
-def _samples(bundle: Bundle, data: bytes) -> tuple[dict[Key, Logs], Counter[Key]]:
+@dataclass
+class Samples:
+    """What counts of a file of samples: mean logarithms, how many samples, how many that do not count.
+
+    Of rows whose time is not their slope what is said of the first, and how many there are.
+    """
+
+    logs: dict[Key, Logs] = field(default_factory=dict)
+    counts: Counter[Key] = field(default_factory=Counter)
+    discarded: Counter[Key] = field(default_factory=Counter)
+    no_slope: str = ""
+    no_slopes: int = 0
+
+    def is_no_slope(self, where: str, said: str) -> None:
+        self.no_slope = self.no_slope or f"{_said(where)}: {said}"
+        self.no_slopes += 1
+
+    def key(self, told: Key) -> Key | None:
+        """The key here of what a record names so; None where a placeholder leaves several to choose from."""
+        if not any(map(PRIVATE.search, told)):
+            return told
+        fitting = [key for key in self.logs if all(map(_alike, told, key))]
+        return fitting[0] if len(fitting) == 1 else None if fitting else told
+
+
+def _samples(bundle: Bundle, data: bytes) -> Samples:
     """The samples that count, as kernelproof.samples says, and how many; never inflated as a whole."""
     logs: dict[Key, dict[str, dict[str, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    counts: Counter[Key] = Counter()
+    found, single = Samples(), Counter[tuple[Key, str]]()  # single: what a slow contender's one sample may be
     rows = csv.reader(_lines(bundle, data))
     head = next(rows, [])
     columns = operator.itemgetter(*(head.index(name) for name in COLUMNS))
+    ends = operator.itemgetter(*map(head.index, SLOPE)) if set(SLOPE) <= set(head) else None
     for row in rows:
         contender, case, mode, method, process, block, time_us, throttle = columns(row)
         bundle.samples += 1
         if bundle.samples > MAX_SAMPLES:
             raise ValueError(f"there are more than {MAX_SAMPLES}")
-        if throttle and DISCARDED_STATES.intersection(throttle.split("|")):
-            continue
-        if (time := float(time_us or 0)) > 0:
-            counts[contender, case, mode, method] += 1
-            logs[contender, case, mode, method][process][block].append(math.log(time))
-    means = {
+        key = contender, case, mode, method
+        throttled = throttle and DISCARDED_STATES.intersection(throttle.split("|"))
+        if throttled or not (time := float(time_us or 0)) > 0:
+            found.discarded[key] += 1
+        else:
+            found.counts[key] += 1
+            logs[key][process][block].append(math.log(time))
+            if ends and all(lengths := ends(row)):
+                if (said := _no_slope(time, *lengths)) is not None:
+                    where = f"{contender} {case} {mode} {method}, process {process}, block {block}"
+                    found.is_no_slope(where, f"time_us is {_said(time_us)}, {said}")
+            elif method == PRIMARY["cuda"]:
+                single[key, process] += 1
+    found.logs = {
         key: {
-            process: {block: fmean(found) for block, found in blocks.items()} for process, blocks in processes.items()
+            process: {block: fmean(times) for block, times in blocks.items()} for process, blocks in processes.items()
         }
         for key, processes in logs.items()
     }
-    return means, counts
+    for (key, process), without in single.items():
+        count = sum(map(len, logs[key][process].values()))
+        if count > 1:
+            said = f"{without} of {count} times do not say what they are the slope of"
+            found.is_no_slope(f"{' '.join(key)}, process {process}", said)
+    return found
+
+
+def _no_slope(time_us: float, calls: str, short_calls: str, short_us: str, long_us: str) -> str | None:
+    """What the two lengths of a row say of one call, where that is not its time, within the digits that are written."""
+    more, short, long = int(calls) - int(short_calls), float(short_us), float(long_us)
+    if more <= 0:
+        return f"for {_said(calls)} calls less {_said(short_calls)}"
+    each_us = (long - short) / more
+    slack_us = (2 * SLOPE_STEP_US + 5e-6 * (abs(long) + abs(short))) / more + 5e-6 * time_us
+    if abs(each_us - time_us) <= 1.01 * slack_us:
+        return None
+    return f"by its lengths {each_us:.6g} ({_said(long_us)} less {_said(short_us)} µs for {more} calls)"
 
 
 def _lines(bundle: Bundle, data: bytes) -> Iterator[str]:
@@ -362,15 +653,19 @@ def _time(processes: Logs) -> float | None:
     return math.exp(median(figures)) if figures else None
 
 
-def _ratio(ours: Logs, theirs: Logs) -> float | None:
-    """The mean over processes of the median over common blocks, as in statistics.ratio_estimate."""
-    paired = []
-    for process in ours.keys() & theirs.keys():
+def _paired(ours: Logs, theirs: Logs) -> list[list[float]]:
+    """By process, the differences of the blocks in which both were timed."""
+    found = []
+    for process in sorted(ours.keys() & theirs.keys()):
         common = ours[process].keys() & theirs[process].keys()
         if common:
-            paired.append([ours[process][block] - theirs[process][block] for block in common])
-    figures = paired[0] if len(paired) == 1 else [median(differences) for differences in paired]
-    return math.exp(fmean(figures)) if figures else None
+            found.append([ours[process][block] - theirs[process][block] for block in common])
+    return found
+
+
+def _figures(paired: list[list[float]]) -> list[float]:
+    """A figure a process, the median over its blocks; of one process its blocks', as in statistics._estimate."""
+    return paired[0] if len(paired) == 1 else [median(differences) for differences in paired]
 
 
 def _judged(bundle: Bundle, name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:
@@ -394,6 +689,45 @@ def _judged(bundle: Bundle, name: str, bench: Mapping[str, Any]) -> Iterator[Con
         if row["passed"] and (row["high"] is None or row["high"] > gate["max_ratio"] + TOLERANCE):
             says = f"{what} passes the gate"
             yield Contradiction(name, f"{says}, and its upper bound is {_said(row['high'])} of {gate['max_ratio']}")
+
+
+def _opposed(name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """Every variant stands before the gate wherever it was timed, against the fastest baseline that was timed there."""
+    roles = {contender["name"]: contender["role"] for contender in bench["contenders"]}
+    timed: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for row in bench["times"]:
+        if row["contender"] not in roles:
+            yield Contradiction(name, f"{_said(row['contender'])} has a time, and is not among the contenders")
+        if row["method"] == PRIMARY[bench["device"]]:
+            timed[row["case"], row["mode"]][row["contender"]] = row["median_us"]
+    standing = Counter((row["variant"], row["case"], row["mode"]) for row in bench["oracle"])
+    needed = {(who, *where) for where, times in timed.items() for who in times}
+    needed |= {(row["contender"], row["case"], row["mode"]) for row in bench.get("untimed", [])}
+    for place in sorted(needed):
+        if roles.get(place[0]) == "variant" and standing[place] != 1:
+            says = f"{_said(' '.join(place))}: it took part, and stands before the gate"
+            yield Contradiction(name, f"{says} {standing[place]} times")
+    for row in bench["oracle"]:
+        yield from _fastest(name, row, roles, timed[row["case"], row["mode"]])
+
+
+def _fastest(
+    name: str, row: Mapping[str, Any], roles: Mapping[str, str], times: Mapping[str, float]
+) -> Iterator[Contradiction]:
+    """The baseline that a variant is held against; none where there is no time of its own, or of any baseline."""
+    what = f"{_said('{variant} {case} {mode}'.format(**row))} before the gate: best_baseline is"
+    best, theirs = row["best_baseline"], {who: time for who, time in times.items() if roles.get(who) == "baseline"}
+    least = min(theirs, key=lambda who: (theirs[who], who), default=None) if row["variant"] in times else None
+    if best is None and least is not None:
+        yield Contradiction(name, f"{what} None, and {_said(least)} took {theirs[least]:.6g} µs")
+    elif best is not None and best not in theirs:
+        role = _said(roles.get(best))
+        yield Contradiction(name, f"{what} {_said(best)}, and the record has no such baseline's time (role {role})")
+    elif best is not None and least is None:
+        yield Contradiction(name, f"{what} {_said(best)}, and the variant has no time there")
+    elif best is not None and least is not None and theirs[best] > theirs[least]:
+        times_us = f"with {theirs[best]:.6g} µs, and {_said(least)} took {theirs[least]:.6g}"
+        yield Contradiction(name, f"{what} {_said(best)} {times_us}")
 
 
 def _follows(word: str, low: float, high: float, band: float) -> bool:
@@ -443,6 +777,72 @@ def _measured(bundle: Bundle) -> Iterator[Contradiction]:
             yield Contradiction(MANIFEST, f"{_said(what)} was measured, and no record of it is packed")
 
 
+def _settled(bundle: Bundle) -> Iterator[Contradiction]:
+    """The configuration is there, and the one to run again with is the one to read."""
+    if CONFIG not in bundle.sha256:
+        yield Contradiction(CONFIG, "it is not packed")
+    elif bundle.sha256.get(RESOLVED, bundle.sha256[CONFIG]) != bundle.sha256[CONFIG]:
+        (again,) = (row for row in bundle.manifest["members"] if row["path"] == RESOLVED)
+        if again.get("source") == PurePosixPath(RESOLVED).name:  # it was what this run was made with: another's
+            return
+        for where, ours, theirs in _unlike(bundle.documents[CONFIG], bundle.documents[RESOLVED]):
+            yield Contradiction(CONFIG, f"{_said(where)} is {_said(ours)}, in {RESOLVED} {_said(theirs)}")
+            return
+
+
+def _unlike(said: object, there: object, where: str = "") -> Iterator[tuple[str, object, object]]:
+    """Where two documents differ by more than private words that the first is without: the place and both values."""
+    if isinstance(said, dict) and isinstance(there, dict) and len(said) == len(there):
+        for (key, value), (other, its) in zip(said.items(), there.items(), strict=True):
+            yield from _unlike(key, other, f"{where}.{key}".lstrip("."))
+            yield from _unlike(value, its, f"{where}.{key}".lstrip("."))
+    elif isinstance(said, list) and isinstance(there, list) and len(said) == len(there):
+        for index, (value, its) in enumerate(zip(said, there, strict=True)):
+            yield from _unlike(value, its, f"{where}[{index}]")
+    elif said != there and not (isinstance(said, str) and isinstance(there, str) and _alike(said, there)):
+        yield where, said, there
+
+
+def _called_for(bundle: Bundle) -> Iterator[Contradiction]:
+    """Every variant and baseline of the configuration has a verdict, and every record is packed or called missing."""
+    verdicts = {f"{verdict['operator']}/{verdict['variant']}": verdict for verdict in bundle.manifest["verdicts"]}
+    configured = {
+        f"{operator}/{name}": {**variant, "role": kind[:-1]}
+        for operator, settings in (_configured(bundle, "operators") or {}).items()
+        for kind in ("variants", "baselines")
+        for name, variant in settings[kind].items()
+    }
+    for key in sorted(verdicts.keys() ^ configured.keys()):
+        how = "it has a verdict, and is not in" if key in verdicts else "it has no verdict, and is in"
+        yield Contradiction(MANIFEST, f"{_said(key)}: {how} {CONFIG}")
+    for key in sorted(verdicts.keys() & configured.keys()):
+        for what in ("role", "device"):
+            ours, theirs = verdicts[key][what], configured[key][what]
+            if ours != theirs:
+                yield Contradiction(MANIFEST, f"{_said(key)}: {what} is {_said(ours)}, in {CONFIG} {_said(theirs)}")
+    packed = {f"{stage} {subject}" for stage, subject in bundle.records.values()}
+    missing = {f"{entry['stage']} {entry['subject']}" for entry in bundle.manifest["missing"]}
+    for record in sorted(_expected(bundle, configured) - packed - missing):
+        if not any(_alike(record, there) for there in packed | missing):
+            says = f"the record {_said(record)} is called for by {CONFIG}"
+            yield Contradiction(MANIFEST, f"{says}, and is neither packed nor said to be missing")
+    for record in sorted(packed & missing):
+        yield Contradiction(MANIFEST, f"the record {_said(record)} is said to be missing, and is packed")
+
+
+def _expected(bundle: Bundle, configured: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Stage and subject of every record of a whole run, as in manifest.expected."""
+    found = {"capture capture"}
+    for key, variant in configured.items():
+        operator, _, name = key.partition("/")
+        found |= {f"build {key}", f"test {key}", f"bench {operator}-{variant['device']}"}
+        found.add(f"bench ceilings/{variant['device']}")
+        named = _configured(bundle, "operators", operator, "profile", "baselines") or ()
+        if variant["device"] == "cuda" if variant["role"] == "variant" else name in named:
+            found.add(f"profile {key}")
+    return found
+
+
 def _verdicts(bundle: Bundle) -> Iterator[Contradiction]:
     """Each line of the manifest is what the variant's records say."""
     listed: Counter[str] = Counter()
@@ -457,21 +857,26 @@ def _verdicts(bundle: Bundle) -> Iterator[Contradiction]:
         if why:
             yield Contradiction(MANIFEST, f"{_said(key)}: bad is {_said(verdict['bad'])}, and {why}")
     tested = {subject for stage, subject in bundle.records.values() if stage in ("build", "test")}
-    for key in sorted({*tested, *listed}):
+    private = [key for key in listed if PRIVATE.search(key)]
+    unlisted = {subject for subject in tested if not any(_alike(key, subject) for key in private)}
+    for key in sorted({*unlisted, *listed}):
         if listed[key] != 1:
             yield Contradiction(MANIFEST, f"{_said(key)}: it has {listed[key]} verdicts")
 
 
-def _configured_abi(bundle: Bundle, key: str) -> object:
-    """The ABI of `operator/variant` by the configuration; None where that says nothing."""
+def _configured(bundle: Bundle, *steps: str) -> Any:
+    """A value of the configuration; None where that says nothing."""
+    found: Any = bundle.documents.get(CONFIG)
+    for step in steps:
+        found = found.get(step) if isinstance(found, dict) else None
+    return found
+
+
+def _setting(bundle: Bundle, key: str, what: str) -> Any:
+    """What the configuration says of `operator/variant`, or baseline; None where that is nothing."""
     operator, _, name = key.partition("/")
-    for kind in ("variants", "baselines"):
-        found: object = bundle.documents.get(CONFIG)
-        for step in ("operators", operator, kind, name, "abi"):
-            found = found.get(step) if isinstance(found, dict) else None
-        if found is not None:
-            return found
-    return None
+    both = (_configured(bundle, "operators", operator, kind, name, what) for kind in ("variants", "baselines"))
+    return next((found for found in both if found is not None), None)
 
 
 def _line(bundle: Bundle, key: str, verdict: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
@@ -484,7 +889,7 @@ def _line(bundle: Bundle, key: str, verdict: Mapping[str, Any]) -> Iterator[tupl
         found = _found_by_bench(bench, verdict["variant"])
         if verdict["correctness"] not in [word for word, said in found if not said.startswith("not benchmarked")]:
             yield "correctness", test["verdict"]
-    if (build["abi"] if build else _configured_abi(bundle, key)) != "python":
+    if (build["abi"] if build else _setting(bundle, key, "abi")) != "python":
         expected["build"] = build["status"] if build else "missing"
     if profile:
         expected["profile"] = profile["status"]
@@ -494,13 +899,29 @@ def _line(bundle: Bundle, key: str, verdict: Mapping[str, Any]) -> Iterator[tupl
         expected |= {"device": record["device"], "role": record["role"]}
     yield from ((what, said) for what, said in expected.items() if verdict[what] != said)
     if verdict["role"] == "variant":
-        speeds = _speeds(bench, verdict["variant"])
+        speeds = _speeds(bench, verdict["variant"], _configured(bundle, "operators", verdict["operator"], "profile"))
         if (verdict["speed"], verdict["ratio"]) not in speeds:
             what = "speed" if verdict["speed"] not in [speed for speed, _ in speeds] else "ratio"
             yield what, [entry[what == "ratio"] for entry in speeds]
+        claimed = _setting(bundle, key, "gate")
+        if claimed is not None and verdict["gate"].partition(",")[0] != (word := _claim(claimed, test, bench, verdict)):
+            yield "gate", word
         rows = [row for row in bench["oracle"] if row["variant"] == verdict["variant"]] if bench else []
         if verdict["gate"].startswith("passes") and not (rows and all(row["passed"] for row in rows)):
             yield "gate", "not passed in every case"
+
+
+def _claim(
+    claimed: bool, test: Mapping[str, Any] | None, bench: Mapping[str, Any] | None, verdict: Mapping[str, Any]
+) -> str:
+    """The gate's word for a variant, as in claims.judge."""
+    unjudged = "not run" if claimed else "no claim"
+    if not test or test["verdict"] != "correct" or any(_found_by_bench(bench, verdict["variant"])):
+        return unjudged
+    if not claimed or bench is None or bench["status"] == "not_run":
+        return unjudged
+    rows = [row["passed"] for row in bench["oracle"] if row["variant"] == verdict["variant"]]
+    return "passes" if rows and all(rows) else "fails"
 
 
 def _found_by_bench(bench: Mapping[str, Any] | None, variant: str) -> Iterator[tuple[str, str]]:
@@ -512,19 +933,35 @@ def _found_by_bench(bench: Mapping[str, Any] | None, variant: str) -> Iterator[t
             yield dropped[1] if dropped and not wrong and dropped[1] != "failed" else "wrong", contender["outcome"]
 
 
-def _speeds(bench: Mapping[str, Any] | None, variant: str) -> list[tuple[str, float | None]]:
-    """Word and ratio of every case that could stand for a variant."""
+def _speeds(
+    bench: Mapping[str, Any] | None, variant: str, profiled: Mapping[str, Any] | None
+) -> list[tuple[str, float | None]]:
+    """Word and ratio of every case that could stand for a variant: by the profile's shape and options one does."""
     if bench is None:
         return [("missing", None)]
     words = {(r["variant"], r["baseline"], r["case"], r["mode"]): r["verdict"] for r in bench["ratios"]}
     none = "not_compared" if bench["status"] == "ok" else bench["status"]
     rows = [row for row in bench["oracle"] if row["variant"] == variant]
+    if rows and profiled is not None:
+        ranked = [(_rank(bench, row, profiled), row) for row in rows]
+        rows = [min(ranked, key=lambda entry: entry[0])[1]]
     return [
         (words.get((variant, r["best_baseline"], r["case"], r["mode"]), "undecided"), r["ratio"])
         if r["best_baseline"]
         else (none, r["ratio"])
         for r in rows
     ] or [(none, None)]
+
+
+def _rank(bench: Mapping[str, Any], row: Mapping[str, Any], profiled: Mapping[str, Any]) -> tuple[bool, int, bool]:
+    """How far a row is from the one that stands for its variant, as in manifest._representative."""
+    case = next((case for case in bench["cases"] if case["id"] == row["case"]), None)
+    if case is None:
+        return True, 0, True
+    wanted, options = profiled["options"], case["options"]
+    different = sum(options.get(name) != value for name, value in wanted.items())
+    further = sum(value is True for name, value in options.items() if name not in wanted)
+    return case["shape"] != profiled["shape"], 10 * different + further, row["mode"] != "hot"
 
 
 def _faults(bundle: Bundle, key: str, verdict: Mapping[str, Any]) -> Iterator[str]:
@@ -544,6 +981,39 @@ def _faults(bundle: Bundle, key: str, verdict: Mapping[str, Any]) -> Iterator[st
         yield f"its gate is {_said(verdict['gate'])}"
     for _, outcome in _found_by_bench(bench, verdict["variant"]):
         yield f"its benchmark says {_said(outcome)}"
+
+
+def _surroundings(bundle: Bundle) -> Iterator[Contradiction]:
+    """The machine of the manifest is the one that was captured, as in manifest.tools."""
+    probes = bundle.documents[CAPTURE]["probes"] if CAPTURE in bundle.documents else {}
+    values = {name: probe["value"] for name, probe in probes.items() if probe["status"] == "ok"}
+    boards, packages = values.get("gpu") or [], values.get("packages") or {}
+    there = {
+        "gpu": [{what: board.get(what) for what in BOARD} for board in boards],
+        "cpu": (values.get("cpu") or {}).get("model"),
+        "os": values.get("os"),
+        "python": (values.get("python") or {}).get("version"),
+        "packages": {name: version for name, version in packages.items() if name.startswith(DECISIVE_PACKAGES)},
+    }
+    for what, found in there.items():
+        said = bundle.manifest["tools"].get(what)
+        if (said or None) != (found or None):
+            ours, theirs = _first_difference(said, found)
+            yield Contradiction(MANIFEST, f"{_said(what)} of its tools is {ours}, in {CAPTURE} {theirs}")
+
+
+def _when(bundle: Bundle) -> Iterator[Contradiction]:
+    """The run is as old as its last record, and the bundle's name says so."""
+    state, name = bundle.manifest["provenance"], bundle.manifest["bundle"]
+    records = [bundle.documents[record]["provenance"]["utc"] for record in bundle.records]
+    last = max(filter(None, records), default=state["utc"])
+    if state["utc"] != last:
+        yield Contradiction(MANIFEST, f"the time of the run is {_said(state['utc'])}, its last record's {_said(last)}")
+    if not name.endswith(time := re.sub(r"[^0-9TZ]", "", state["utc"])):
+        yield Contradiction(MANIFEST, f"the bundle's name is {_said(name)}, and the time of the run {_said(time)}")
+    of_commit = re.match(r"kernelproof-([0-9a-f]{12})-", name)
+    if of_commit and state["commit"] and not state["commit"].startswith(of_commit[1]):  # a folder may be given
+        yield Contradiction(MANIFEST, f"the bundle's name is {_said(name)}, and the commit {_said(state['commit'])}")
 
 
 def _overall(bundle: Bundle) -> Iterator[Contradiction]:
@@ -566,3 +1036,6 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     "bench": (_identity, _state, _bench),
     "profile": (_identity, _state),
 }
+Whole = Callable[[Bundle], Iterable[Contradiction]]
+WHOLE: tuple[Whole, ...] = (_facts, _measured, _verdicts, _overall, _machine_code, _cubins, _gathered)
+OF_A_RUN: tuple[Whole, ...] = (_settled, _called_for, _surroundings, _when, _same_machine_code, _classes, _left_out)
