@@ -15,7 +15,20 @@ import packed_run
 import pytest
 from test_bundle import Run, unpacked
 
-from kernelproof import bundle, claims, consistency, manifest, methods, runs, samples, statistics, timing, verify
+from kernelproof import (
+    bundle,
+    claims,
+    consistency,
+    manifest,
+    methods,
+    privacy,
+    records,
+    runs,
+    samples,
+    statistics,
+    timing,
+    verify,
+)
 from kernelproof.errors import BundleError
 from kernelproof.ladder import climb
 from kernelproof.records import BenchRecord
@@ -590,4 +603,7 @@ def test_the_words_are_those_of_the_stages() -> None:
     assert {*methods.TRACES, *methods.COUNTED} == consistency.UNSAMPLED
     assert consistency.RAN_AND_FAILED | {"failed_to_build"} == manifest.BAD_CORRECTNESS
     assert set(climb.RUNGS) - {"properties", "sanitizer"} == consistency.NEEDED_RUNGS
+    assert records.DECISIVE_PACKAGES == consistency.DECISIVE_PACKAGES
+    placeholders = [*(f"<{name}>" for name in privacy.PLACEHOLDERS), privacy.SECRET]
+    assert all(map(consistency.PRIVATE.fullmatch, placeholders))
     assert (claims.PASSES, claims.FAILS) == ("passes", "fails")

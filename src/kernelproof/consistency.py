@@ -43,7 +43,7 @@ COLUMNS = ("contender", "case", "mode", "method", "process", "block", "time_us",
 SLOPE = ("calls", "short_calls", "short_us", "long_us")  # what a time that is a slope was made from
 SLOPE_STEP_US = 0.0005  # to which the ends of a slope are rounded before they are written with six digits
 CLOSED_DEGREES = 200  # up to which Student's t is summed term by term
-# As in samples.py, bench.py, methods.py, claims.py and the ladder; a test holds them together.
+# As in samples.py, bench.py, methods.py, claims.py, records.py, privacy.py and the ladder; a test holds them together.
 DISCARDED_STATES = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
 PRIMARY = {"cpu": "cpu_clock", "cuda": "graph_slope"}
 UNSAMPLED = frozenset({"cupti", "device_trace", "ncu", "floor_ncu"})  # methods without samples
@@ -278,7 +278,6 @@ def _build(bundle: Bundle, name: str) -> Iterator[Contradiction]:
         member = f"source/{posixpath.normpath(file['path'])}"
         if bundle.sha256.get(member, file["sha256"]) != file["sha256"]:
             yield _other_bytes(bundle, member, name, file["sha256"])
-
     for row in build["budget"]:
         if row["ok"] != (row["value"] <= row["limit"]):
             what = _said(f"{row['kernel']} on {row['arch']}: {row['what']}")
