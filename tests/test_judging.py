@@ -185,6 +185,37 @@ def test_inputs_that_are_not_the_same_for_every_variant_condemn_nobody(tmp_path:
         judge.close()
 
 
+ODD = """
+import torch
+from kernelproof.operators.rmsnorm import OPERATOR as rmsnorm
+
+class Odd(type(rmsnorm)):
+    made = {}
+
+    def make_call(self, case, generator):
+        call = super().make_call(case, generator)
+        draws = Odd.made[case.id] = Odd.made.get(case.id, 0) + 1
+        call.tensor("x").flatten()[0] += float(case.seed > 3 and draws == 1)
+        return call
+
+OPERATOR = Odd()
+"""
+
+
+def test_one_odd_draw_of_a_case_is_forgiven_and_a_second_is_not(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(ODD)
+    chamber = judging.Chamber(tmp_path, "odd.py")
+    odd, other = (dataclasses.replace(CASE, seed=seed) for seed in (4, 5))
+    first = chamber._drawn(CASE)
+    for case in (odd, other):
+        chamber._drawn(case)
+    right = judging._digest(chamber._drawn(odd))
+    assert chamber.inputs[odd.id] == right == judging._digest(chamber._drawn(odd))
+    with pytest.raises(TestError, match="gave other inputs"):
+        chamber._drawn(other)
+    assert judging._digest(chamber._drawn(CASE)) == judging._digest(first)
+
+
 MISSHAPEN = """
 from kernelproof.operators import Reference, rmsnorm
 

@@ -149,6 +149,32 @@ def test_who_hung_beside_others_is_judged_again_alone(
     assert not list((found.results / "mutants" / "project" / mutants.PLANTED).iterdir())
 
 
+def test_what_could_not_be_judged_is_left_and_the_others_are_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = mutants.Workshop.test
+    unlucky: list[str] = []
+
+    def on_a_full_disk(shop: mutants.Workshop, operator: str, names: list[str], round_name: str) -> list[TestRecord]:
+        unlucky.extend(name for name in names if name != "blocked" and not unlucky)
+        if unlucky and unlucky[0] in names:
+            raise MutantsError("`kernelproof test` could not run: no space left", subject=unlucky[0])
+        return test(shop, operator, names, round_name)
+
+    monkeypatch.setattr(mutants.Workshop, "test", on_a_full_disk)
+    found = project(tmp_path)
+    output = found.results / "mutants"
+    said: list[str] = []
+    with pytest.raises(MutantsError, match="no space left"):
+        mutants.run(found, Selection(only=["tile_constant"]), output, 1, say=said.append)
+    record = records.read(output / "mutants.json", MutantsRecord)
+    left = {mutants.name_of(mutant) for mutant in record.mutants if mutant.outcome == "listed"}
+    assert unlucky[0] in left
+    assert len(left) < len([m for m in record.mutants if m.outcome not in ("stillborn", "equivalent")])
+    assert any("not judged: `kernelproof test` could not run: no space left" in line for line in said)
+    assert (record.status, "no space left" in str(record.reason)) == ("failed", True)
+
+
 def test_an_argument_settles_a_survivor_and_nothing_is_judged_again(
     judged: tuple[Config, MutantsRecord, list[str]], tmp_path: Path
 ) -> None:
@@ -261,6 +287,11 @@ def test_a_list_is_printed_and_builds_nothing(
     (listed,) = json.loads(capsys.readouterr().out)["mutants"]
     assert (listed["outcome"], listed["mutation"], listed["file"]) == ("listed", "drop_store", "blocked.cc")
     assert not (tmp_path / "results").exists()
+
+
+def test_the_sanitizer_is_for_those_that_reach_the_last_round() -> None:
+    rounds = mutants.rounds_of(config.load(ROOT / "config.yaml", root=ROOT))
+    assert [bool(each.config.test.sanitizer.tools) for each in rounds] == [False, False, True]
 
 
 # --- what killed it ---------------------------------------------------------------------------------------------------

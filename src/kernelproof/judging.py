@@ -277,6 +277,8 @@ class Chamber:
         self.exact: dict[str, dict[str, SanityCall]] = {}
         self.related: dict[str, dict[str, Relation]] = {}
         self.inputs: dict[str, str] = {}
+        self.drawn_once: set[str] = set()  # cases whose digest rests on one draw
+        self.odd_draw = ""  # the case whose first draw was forgiven
         self.references: OrderedDict[str, tuple[Reference, int]] = OrderedDict()
 
     def answer(self, command: str, payload: dict[str, Any]) -> dict[str, Any]:
@@ -474,22 +476,35 @@ class Chamber:
     def _drawn(self, case: Case) -> Call:
         """A case's inputs, which are the same for every variant; those of the first case are made twice to see that.
 
-        Inputs that differ once are made again before the operator is blamed: on a loaded machine its own attention gave
-        others in 2 of 13 runs, and never when it was asked for them alone.
+        Inputs that differ are made again before the operator is blamed: in three runs on loaded machines, and never
+        alone, heavy tails of attention came out otherwise, for a reason that is not known. A first draw that is like no
+        later one is forgiven once.
         """
         from kernelproof import judge, operators
 
-        def made() -> Call:
+        def made() -> tuple[Call, str]:
             found = self.operator.make_call(case, judge.generator(case))
-            return operators.expect(operators.Call, [found], "make_call")[0]
+            call = operators.expect(operators.Call, [found], "make_call")[0]
+            return call, _digest(call)
 
         if not self.inputs:
-            self.inputs[case.id] = _digest(made())
+            self.inputs[case.id] = made()[1]
+        elif case.id not in self.inputs:
+            call, self.inputs[case.id] = made()
+            self.drawn_once.add(case.id)
+            return call
+        others = set()
         for _ in range(REDRAWN):
-            call = made()
-            digest = _digest(call)
-            if digest == self.inputs.setdefault(case.id, digest):
+            call, digest = made()
+            if digest == self.inputs[case.id]:
+                self.drawn_once.discard(case.id)
                 return call
+            others.add(digest)
+        if case.id in self.drawn_once and len(others) == 1 and not self.odd_draw:
+            self.odd_draw, self.inputs[case.id] = case.id, digest
+            self.drawn_once.discard(case.id)
+            print(f"{self.module}: {case.id}: the first draw was like none of the {REDRAWN} after it", file=sys.stderr)
+            return call
         raise TestError(
             "`make_call` gave other inputs for the same case and seed than before",
             subject=f"{self.module}: {case.id}",

@@ -8,8 +8,9 @@ OUTPUT/
     arguments.yaml              read: why a survivor is no fault, by `operator/variant` and id
     project/                    links to the project's files, .mutants/<id>/…, results/
 
-Most faults show on small shapes, so a mutant meets the cases in rounds, and falls in the first that condemns it. The
-honest variant goes through every round first: it must be correct there, and its times set the mutants' time limits.
+Most faults show on small shapes, so a mutant meets the cases in rounds, and falls in the first that condemns it;
+compute-sanitizer's tools, four processes a variant, are for the few that reach the last. The honest variant goes
+through every round first: it must be correct there, and its times set the mutants' time limits.
 """
 
 from __future__ import annotations
@@ -371,8 +372,10 @@ def rounds_of(config: Config) -> list[Round]:
     """From few small cases to all: what falls in an early round would fall in the last, which has those cases too."""
     test = dataclasses.replace(config.test, trials=min(config.test.trials, TRIALS))
     whole = dataclasses.replace(config, test=test)
-    small = dataclasses.replace(whole, operators={k: _small(v) for k, v in config.operators.items()})
-    quick = dataclasses.replace(small, test=dataclasses.replace(test, level="quick"))
+    unwatched = dataclasses.replace(test, sanitizer=dataclasses.replace(test.sanitizer, tools=[]))
+    operators = {name: _small(owner) for name, owner in config.operators.items()}
+    small = dataclasses.replace(config, test=unwatched, operators=operators)
+    quick = dataclasses.replace(small, test=dataclasses.replace(unwatched, level="quick"))
     return [Round("quick", quick), Round("small shapes", small), Round(EVERY, whole)]
 
 
@@ -482,7 +485,8 @@ class Trial:
     def judge_all(self, targets: Sequence[VariantConfig], jobs: int) -> None:
         """Take every mutant without an outcome through the rounds, in batches; writes the record after each.
 
-        Those of an honest variant that is not correct keep none. Raises its MutantsError, after all others are judged.
+        Those of an honest variant that is not correct keep none, nor those that could not be judged. Raises the first
+        MutantsError, after all others are judged.
         """
         left = [mutant for mutant in self.record.mutants if mutant.outcome == LISTED]
         planted: dict[str, list[VariantConfig]] = {}
@@ -507,9 +511,16 @@ class Trial:
             self.write()
             honest = {_key(control) for control in self.record.controls}
             judged = [batch for batch in batches if _key(batch[0]) in honest]
-            alone = jobs == 1
-            _in_parallel(jobs, lambda batch: self._judge(batch, built[id(batch)].result(), alone=alone), judged)
-        for mutant in [m for batch in judged for m in batch if m.outcome == LISTED]:
+
+            def judge(batch: list[Mutant]) -> None:
+                try:
+                    self._judge(batch, built[id(batch)].result(), alone=jobs == 1)
+                except MutantsError as fault:
+                    self.say(f"{_key(batch[0])}: {len(batch)} not judged: {fault.message}")
+                    faults.append(fault)
+
+            _in_parallel(jobs, judge, judged)
+        for mutant in [m for batch in judged for m in batch if m.outcome == LISTED and m.verdict == "hung"]:
             self._judge_alone(mutant)
         if faults:
             self.record.reason = faults[0].message
