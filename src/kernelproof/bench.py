@@ -1572,14 +1572,14 @@ class Summary:
             discarded = (entry["reason"] for entry in self.record.discarded if which.items() <= entry.items())
             why = next(discarded, "never timed in the same block")
             return OracleRow(variant, arena.id, mode, best, None, None, None, False, why)
-        limit = self.config.gate.max_ratio
+        undecided, limit = "", self.config.gate.max_ratio
         if self.replicates[variant, best, arena.id, mode] < 2:
-            passed, reason = False, "one process decides nothing"
+            undecided = "one process decides nothing"
         elif records.CORES_SHARED in row.flags:
-            passed, reason = False, "other programs had its cores; measure again on a quiet machine"
-        else:
-            passed, reason = row.high <= limit, claims.bound_reason(row.high, limit)
-        return OracleRow(variant, arena.id, mode, best, row.ratio, row.low, row.high, passed, reason, row.flags)
+            undecided = "other programs had its cores; measure again on a quiet machine"
+        passed, reason = not undecided and row.high <= limit, undecided or claims.bound_reason(row.high, limit)
+        interval = row.ratio, row.low, row.high
+        return OracleRow(variant, arena.id, mode, best, *interval, passed, reason, row.flags, bool(undecided))
 
     def contenders(self) -> None:
         """Say of those that lost some cases, or a mode of them, which."""
