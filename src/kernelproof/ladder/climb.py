@@ -508,8 +508,7 @@ class Climb:
                 return None  # nothing to build
             return f"{error.message} (build it again: {self._command('build')})"
         if self.built.status != records.OK:
-            first = (self.built.compiler_message or self.built.reason or "no reason given").strip()
-            return f"it did not build: {first}"
+            return (self.built.compiler_message or self.built.reason or "no reason given").strip()
         if self.variant.abi == "python":
             return next(filter(None, (self._altered(file, source=True) for file in self.built.sources)), None)
         if self.built.library is not None:
