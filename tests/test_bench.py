@@ -798,6 +798,98 @@ def test_rows_that_are_remembered_are_told_from_a_crowded_machine(device: str, d
     assert accused(400.0, 40.0) >= (95 if draw_us < 200 else 30)
 
 
+REMEMBERED = bench.Escape("times escape: results are remembered")
+AT_WORK = bench.Escape("times escape: it keeps 1 threads at work", spoils_others=True, by_times=False)
+NOT_TRIED = bench.Escape(bench.NOT_TRIED, check="")
+
+
+@pytest.mark.parametrize(
+    ("seen", "shares", "cores", "verdict"),
+    [
+        ([REMEMBERED] * 3, [0.5] * 3, 2, NOT_TRIED),
+        ([REMEMBERED] * 3, [0.5, 0.5, 0.0], 2, REMEMBERED),
+        ([REMEMBERED, None], [0.5, 0.5], 2, None),
+        ([REMEMBERED], [0.0], 2, REMEMBERED),
+        ([REMEMBERED], [0.5], 1, REMEMBERED),  # one thread has nobody to spin for
+        ([AT_WORK], [0.5], 2, AT_WORK),
+    ],
+)
+def test_who_is_accused_by_times_beside_busy_programs_is_looked_at_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seen: list[bench.Escape | None],
+    shares: list[float],
+    cores: int,
+    verdict: bench.Escape | None,
+) -> None:
+    measurement = on_cores(tmp_path, monkeypatch, shares, cores)
+    spawned: list[int] = []
+    monkeypatch.setattr(measurement, "spawn", lambda: types.SimpleNamespace(close=lambda: spawned.append(1)))
+    monkeypatch.setattr(measurement, "seen_from_outside", lambda *_: seen.pop(0))
+    assert measurement.seen_alone(measurement.arenas[0], "ours", 0) == verdict
+    assert not seen
+    assert len(spawned) <= bench.LOOKS
+    if verdict == NOT_TRIED:
+        measurement.found.escapes.append(("ours", measurement.arenas[0], verdict))
+        measurement.drop_escaped()
+        ours = measurement.entrants["ours"].contender
+        assert (ours.outcome, ours.correct) == (f"dropped: {bench.NOT_TRIED}", True)
+        assert [entry.get("check") for entry in measurement.found.dropped] == [None]
+
+
+def on_cores(folder: Path, monkeypatch: pytest.MonkeyPatch, shares: list[float], cores: int = 2) -> bench.Measurement:
+    """A measurement of `ours` on so many cores of a CPU, of which others have these shares while it is looked at."""
+    loaded = project(folder, {"ours": contender("once")}, {"base": contender("thrice")})
+    settings = loaded.operator("rmsnorm")
+    entrants = bench._entrants(loaded, settings, "cpu")
+    arenas = bench._arenas(settings, operators.load(settings.module, loaded.root), entrants, folder / "images")
+    host = types.SimpleNamespace(cores=set(range(cores)))
+    left = iter(shares)
+    monkeypatch.setattr(bench, "Beside", lambda *_: types.SimpleNamespace(share=lambda: next(left)))
+    return bench.Measurement(loaded, "cpu", entrants, arenas, host, folder)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("mine_us", "shares", "looks", "outcome"),
+    [
+        ([9.0] * 3, [0.5] * 3, 3, f"dropped: {bench.NOT_TRIED}"),
+        ([9.0, 1.0], [0.5, 0.5], 2, "timed"),  # what others made long the first time
+        ([9.0], [0.0], 1, "dropped: wrong: library call passed off as own work: aten::mm"),
+        ([None], [0.5], 1, "dropped: wrong: library call passed off as own work: aten::mm"),  # and does nothing else
+    ],
+)
+def test_a_share_of_the_time_in_torch_is_looked_at_again_beside_busy_programs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mine_us: list[float | None],
+    shares: list[float],
+    looks: int,
+    outcome: str,
+) -> None:
+    measurement = on_cores(tmp_path, monkeypatch, shares)
+    (arena,), asked = measurement.arenas, 0
+
+    def process(action: str, index: int) -> None:
+        nonlocal asked
+        product = {"name": "aten::mm", "duration_us": mine_us[asked]}
+        mine = (
+            [{**product, "duration_us": 9.0}]
+            if mine_us[asked] is None
+            else [product, {"name": "x", "duration_us": 5.0}]
+        )
+        calls = {"ours": mine, "base": [{"name": "aten::mm", "duration_us": 9.0}]}
+        measurement.found.kernels = {name: {arena.id: call} for name, call in calls.items()}
+        measurement.beside_trace.setdefault(arena.id, []).append(shares[asked])
+        asked += 1
+
+    monkeypatch.setattr(measurement, "process", process)
+    measurement.look_into_torch()
+    assert asked == looks
+    ours = measurement.entrants["ours"].contender
+    assert ours.outcome.startswith(outcome)
+    assert ours.correct is not outcome.startswith("dropped: wrong")
+
+
 def test_what_takes_no_time_at_all_is_no_proof() -> None:
     class Nothing(Crowded):
         def look(self, kind: str, times: int) -> bench.Look:

@@ -42,6 +42,7 @@ from kernelproof.records import (
     FileHash,
     OracleRow,
     ProfileRecord,
+    Rung,
     TestRecord,
 )
 
@@ -431,7 +432,8 @@ def test_a_variant_that_failed_to_build_is_told_with_its_log(tmp_path: Path, mon
 
 
 def test_a_test_of_what_failed_to_build_says_it_once() -> None:
-    record = TestRecord("failed", "build: it did not build: x.cu:3: no such name", verdict="failed_to_build")
+    rung = Rung("build", "failed", message="x.cu:3: no such name")
+    record = TestRecord("failed", "build: x.cu:3: no such name", verdict="failed_to_build", rungs=[rung])
     assert list(cli._lines("test", "op/v", record)) == ["op/v: failed to build: x.cu:3: no such name"]
 
 

@@ -16,6 +16,7 @@ import pytest
 from test_bundle import Run, unpacked
 
 from kernelproof import (
+    bench,
     bundle,
     claims,
     consistency,
@@ -131,6 +132,7 @@ def same_code(one: str, other: str) -> Callable[[Members], Members]:
     return change
 
 
+CROWDED = edited(BENCH, "times", 1, "flags", value=["cores_shared"])
 OVER_BUDGET = {"arch": "sm_89", "kernel": "k", "what": "registers", "limit": 10, "value": 999}
 BENCHED = next(dataclasses.asdict(one) for one in packed_run.made_records() if isinstance(one, BenchRecord))
 TIMES, CONTENDERS = BENCHED["times"], BENCHED["contenders"]
@@ -403,6 +405,24 @@ def test_what_needs_no_build_needs_no_record_of_one(config: dict[str, Any], need
             *("manifest.yaml", "'op/plain': ratio is 0.2, by its records [0.9]"),
         ),
         (
+            CROWDED,
+            BENCH,
+            "'plain / library large-float32 hot': the word is 'faster', and the time of 'library' is flagged",
+        ),
+        (
+            CROWDED,
+            BENCH,
+            "'plain / library large-float32 hot': it passes the gate, and the time of 'library' is flagged",
+        ),
+        (
+            both(CROWDED, edited(BENCH, "oracle", 0, "passed", value=False)),
+            *(BENCH, "it is not undecided before the gate, and the time of 'library' is flagged 'cores_shared'"),
+        ),
+        (
+            edited(BENCH, "states", "others_share", value=0.4),
+            *(BENCH, "other programs had 0.4 of the cores in a case, and no time is flagged 'cores_shared'"),
+        ),
+        (
             in_both_manifests("tools", "gpu", 0, "name", value="another board"),
             *(
                 "manifest.yaml",
@@ -600,6 +620,7 @@ def test_the_words_are_those_of_the_stages() -> None:
     assert samples.COLUMNS == consistency.COLUMNS
     assert set(consistency.SLOPE) <= {field.name for field in dataclasses.fields(timing.Visit)}
     assert runs.PRIMARY == consistency.PRIMARY
+    assert (records.CORES_SHARED, bench.OTHERS_SHARE) == (consistency.CORES_SHARED, consistency.OTHERS_SHARE)
     assert {*methods.TRACES, *methods.COUNTED} == consistency.UNSAMPLED
     assert consistency.RAN_AND_FAILED | {"failed_to_build"} == manifest.BAD_CORRECTNESS
     assert set(climb.RUNGS) - {"properties", "sanitizer"} == consistency.NEEDED_RUNGS

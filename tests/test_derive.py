@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,17 @@ def test_records_that_are_not_those_of_their_manifest_are_believed_by_no_table(c
     (kept / "manifest.yaml").write_text('{"members": []}', encoding="utf-8")
     with pytest.raises(BundleError, match="tampered with"):
         derive.run(config, check=True)
+
+
+def test_every_kept_record_is_read_once(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, parsed = Counter[str](), Counter[str]()
+    read_bytes, parse = Path.read_bytes, records.parse
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.update([path.name]) or read_bytes(path))
+    monkeypatch.setattr(records, "parse", lambda *a: parsed.update([Path(a[2]).name]) or parse(*a))
+    derive.run(config)
+    kept = {"capture.json": 1, "op-cuda.json": 1, "fast.json": 1}
+    assert {name: read[name] for name in kept} == kept
+    assert parsed == kept
 
 
 def test_a_missing_readme_is_named(config: Config) -> None:

@@ -75,10 +75,12 @@ def test_the_gates_own_limit_judges_and_not_the_runs(loaded: config.Config) -> N
 
 
 def test_what_decided_nothing_passes_no_limit() -> None:
-    row = OracleRow("fast", "s", "hot", "base", 0.5, 0.4, 0.6, False, "one process decides nothing")
-    assert claims.held_to([row], 0.95, recorded=0.95) == [row]
-    forged = replace(row, high=1.2, passed=True)
-    assert not claims.held_to([forged], 0.95, recorded=0.95)[0].passed
+    row = OracleRow("fast", "s", "hot", "base", 0.5, 0.4, 0.6, False, "one process decides nothing", undecided=True)
+    assert claims.held_to([row], 0.95) == claims.held_to([row], 2.0) == [row]
+    forged = replace(row, high=1.2, passed=True, undecided=False)
+    assert not claims.held_to([forged], 0.95)[0].passed
+    above = replace(forged, passed=False)
+    assert claims.held_to([above], 1.5)[0].passed  # by the run's own limit it did not
 
 
 def test_a_claim_that_holds(loaded: config.Config) -> None:

@@ -257,12 +257,26 @@ def test_a_misspelt_entry_is_told_with_its_place_in_the_configuration(tmp_path: 
     assert record.remedy == "mend operators.rmsnorm.variants.good.entry, now 'runn': config.yaml:16"
 
 
+def test_whose_loading_fails_in_such_words_has_no_misspelt_entry(tmp_path: Path) -> None:
+    config = project(tmp_path, "good")
+    (tmp_path / "mine.py").write_text("raise RuntimeError(\"there is no function 'run' in it\")\n")
+    good = dataclasses.replace(config.operators["rmsnorm"].variants["good"], abi="python", entry="mine.py:run")
+    operator = dataclasses.replace(config.operators["rmsnorm"], variants={"good": good})
+    config.record("build", "rmsnorm", "good").unlink()
+    record = climbed(dataclasses.replace(config, operators={"rmsnorm": operator}), "good")
+    assert "RuntimeError: there is no function 'run' in it" in (record.reason or "")
+    assert record.remedy is None
+    (tmp_path / "mine.py").write_text("def runn(x, weight, eps): ...\n")
+    record = climbed(dataclasses.replace(config, operators={"rmsnorm": operator}), "good")
+    assert (record.remedy or "").startswith("mend operators.rmsnorm.variants.good.entry, now 'mine.py:run'")
+
+
 def test_what_did_not_build_is_not_run(tmp_path: Path) -> None:
     config = project(tmp_path, "good")
     broken = BuildRecord(operator="rmsnorm", variant="good", status="failed", compiler_message="error: expected ';'")
     records.write(config.record("build", "rmsnorm", "good"), broken)
     record = climbed(config, "good")
-    assert (record.verdict, record.reason) == ("failed_to_build", "build: it did not build: error: expected ';'")
+    assert (record.verdict, record.reason) == ("failed_to_build", "build: error: expected ';'")
 
 
 def test_a_source_that_was_changed_since_the_build_is_told(

@@ -15,7 +15,7 @@ import pytest
 import torch
 from defects import REPOSITORY
 
-from kernelproof import config, judge, operators, scaffold
+from kernelproof import bench, config, judge, operators, records, scaffold
 from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import KernelproofError
 from kernelproof.images import Returned
@@ -93,8 +93,8 @@ def followed(page: Path, tmp_path: Path, number: int) -> list[str]:
                 ["bash", "-euo", "pipefail", "-c", block], cwd=folder, env=environment, capture_output=True, text=True
             )
             assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
-            if "the ratio is not known" not in done.stdout:  # else other tests were in the way: once more
-                break
+            if not re.search(f"the ratio is not known|{bench.NOT_TRIED}", done.stdout):
+                break  # else other tests were in the way: once more
         output.append(done.stdout)
     return output
 
@@ -108,9 +108,10 @@ def test_the_tutorial_to_the_letter(tmp_path: Path) -> None:
     assert broken["reason"].startswith("sanity: ")
     assert re.search("unwritten: .*row 6, column 32", broken["reason"]), broken["reason"]
     assert json.loads((tmp_path / "project/results/test/squash/cpu.json").read_text())["verdict"] == "correct"
-    assert re.search(
-        r"^squash/cpu: timed; .* times the fastest correct baseline( \(\w+(, \w+)*\))?$", output[6], re.MULTILINE
-    ), output[6]
+    timed = records.read(tmp_path / "project/results/bench/squash-cpu.json", records.BenchRecord)
+    if timed.states["others_share"] <= bench.OTHERS_SHARE:  # else a ratio may be any
+        line = r"^squash/cpu: timed; .* times the fastest correct baseline( \(\w+(, \w+)*\))?$"
+        assert re.search(line, output[6], re.MULTILINE), output[6]
 
 
 def test_the_way_for_ones_own_repository_to_the_letter(tmp_path: Path) -> None:

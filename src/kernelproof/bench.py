@@ -98,6 +98,7 @@ NOT_SHOWN = "not known: NVML shows no process here, not even our own"
 OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED = "other_kernels_when_timed", "disagrees_outside_clock", "not_traced"
 ONLY_BEHIND_ITSELF, NOT_CAPTURED = "faster_behind_itself", "not_captured"
 NOT_SEEN = "not_seen_from_outside"
+NOT_TRIED = "not tried: other programs had the cores whenever it was looked at; measure again on a quiet machine"
 NEVER_CHANGED, RESTLESS = "values_never_changed", "restless"
 UNCHANGED_WORDS = "its inputs are whole numbers that may be indices: whether results are remembered was not tried"
 NOTED = (OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED, ONLY_BEHIND_ITSELF, NOT_SEEN, NEVER_CHANGED, RESTLESS)
@@ -130,6 +131,7 @@ OUTSIDE_GAP_US = 1.5  # from one kernel to the next: what a call behind another 
 SLOPE_AGREES, REPLAY_US = 1.1, 10.0
 # Of a CPU's cores, in the worst process: threads that spin for one another take hundreds of times as long beside more.
 OTHERS_SHARE = 0.1
+LOOKS = 3  # at most, at who is accused by times while others have more than that
 CLOCK_CHANGED = 0.05  # between the blocks of a contender in one process: their times are of two machines
 
 Key = tuple[str, str, str, str]  # contender, case, mode, method
@@ -417,7 +419,7 @@ class Measured:
     dropped: list[dict[str, Any]] = field(default_factory=list)
     notes: list[dict[str, Any]] = field(default_factory=list)
     seen_us: dict[tuple[str, str], float] = field(default_factory=dict)  # µs a call by our clock; contender, case
-    escapes: list[tuple[str, Arena, str]] = field(default_factory=list)
+    escapes: list[tuple[str, Arena, Escape]] = field(default_factory=list)
     energy: list[dict[str, Any]] = field(default_factory=list)
     stopping: list[dict[str, Any]] = field(default_factory=list)
     counted: list[counters.Counted] = field(default_factory=list)
@@ -458,6 +460,7 @@ class Measurement:
         self.counting: counters.Counting | None = None
         self.slow: Counter[tuple[str, str]] = Counter()
         self.looked_at: set[tuple[str, str]] = set()  # contender, case: by our own clock
+        self.beside_trace: dict[str, list[float]] = {}  # case: the share that others had of the cores, by look
         self.random = random.Random(secrets.randbits(64))
         self.epoch = time.time()
 
@@ -470,8 +473,7 @@ class Measurement:
             self.process("trace", 0)
             self.judge_kernels()
         elif any(self.may_call_torch(name) for arena in self.arenas for name in self.variants_of(arena)):
-            self.process("trace", 0)
-            self.judge_operators()
+            self.look_into_torch()
         self.process("outside", 0)
         with contextlib.ExitStack() as ends:
             for index in range(self.settings.processes):
@@ -596,14 +598,13 @@ class Measurement:
 
     def request(self, worker: Any, arena: Arena, names: list[str], action: str, index: int, seed: int) -> bool:
         """Ask and keep the answer; False where a capture failed: torch's allocator and stream are not as before it."""
-        watched = action == "time" and self.device == "cpu"
-        others_s = self.others_s(worker) if watched else 0.0
+        beside = Beside(self.host, worker) if self.device == "cpu" else None
         started = time.monotonic()
         reply = self.ask(worker, arena, names, action, index, seed)
         elapsed_s = time.monotonic() - started
-        if watched:
-            share = (self.others_s(worker) - others_s) / (elapsed_s * len(self.host.cores))
-            self.found.others.setdefault(arena.id, []).append(share)
+        if beside:
+            shares = self.found.others if action == "time" else self.beside_trace
+            shares.setdefault(arena.id, []).append(beside.share())
         self.found.request_s[action] += elapsed_s
         arena.seconds += elapsed_s
         spoilt = [outcome for outcome in reply["outcomes"] if outcome["outcome"] == NOT_CAPTURED]
@@ -612,10 +613,6 @@ class Measurement:
         if not spoilt:
             self.keep(arena, reply, index)
         return not spoilt
-
-    def others_s(self, worker: Worker) -> float:
-        """Seconds so far that somebody else had the cores which contenders of a CPU are kept to."""
-        return footprint.busy_s(self.host.cores) - worker.processor_time_s() - time.process_time()
 
     def judge_kernels(self) -> None:
         """Drop a variant in whose calls kernels ran that are neither its build's nor declared, before it is timed."""
@@ -643,18 +640,35 @@ class Measurement:
                     message = f"not in both: {'; '.join(map(traces.short, other))}"
                     self.note(name, case, OTHER_PATH, message)
 
-    def judge_operators(self) -> None:
-        """Drop a variant whose calls are the operator of torch that a baseline is, before it is timed."""
+    def look_into_torch(self) -> None:
+        """Drop a variant whose calls are the operator of torch that a baseline is, before it is timed.
+
+        Shares of a time are looked at again where others had the cores; what is nothing but that operator has no share.
+        """
+        for look in range(LOOKS):
+            self.process("trace", 0)
+            again = False
+            for name, arena, fault in self.passed_off():
+                if fault.is_all or not self.crowded(self.beside_trace[arena.id][-1]):
+                    self.entrants[name].contender.correct = False
+                    self.drop(name, None, f"wrong: {fault.reason} (in {arena.id})", "library")
+                elif look == LOOKS - 1:
+                    self.drop(name, None, NOT_TRIED)
+                else:
+                    again = True
+            if not again:
+                return
+
+    def passed_off(self) -> Iterator[tuple[str, Arena, traces.PassedOff]]:
+        """Variants whose calls, as last traced, seem to be the operator of torch that a baseline is, and the case."""
         traced, self.found.kernels = self.found.kernels, {}  # operators of torch are no kernels in the interval
         for arena in self.arenas:
             seen = {name: by_case[arena.id] for name, by_case in traced.items() if arena.id in by_case}
             variants = self.variants_of(arena)
             baselines = {name: operators for name, operators in seen.items() if name not in variants}
             for name in [name for name in variants if name in seen]:
-                entrant = self.entrants[name]
-                if fault := traces.passed_off(seen[name], baselines, entrant.variant.calls):
-                    entrant.contender.correct = False
-                    self.drop(name, None, f"wrong: {fault} (in {arena.id})", "library")
+                if fault := traces.passed_off(seen[name], baselines, self.entrants[name].variant.calls):
+                    yield name, arena, fault
 
     def note(self, name: str, case: str, outcome: str, message: str) -> None:
         """Keep what flags a contender's times in a case (Summary.flags)."""
@@ -671,21 +685,36 @@ class Measurement:
                 continue
             started = time.monotonic()
             if self.seen_from_outside(worker, arena, name, seed):
-                alone = self.spawn()
-                try:
-                    escape = self.seen_from_outside(alone, arena, name, seed)
-                finally:
-                    alone.close()
+                escape = self.seen_alone(arena, name, seed)
                 if escape and escape.spoils_others:
-                    self.drop(name, None, escape.reason, "wall")
+                    self.drop(name, None, escape.reason, escape.check)
                     worker.close()
                 elif escape:
-                    self.found.escapes.append((name, arena, escape.reason))
+                    self.found.escapes.append((name, arena, escape))
             self.looked_at.add((name, arena.id))
             self.found.request_s["outside"] += time.monotonic() - started
             if not worker.alive:
                 return False
         return True
+
+    def seen_alone(self, arena: Arena, name: str, seed: int) -> Escape | None:
+        """What is seen of a contender in a process of its own; where others have the cores, in another one again."""
+        for _ in range(LOOKS):
+            alone = self.spawn()
+            try:
+                beside = Beside(self.host, alone)
+                escape = self.seen_from_outside(alone, arena, name, seed)
+                share = beside.share()
+            finally:
+                alone.close()
+            if escape is None or not escape.by_times or not self.crowded(share):
+                return escape
+            not_tried = dataclasses.replace(escape, reason=NOT_TRIED, check="")
+        return not_tried
+
+    def crowded(self, share: float) -> bool:
+        """Whether others had so much of the cores that threads which spin for one another take any time."""
+        return self.device == "cpu" and len(self.host.cores) > 1 and share > OTHERS_SHARE
 
     def seen_from_outside(self, worker: Worker, arena: Arena, name: str, seed: int) -> Escape | None:
         """Hold a contender's own account of its time in a case, and its time on unseen values, against our clock.
@@ -698,7 +727,7 @@ class Measurement:
         rested = any(known == name for known, _ in self.looked_at)
         if not rested and (works_on := outside.works_on()):
             words = f"while nobody calls it it keeps {works_on:.2g} threads at work, where others need the cores"
-            return Escape(f"times escape: {words}", spoils_others=True)
+            return Escape(f"times escape: {words}", spoils_others=True, by_times=False)
         apart, seen_us, own_us = outside.clocks_apart()
         words = f"seen from outside a call takes {seen_us:.4g} µs, by the clock of its own process {own_us:.4g} µs"
         self.found.seen_us[name, arena.id] = seen_us
@@ -784,13 +813,13 @@ class Measurement:
                     f"times escape: seen from outside a call takes {seen_us:.4g} µs; when it was timed, its process "
                     f"said at most {said_us[name, case]:.4g} µs"
                 )
-                self.found.escapes.append((name, self.arena(case), reason))
+                self.found.escapes.append((name, self.arena(case), Escape(reason)))
         self.found.escapes += self.bent()
-        for name, arena, reason in self.found.escapes:
+        for name, arena, escape in self.found.escapes:
             if name in arena.names:
-                self.drop(name, arena, reason, "wall")
+                self.drop(name, arena, escape.reason, escape.check)
 
-    def bent(self) -> Iterator[tuple[str, Arena, str]]:
+    def bent(self) -> Iterator[tuple[str, Arena, Escape]]:
         """Variants that take longer in the long graph than the slope says: they were slowed in the short one alone."""
         columns, shares = self.found.samples, defaultdict[tuple[str, str, str], list[float]](list)
         names = ("contender", "case", "mode", "method", "calls", "time_us", "long_us")
@@ -801,7 +830,7 @@ class Measurement:
             share = plain_statistics.median(found)
             if share > SLOPE_AGREES and self.entrants[name].variant.role == "variant":
                 reason = f"times escape: in the long graph a call takes {share:.3g} times what the slope says ({mode})"
-                yield name, self.arena(case), reason
+                yield name, self.arena(case), Escape(reason)
 
     def largest_samples(self) -> dict[tuple[str, str], float]:
         """The largest sample of the primary method, in µs, by contender and case, in the mode that we looked at."""
@@ -910,10 +939,32 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Escape:
-    """Why a contender's time is not what it seems; whether others' times in its process cannot be trusted either."""
+    """Why a contender's time is not what it seems.
+
+    spoils_others: others' times in its process cannot be trusted either. by_times: that other programs had the cores
+    may be why it seems so. check: which one it failed; none where it was not tried.
+    """
 
     reason: str
     spoils_others: bool = False
+    by_times: bool = True
+    check: str = "wall"
+
+
+class Beside:
+    """The share that others have of the cores which contenders of a CPU are kept to, from when it is made."""
+
+    def __init__(self, host: WorkerHost, worker: Worker) -> None:
+        self.cores, self.worker = host.cores, worker
+        self.started, self.had_s = time.monotonic(), self.others_s()
+
+    def others_s(self) -> float:
+        """Seconds so far that neither the worker nor we had them."""
+        return footprint.busy_s(self.cores) - self.worker.processor_time_s() - time.process_time()
+
+    def share(self) -> float:
+        """Of all that these cores could have worked since."""
+        return (self.others_s() - self.had_s) / ((time.monotonic() - self.started) * len(self.cores))
 
 
 class Look(NamedTuple):
@@ -1521,14 +1572,14 @@ class Summary:
             discarded = (entry["reason"] for entry in self.record.discarded if which.items() <= entry.items())
             why = next(discarded, "never timed in the same block")
             return OracleRow(variant, arena.id, mode, best, None, None, None, False, why)
-        limit = self.config.gate.max_ratio
+        undecided, limit = "", self.config.gate.max_ratio
         if self.replicates[variant, best, arena.id, mode] < 2:
-            passed, reason = False, "one process decides nothing"
+            undecided = "one process decides nothing"
         elif records.CORES_SHARED in row.flags:
-            passed, reason = False, "other programs had its cores; measure again on a quiet machine"
-        else:
-            passed, reason = row.high <= limit, claims.bound_reason(row.high, limit)
-        return OracleRow(variant, arena.id, mode, best, row.ratio, row.low, row.high, passed, reason, row.flags)
+            undecided = "other programs had its cores; measure again on a quiet machine"
+        passed, reason = not undecided and row.high <= limit, undecided or claims.bound_reason(row.high, limit)
+        interval = row.ratio, row.low, row.high
+        return OracleRow(variant, arena.id, mode, best, *interval, passed, reason, row.flags, bool(undecided))
 
     def contenders(self) -> None:
         """Say of those that lost some cases, or a mode of them, which."""

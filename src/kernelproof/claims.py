@@ -60,14 +60,13 @@ class Claim:
         return f"{self.word}, {self.note}" if self.note else self.word
 
 
-def held_to(rows: list[OracleRow], limit: float, recorded: float | None) -> list[OracleRow]:
-    """Rows of a record as another limit than the `recorded` one judges them; what decided nothing still does not."""
+def held_to(rows: list[OracleRow], limit: float) -> list[OracleRow]:
+    """Rows of a record as another limit than its own judges them; what decided nothing still does not."""
 
     def judged(row: OracleRow) -> OracleRow:
-        if row.high is None:
+        if row.high is None or row.undecided:
             return row
-        undecided = not row.passed and recorded is not None and row.high <= recorded
-        return row if undecided else replace(row, passed=row.high <= limit, reason=bound_reason(row.high, limit))
+        return replace(row, passed=row.high <= limit, reason=bound_reason(row.high, limit))
 
     return [judged(row) for row in rows]
 

@@ -285,10 +285,10 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
 
 
 def _reason(record: Any) -> str:
-    """Why a record is not well, without what its verdict says already."""
-    reason = (record.reason or "").strip()
-    unbuilt = getattr(record, "verdict", "") == "failed_to_build"
-    return reason.removeprefix("build: it did not build: ") if unbuilt else reason
+    """Why a record is not well; of a test of what failed to build, which its verdict says, the rung's own words."""
+    failed = getattr(record, "verdict", "") == "failed_to_build"
+    unbuilt = (rung.message for rung in record.rungs if rung.name == "build") if failed else ()
+    return (next(iter(unbuilt), record.reason) or "").strip()
 
 
 def _bench_lines(record: Any) -> Iterator[str]:

@@ -52,6 +52,7 @@ DECISIVE_PACKAGES = (
     *("flash-attn", "quack", "nvidia-cu", "nvidia-nv"),
 )
 BOARD = ("name", "driver", "cuda_driver", "uuid_sha256")  # what the manifest says of a GPU
+CORES_SHARED, OTHERS_SHARE = "cores_shared", 0.1
 RAN_AND_FAILED = frozenset({"wrong", "crashed", "hung"})
 NEEDED_RUNGS = frozenset({"build", "load", "launch", "sanity", "correctness", "determinism"})
 PRIVATE = re.compile(r"<(?:repo|home|prefix|user|host|gpu)>|\[secret\]")  # what stands for a private word
@@ -410,6 +411,7 @@ def _bench(bundle: Bundle, name: str) -> Iterator[Contradiction]:
             yield Contradiction(name, f"{says}, and its test's role is {_said(test['role'])}")
     yield from _sampled(bundle, name, bench)
     yield from _judged(bundle, name, bench)
+    yield from _crowded(name, bench)
     yield from _opposed(name, bench)
 
 
@@ -461,8 +463,6 @@ def _timed_again(
 def _divided_again(bundle: Bundle, name: str, bench: Mapping[str, Any], samples: Samples) -> Iterator[Contradiction]:
     """Ratios; what is decided by them rests on two processes, and their intervals are as wide as Student's t."""
     method, confidence = PRIMARY[bench["device"]], _configured(bundle, "bench", "confidence") or 0.95
-    passing = [row for row in bench["oracle"] if row["passed"]]
-    passed = {(row["variant"], row["best_baseline"], row["case"], row["mode"]) for row in passing}
     for row in bench["ratios"]:
         mine, other = (samples.key((row[who], row["case"], row["mode"], method)) for who in ("variant", "baseline"))
         if mine is None or other is None:
@@ -472,11 +472,7 @@ def _divided_again(bundle: Bundle, name: str, bench: Mapping[str, Any], samples:
         figures = _figures(paired)
         yield from _compared(name, what, row, {"ratio": math.exp(fmean(figures)) if figures else None})
         if len(paired) < 2:
-            pair = (row["variant"], row["baseline"], row["case"], row["mode"])
-            said = [f"the word is {_said(row['verdict'])}"] if row["verdict"] != "undecided" else []
-            said += ["it passes the gate"] if pair in passed else []
-            for one in said:
-                yield Contradiction(name, f"{_said(what)}: {one}, and processes that timed both are {len(paired)} of 2")
+            yield from _decided(name, bench, row, f"processes that timed both are {len(paired)} of 2")
         yield from _too_narrow(name, _said(what), row, figures, confidence)
 
 
@@ -688,6 +684,38 @@ def _judged(bundle: Bundle, name: str, bench: Mapping[str, Any]) -> Iterator[Con
         if row["passed"] and (row["high"] is None or row["high"] > gate["max_ratio"] + TOLERANCE):
             says = f"{what} passes the gate"
             yield Contradiction(name, f"{says}, and its upper bound is {_said(row['high'])} of {gate['max_ratio']}")
+
+
+def _decided(name: str, bench: Mapping[str, Any], row: Mapping[str, Any], why: str) -> Iterator[Contradiction]:
+    """What is decided by a ratio that decides nothing."""
+    said = [f"the word is {_said(row['verdict'])}"] if row["verdict"] != "undecided" else []
+    place = (row["variant"], row["baseline"], row["case"], row["mode"])
+    for before in bench["oracle"]:
+        if (before["variant"], before["best_baseline"], before["case"], before["mode"]) == place:
+            said += ["it passes the gate"] if before["passed"] else []
+            said += [] if before.get("undecided", True) else ["it is not undecided before the gate"]
+    what = _said("{variant} / {baseline} {case} {mode}".format(**row))
+    for one in said:
+        yield Contradiction(name, f"{what}: {one}, and {why}")
+
+
+def _crowded(name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """Times beside other programs are flagged, and nothing is decided by them."""
+    times = [row for row in bench["times"] if row["method"] == PRIMARY[bench["device"]]]
+    flagged = {(row["contender"], row["case"], row["mode"]) for row in times if CORES_SHARED in row["flags"]}
+    for row in bench["ratios"]:
+        for who in ("variant", "baseline"):
+            if (row[who], row["case"], row["mode"]) in flagged:
+                yield from _decided(name, bench, row, f"the time of {_said(row[who])} is flagged {CORES_SHARED!r}")
+                break
+    share = bench["states"].get("others_share", 0.0)
+    if (
+        share > OTHERS_SHARE
+        and not flagged
+        and {row["case"] for row in times} >= {case["id"] for case in bench["cases"]}
+    ):
+        says = f"other programs had {_said(share)} of the cores in a case, and no time is flagged {CORES_SHARED!r}"
+        yield Contradiction(name, says)
 
 
 def _opposed(name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:

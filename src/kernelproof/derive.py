@@ -18,12 +18,13 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from kernelproof import formats, known_times, margins, records, runs, verify
+from kernelproof import formats, known_times, margins, records, runs
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import KernelproofError, RecordError
@@ -95,12 +96,16 @@ class Kept:
     """The records of one machine."""
 
     name: str  # of its folder
-    folder: Path
+    files: Mapping[str, bytes]
+    known: dict[str, Any] = field(default_factory=dict)  # records, once they were asked for
 
     def read(self, kind: type[R], *names: str) -> R | None:
         """A record, or None where there is none."""
-        path = self.folder.joinpath("records", *names[:-1], f"{names[-1]}.json")
-        return records.read(path, kind) if path.is_file() else None
+        path = f"{'/'.join(names)}.json"
+        if path in self.files and path not in self.known:
+            self.known[path] = records.parse(self.files[path], kind, str(KEPT / self.name / "records" / path))
+        found: R | None = self.known.get(path)
+        return found
 
     @cached_property
     def gpu(self) -> dict[str, str]:
@@ -113,10 +118,7 @@ class Kept:
 def _kept(root: Path) -> list[Kept]:
     """Every kept machine. Raises BundleError for records that are not those of the manifest beside them."""
     folders = sorted(path.parent for path in (root / KEPT).glob("*/records"))
-    for folder in folders:
-        if (folder / verify.MANIFEST).is_file():
-            runs.load(folder)
-    return [Kept(folder.name, folder) for folder in folders]
+    return [Kept(folder.name, runs.kept_records(folder)) for folder in folders]
 
 
 # --- pages of the documentation ---------------------------------------------------------------------------------------

@@ -173,6 +173,10 @@ class WorkerReplyError(WorkerError):
     """The candidate's process answered that the request failed (the candidate raised, or CUDA reported an error)."""
 
 
+class NoSuchEntry(WorkerReplyError):
+    """What was loaded has no function of the name that the variant's `entry` says."""
+
+
 class WorkerRefused(WorkerReplyError):
     """The candidate declined the case (it raised NotImplementedError), as a library does that cannot take a shape."""
 

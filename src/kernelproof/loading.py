@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kernelproof.errors import WorkerReplyError
+from kernelproof.errors import NoSuchEntry, WorkerReplyError
 
 # Address space on either side of an image, in bytes, that nothing may touch: access beyond the guard bands is a crash.
 FENCE_BYTES = 8 << 20
@@ -79,7 +79,7 @@ def needs_torch(abi: str, device: str, dtypes: Collection[str]) -> bool:
 def load(variant: Loadable, library: Path | None, root: Path) -> Callable[..., Any]:
     """The variant as a callable.
 
-    Raises WorkerReplyError when the library cannot be loaded or has no such function.
+    Raises WorkerReplyError when the library cannot be loaded, NoSuchEntry when it has no such function.
     """
     loaders = {"tvm_ffi": _load_tvm_ffi, "torch": _load_torch_extension, "python": _load_python}
     try:
@@ -114,14 +114,14 @@ def _load_tvm_ffi(entry: str, library: Path | None, root: Path) -> Callable[...,
     return call
 
 
-def _no_such_entry(entry: str, library: Path) -> WorkerReplyError:
+def _no_such_entry(entry: str, library: Path) -> NoSuchEntry:
     """A function that is asked for and not exported; each that is has a symbol of its own."""
     from kernelproof.config import among
 
     found = re.findall(rb"\0__tvm_ffi_([A-Za-z]\w*)(?=\0)", library.read_bytes())
     exported = sorted({name.decode() for name in found})
     export = f"the binding with TVM_FFI_DLL_EXPORT_TYPED_FUNC({entry}, ...)"
-    return WorkerReplyError(
+    return NoSuchEntry(
         f"the library exports no TVM-FFI function {entry!r}, which is the variant's `entry` (run where it has none); "
         + (among(entry, exported) if exported else "it exports none at all"),
         subject=library.name,
@@ -180,7 +180,7 @@ def _attribute(module: Any, name: str, where: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if not callable(function):
         public = ", ".join(n for n in dir(module) if not n.startswith("_"))
-        raise WorkerReplyError(f"there is no function {name!r} in it (it has: {public})", subject=where)
+        raise NoSuchEntry(f"there is no function {name!r} in it (it has: {public})", subject=where)
     return function  # type: ignore[no-any-return]
 
 

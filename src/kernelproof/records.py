@@ -558,6 +558,7 @@ class OracleRow:
     passed: bool
     reason: str
     flags: list[str] = field(default_factory=list)  # of either time
+    undecided: bool = False  # whatever its interval: of one process, or of times beside other programs
 
 
 @dataclass

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -223,9 +223,29 @@ def _of_folder(folder: Path, root: Path) -> Run:
     run = Run(str(folder), RECORDS)
     if root == folder and folder.name == "records" and (folder.parent / verify.MANIFEST).is_file():
         folder = folder.parent  # the manifest lies beside them, as where that folder is named
-    manifest = folder / verify.MANIFEST
     # Beside a manifest everything counts that it could be held against; of results only what is read.
-    places = [root] if manifest.is_file() else [root / stage for stage in KINDS]
+    places = [root] if (folder / verify.MANIFEST).is_file() else [root / stage for stage in KINDS]
+    files, kept, run.identity = _read(folder, root, places)
+    run.read_samples = lambda name: kept.get(f"samples/{name}")
+    _fill(run, files)
+    _configure(run, kept.get("config.json"))
+    return run
+
+
+def kept_records(folder: Path) -> dict[str, bytes]:
+    """The records that a folder keeps in `records/`, by their path there, each read once.
+
+    Raises BundleError where they are not those of the manifest beside them.
+    """
+    files, _, _ = _read(folder, folder / "records", [folder / "records"])
+    return files
+
+
+def _read(folder: Path, root: Path, places: Iterable[Path]) -> tuple[dict[str, bytes], dict[str, bytes], str | None]:
+    """Records by their path below `root`; all that is kept by a member's name; the manifest's identity, if any.
+
+    Raises BundleError where they are not those of that manifest.
+    """
     files = {str(path.relative_to(root)): path.read_bytes() for place in places for path in place.rglob("*.json")}
     kept = {f"records/{name}": data for name, data in files.items() if name != "config.json"}
     for samples_folder in (root / "bench", folder / "samples"):  # as it is kept, and as it lies in a bundle
@@ -233,12 +253,8 @@ def _of_folder(folder: Path, root: Path) -> Run:
     config = next((path for path in (root / "config.json", folder / "config.json") if path.is_file()), None)
     if config is not None:
         kept["config.json"] = config.read_bytes()
-    if manifest.is_file():
-        run.identity = _held_against(manifest, kept)
-    run.read_samples = lambda name: kept.get(f"samples/{name}")
-    _fill(run, files)
-    _configure(run, kept.get("config.json"))
-    return run
+    manifest = folder / verify.MANIFEST
+    return files, kept, _held_against(manifest, kept) if manifest.is_file() else None
 
 
 def _held_against(manifest: Path, kept: Mapping[str, bytes]) -> str:

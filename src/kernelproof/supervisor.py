@@ -24,6 +24,7 @@ from typing import Any, Self
 
 from kernelproof import footprint, sandbox
 from kernelproof.errors import (
+    NoSuchEntry,
     WorkerCrashed,
     WorkerError,
     WorkerGreedy,
@@ -370,11 +371,11 @@ class Worker:
             if error["type"] == WorkerGreedy.__name__:
                 self._kill()
                 raise WorkerGreedy(error["message"], log=self.log)
-            ours = error["type"] == WorkerReplyError.__name__
+            ours = {kind.__name__: kind for kind in (WorkerReplyError, NoSuchEntry)}.get(error["type"])
             words = error["message"] if ours else f"{error['type']}: {error['message']}"
             if self._host.confined and REFUSED.search(words):
                 words += f" ({BY_SANDBOX})"
-            raise WorkerReplyError(words, log=self.log)
+            raise (ours or WorkerReplyError)(words, log=self.log)
         return reply["result"]
 
     def _send(self, data: bytes, deadline: float) -> None:

@@ -164,7 +164,8 @@ def _climb(session: Session, path: Path) -> TestRecord:
     if plugin.fault is not None:
         raise _fault_of_ours(plugin.fault, climb, log)
     record = climb.record()
-    record.remedy = record.remedy or _entry_to_mend(session.config, climb.variant, record)
+    if climb.lacks_entry and climb.variant.entry:
+        record.remedy = _entry_to_mend(session.config, climb.variant)
     if record.sealing is not None:
         record.sealing.launches = _kept_launches(session, climb, path.with_suffix(records.LAUNCHES))
     if failure is None:
@@ -176,13 +177,10 @@ def _climb(session: Session, path: Path) -> TestRecord:
     return record
 
 
-def _entry_to_mend(config: Config, variant: VariantConfig, record: TestRecord) -> str | None:
+def _entry_to_mend(config: Config, variant: VariantConfig) -> str:
     """Where the configuration names a function that is not in what was loaded."""
     from kernelproof.config import place_of
 
-    message = next((rung.message for rung in record.rungs if rung.name == "load" and rung.status == "failed"), None)
-    if not variant.entry or f"function {variant.entry.rpartition(':')[2]!r}" not in (message or ""):
-        return None
     key = ("operators", variant.operator, f"{variant.role}s", variant.name, "entry")
     return f"mend {'.'.join(key)}, now {variant.entry!r}: {place_of(config, *key)}"
 

@@ -64,9 +64,17 @@ def sort_kernels(names: Iterable[str], own: Collection[str] | None, calls: Seque
     return found
 
 
+@dataclass(frozen=True)
+class PassedOff:
+    """What is wrong with a call that is a library's; whether it and the baseline are nothing else, by any clock."""
+
+    reason: str
+    is_all: bool
+
+
 def passed_off(
     call: Sequence[Mapping[str, Any]], baselines: Mapping[str, Sequence[Mapping[str, Any]]], calls: Sequence[str]
-) -> str | None:
+) -> PassedOff | None:
     """What is wrong with a call on a CPU that is for the most part the operator of torch which a baseline is.
 
     call, baselines: torch's operators in a call (timing.operators_of). A composition of other operators is own work.
@@ -78,10 +86,11 @@ def passed_off(
         is_it, share = _share(operators, [heaviest]), _share(call, same)
         if is_it >= IS_OPERATOR and share >= MOSTLY and not any(_belongs(name, calls) for name in known):
             name = max(same, key=lambda operator: float(operator["duration_us"]))["name"]
-            return (
+            reason = (
                 f"library call passed off as own work: {name}, which the baseline {baseline} is, takes {share:.0%} of "
                 "the time that a call spends in torch, and its `calls` does not declare `torch`"
             )
+            return PassedOff(reason, is_all=len(operators) == 1 and len(same) == len(call))
     return None
 
 

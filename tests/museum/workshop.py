@@ -289,7 +289,8 @@ def caught_by(record: TestRecord, timed: BenchRecord | None = None) -> dict[str,
                 found[f"{rung.name}/{criterion}"] = words
     if timed is not None and timed.operator == record.operator:
         for dropped in timed.discarded:
-            if dropped.get("contender") == record.variant and dropped.get("what") == "contender":
+            tried = not dropped["reason"].startswith("not tried")
+            if dropped.get("contender") == record.variant and dropped.get("what") == "contender" and tried:
                 criterion = dropped.get("check") or _bench_criterion(dropped["reason"])
                 found[f"bench/{criterion}"] = dropped["reason"]
         found |= _by_the_wall(record.variant, timed)

@@ -29,6 +29,7 @@ from kernelproof import builds, records, replies, sanitizer, suite
 from kernelproof.cases import DEFAULT_FAMILY, case_of, covering_cases, select_cases, unsupported
 from kernelproof.errors import (
     KernelproofError,
+    NoSuchEntry,
     RecordError,
     TestError,
     ToolError,
@@ -283,6 +284,7 @@ class Climb:
         self.ended: str | None = None  # crashed, hung: decided by how the process ended and not by a result
         self.barred: str | None = None  # why nothing more is run
         self.remedy: str | None = None  # what to do about that
+        self.lacks_entry = False  # what was loaded has no such function
         self.crashes = 0
         self.isolation: Isolation | None = None  # of its workers, the least of what they achieved
         self.selected: dict[str, list[str]] | None = None  # ids of the cases that are asked for, by rung; None: all
@@ -508,8 +510,7 @@ class Climb:
                 return None  # nothing to build
             return f"{error.message} (build it again: {self._command('build')})"
         if self.built.status != records.OK:
-            first = (self.built.compiler_message or self.built.reason or "no reason given").strip()
-            return f"it did not build: {first}"
+            return (self.built.compiler_message or self.built.reason or "no reason given").strip()
         if self.variant.abi == "python":
             return next(filter(None, (self._altered(file, source=True) for file in self.built.sources)), None)
         if self.built.library is not None:
@@ -521,7 +522,11 @@ class Climb:
         return why and f"{why}; build it again: {self._command('build')}"
 
     def _load(self) -> str | None:
-        self._ready_worker()
+        try:
+            self._ready_worker()
+        except NoSuchEntry:
+            self.lacks_entry = True
+            raise
         return None
 
     def _launch(self) -> str | None:
