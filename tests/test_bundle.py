@@ -198,8 +198,7 @@ def test_packing_again_changes_nothing_and_an_older_tarball_goes(run: Run) -> No
     )
 
 
-def test_nothing_private_is_packed(run: Run) -> None:
-    home = os.path.expanduser("~")
+def test_nothing_private_is_packed(run: Run, home: str) -> None:
     page = f"<!doctype html><pre>{home}/kernels/tiled.cu(3): error</pre>"
     (run.folder / "report.html").write_text(page)
     (run.root / "results/logs/build/op/plain.log").write_text(f"g++ {home}/plain.cc\n")
@@ -230,8 +229,7 @@ def traces(members: dict[str, bytes], *private: str) -> list[tuple[str, str]]:
     return [(path, text) for path, data in members.items() for text, form in forms if form.encode() in data]
 
 
-def test_facts_hold_nothing_private(run: Run, secret: str) -> None:
-    home = os.path.expanduser("~")
+def test_facts_hold_nothing_private(run: Run, secret: str, home: str) -> None:
     path = run.root / "results/test/op/plain.json"
     told = replace(
         records.read(path, records.TestRecord), verdict="wrong", reason=f"{TOKEN} {secret} in {home}/kernels"

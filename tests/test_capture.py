@@ -2,7 +2,6 @@
 
 import getpass
 import json
-import os
 import socket
 from pathlib import Path
 
@@ -45,8 +44,7 @@ def test_a_probe_that_fails_is_recorded_and_the_others_go_on(
     assert record.probes["os"].status == "ok"
 
 
-def test_nothing_private_gets_in(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = os.path.expanduser("~")
+def test_nothing_private_gets_in(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{home}/lib:/usr/lib")
     monkeypatch.setenv("GITHUB_TOKEN", "very-secret-token-of-mine")
     monkeypatch.setenv("SOME_PASSWORD", "hunter2hunter2")

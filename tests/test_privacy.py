@@ -54,6 +54,39 @@ def test_the_interpreters_place_goes_unless_every_machine_has_it(
     assert text == "-ffile-prefix-map=<prefix>/lib/python3.12=x -I/usr/include"
 
 
+@pytest.mark.parametrize("home", ["/", "/root", "/tmp"])
+def test_a_home_that_every_machine_has_changes_no_byte(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("getpass.getuser", lambda: "root")
+    monkeypatch.setenv("HOME", home)
+    text = "/root/x/a.o -I/tmp/b /usr/include"
+    assert privacy.scrubbed(f"{tmp_path}/c {text}") == f"<repo>/c {text}"
+
+
+@pytest.fixture
+def project_of_gelu() -> Iterator[None]:
+    privacy.take_for_ordinary(["Gelu"])
+    yield
+    privacy.take_for_ordinary([])
+
+
+@pytest.mark.usefixtures("project_of_gelu")
+@pytest.mark.parametrize(("user", "goes"), [("gelu", False), ("bench", False), ("median", False), ("somebody", True)])
+def test_a_login_name_that_is_a_word_of_the_records_is_told_by_the_home_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, user: str, goes: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("getpass.getuser", lambda: user)
+    monkeypatch.setenv("HOME", f"/nfs/{user}")
+    privacy._own.cache_clear()
+    text = privacy.scrubbed(f"{user}/cpu: results/{user}/cpu.json /home/{user}/a /nfs/{user}/b")
+    name = "<user>" if goes else user
+    assert text == f"{name}/cpu: results/{name}/cpu.json <home>/a <home>/b"
+    assert privacy.cleaned({user: 1}) == {name: 1}
+
+
 def test_a_boards_uuid_goes() -> None:
     assert privacy.scrubbed("on GPU-01234567-89ab-cdef-0123-456789abcdef:") == "on <gpu>:"
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernelproof import privacy
 from kernelproof.errors import ConfigError
 from kernelproof.records import atomic_write, from_json
 from kernelproof.traces import FAMILIES
@@ -316,9 +317,21 @@ def load(
     with, where it was named. Raises ConfigError with every fault.
     """
     if path.suffix == ".json":
-        return dataclasses.replace(_from_resolved(path), root=root or Path())
-    config: Config = from_json(Config, resolve(path, overrides, root or Path(), cuda_home))
+        config = _from_resolved(path)
+    else:
+        config = from_json(Config, resolve(path, overrides, root or Path(), cuda_home))
+    privacy.take_for_ordinary(_project_names(config))
     return dataclasses.replace(config, root=root or Path())
+
+
+def _project_names(config: Config) -> Iterator[str]:
+    """What a record calls things by: operators, variants, shapes and their dimensions, folders of sources."""
+    yield config.project
+    for operator in config.operators.values():
+        yield from (operator.name, *operator.shapes, *itertools.chain(*operator.shapes.values()))
+    for variant in config.variants():
+        yield variant.name
+        yield from (part for source in variant.sources for part in Path(source).parts if not Path(source).is_absolute())
 
 
 def schema_file() -> Path:

@@ -16,7 +16,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,7 +30,9 @@ SECRET = "[secret]"
 NOTES = "private"  # below the results
 # A word that many texts contain anyway gives nothing away and would garble them.
 COMMON = {"root", "localhost", "vm", "user", "runner", "build", "test", "ubuntu", "nvidia", "gpu", ""}
-SHARED_PREFIXES = {"/", "/usr", "/usr/local"}  # an interpreter there says nothing of the site
+COMMON |= {"kernelproof", "bench", "bundle", "capture", "profile", "report", "correct", "wrong", "crashed"}
+# A home or an interpreter there says nothing of the site, and other texts name these folders too.
+SHARED = {"/", "/home", "/opt", "/root", "/tmp", "/usr", "/usr/local", "/var", "/var/tmp"}
 _BOARD = r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
@@ -117,14 +119,41 @@ class _Private:
 def _own(here: str) -> Names:
     """This process's, in the working folder `here`."""
     host, user, home = socket.gethostname(), _user(), os.path.expanduser("~")
-    places = [(here, "<repo>"), (os.path.realpath(here), "<repo>"), (home, "<home>")]
-    places += [(f"/home/{user}", "<home>")] if user else []
+    places = [(home, "<home>"), *([(f"/home/{user}", "<home>")] if user else [])]
     prefixes = {path for prefix in (sys.prefix, sys.base_prefix) for path in (prefix, os.path.realpath(prefix))}
-    places += [(path, "<prefix>") for path in sorted(prefixes - SHARED_PREFIXES)]
+    places += [(path, "<prefix>") for path in sorted(prefixes)]
+    places = [(path, name) for path, name in places if path and path not in SHARED]
+    places = [*((path, "<repo>") for path in (here, os.path.realpath(here)) if len(path) > 1), *places]
     words = [(host, "<host>"), (host.split(".")[0], "<host>"), (user, "<user>")]
-    places = [(path, name) for path, name in places if len(path) > 1]
-    words = [(word, name) for word, name in words if len(word) > 2 and word.lower() not in COMMON]
+    words = [(word, name) for word, name in words if len(word) > 2 and not _is_ordinary(word.lower())]
     return tuple(dict(reversed([*places, *words])).items())  # of two meanings the first
+
+
+def take_for_ordinary(words: Iterable[str]) -> None:
+    """These are names of the project: of who bears one, too, only the home folder is replaced.
+
+    Else a login name that is an operator's would be taken out of every record and page, and out of paths in them.
+    """
+    _of_the_project.clear()
+    _of_the_project.update(word.lower() for word in words)
+    _own.cache_clear()
+
+
+_of_the_project: set[str] = set()
+
+
+def _is_ordinary(word: str) -> bool:
+    return word in COMMON or word in _of_the_project or word in _of_records()
+
+
+@functools.cache
+def _of_records() -> frozenset[str]:
+    """The words of which the names of records' fields are made, keys of their JSON."""
+    from kernelproof import records
+
+    kinds = [kind for kind in vars(records).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
+    names = [field.name for kind in kinds for field in dataclasses.fields(kind)]
+    return frozenset(word for name in names for word in (name, *name.split("_")))
 
 
 @functools.cache
