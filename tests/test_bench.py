@@ -470,6 +470,23 @@ def test_times_beside_a_busy_program_are_flagged_and_decide_nothing(tmp_path: Pa
     assert not any(row.passed for row in record.oracle)
 
 
+def test_a_time_that_our_clock_does_not_confirm_decides_nothing(tmp_path: Path) -> None:
+    rows = [*blocks("ours"), *blocks("base", time_us=30.0)]
+    for folder in ("confirmed", "doubtful"):
+        (tmp_path / folder).mkdir()
+    confirmed = summarised(tmp_path / "confirmed", rows)
+    assert [(row.verdict, row.flags) for row in confirmed.ratios] == [("faster", [])]
+    assert [(row.passed, row.undecided) for row in confirmed.oracle] == [(True, False)]
+    note = {"contender": "ours", "case": confirmed.cases[0].id, "outcome": records.OUTSIDE_DISAGREES}
+    doubtful = summarised(tmp_path / "doubtful", rows, notes=[{**note, "mode": "hot"}])
+    assert [(row.verdict, row.flags) for row in doubtful.ratios] == [("undecided", [records.OUTSIDE_DISAGREES])]
+    (row,) = doubtful.oracle
+    assert (row.passed, row.undecided, row.reason.partition(";")[0]) == (
+        *(False, True),
+        "our own clock does not confirm the time that its process tells",
+    )
+
+
 def times_of(record: BenchRecord, name: str) -> list[records.TimeRow]:
     return [row for row in record.times if row.contender == name]
 

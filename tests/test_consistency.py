@@ -415,6 +415,10 @@ def test_what_needs_no_build_needs_no_record_of_one(config: dict[str, Any], need
             "'plain / library large-float32 hot': it passes the gate, and the time of 'library' is flagged",
         ),
         (
+            edited(BENCH, "times", 1, "flags", value=["disagrees_outside_clock"]),
+            *(BENCH, "passes the gate, and the time of 'library' is flagged 'disagrees_outside_clock'"),
+        ),
+        (
             both(CROWDED, edited(BENCH, "oracle", 0, "passed", value=False)),
             *(BENCH, "it is not undecided before the gate, and the time of 'library' is flagged 'cores_shared'"),
         ),
@@ -621,6 +625,7 @@ def test_the_words_are_those_of_the_stages() -> None:
     assert set(consistency.SLOPE) <= {field.name for field in dataclasses.fields(timing.Visit)}
     assert runs.PRIMARY == consistency.PRIMARY
     assert (records.CORES_SHARED, bench.OTHERS_SHARE) == (consistency.CORES_SHARED, consistency.OTHERS_SHARE)
+    assert tuple(records.DECIDES_NOTHING) == consistency.DECIDES_NOTHING
     assert {*methods.TRACES, *methods.COUNTED} == consistency.UNSAMPLED
     assert consistency.RAN_AND_FAILED | {"failed_to_build"} == manifest.BAD_CORRECTNESS
     assert set(climb.RUNGS) - {"properties", "sanitizer"} == consistency.NEEDED_RUNGS

@@ -164,6 +164,19 @@ def test_who_leaves_torch_other_threads_is_named_and_the_next_has_as_many_as_bef
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.parametrize("setting", ["levels of threads", "leave to adjust them"])
+def test_who_forbids_torch_its_threads_is_named_and_the_next_may_have_them(setting: str) -> None:
+    name, (get, put) = next(item for item in timing._openmp_settings().items() if item[0].startswith(setting))
+    before = get()
+    other = 0 if before else 1
+    with pytest.raises(RuntimeError, match=f"left torch {other} {setting}"), timing._threads_kept(refused=True):
+        put(other)
+    assert get() == before
+    with timing._threads_kept(refused=False):
+        put(other)
+    assert get() == before, name
+
+
 def test_a_cold_rotation_exceeds_the_cache_or_says_that_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_cache_bytes", lambda device: 32 << 20)
     assert timing._rotation(1 << 20, "cpu", "hot")[0] == 1

@@ -95,13 +95,13 @@ LEAVING_S = 3.0  # in which the processes of who had a GPU before are gone
 WAITED = "waited_s"  # for others to leave the GPU
 NOT_SHOWN = "not known: NVML shows no process here, not even our own"
 # Flags of a time: other kernels ran in the timed graph than in a call outside; our clock says another time.
-OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED = "other_kernels_when_timed", "disagrees_outside_clock", "not_traced"
+OTHER_PATH, NOT_TRACED = "other_kernels_when_timed", "not_traced"
 ONLY_BEHIND_ITSELF, NOT_CAPTURED = "faster_behind_itself", "not_captured"
 NOT_SEEN = "not_seen_from_outside"
 NOT_TRIED = "not tried: other programs had the cores whenever it was looked at; measure again on a quiet machine"
 NEVER_CHANGED, RESTLESS = "values_never_changed", "restless"
 UNCHANGED_WORDS = "its inputs are whole numbers that may be indices: whether results are remembered was not tried"
-NOTED = (OTHER_PATH, OUTSIDE_DISAGREES, NOT_TRACED, ONLY_BEHIND_ITSELF, NOT_SEEN, NEVER_CHANGED, RESTLESS)
+NOTED = (OTHER_PATH, records.OUTSIDE_DISAGREES, NOT_TRACED, ONLY_BEHIND_ITSELF, NOT_SEEN, NEVER_CHANGED, RESTLESS)
 WHEN = {
     "timed": "when timed",
     "poisoned": "after its output was poisoned",
@@ -734,7 +734,7 @@ class Measurement:
         if apart > OUTSIDE_LIMIT:
             return Escape(f"times escape: {words}", spoils_others=True)
         if apart > OUTSIDE_AGREES:
-            self.note(name, arena.id, OUTSIDE_DISAGREES, words)
+            self.note(name, arena.id, records.OUTSIDE_DISAGREES, words)
         if "moved" not in arena.calls:
             self.note(name, arena.id, NEVER_CHANGED, UNCHANGED_WORDS)
             return None
@@ -1521,7 +1521,7 @@ class Summary:
             seen = statistics.minimal_detectable_difference(estimate, band, self.settings)
             detectable = None if seen is None else _rounded(seen)
             flags = sorted({flag for name in (variant, baseline) for flag in flagged.get((name, case, mode), ())})
-            word = statistics.UNDECIDED if records.CORES_SHARED in flags else verdict
+            word = verdict if records.DECIDES_NOTHING.keys().isdisjoint(flags) else statistics.UNDECIDED
             self.record.ratios.append(
                 RatioRow(variant, baseline, case, mode, ratio, low, high, word, detectable, flags)
             )
@@ -1572,11 +1572,10 @@ class Summary:
             discarded = (entry["reason"] for entry in self.record.discarded if which.items() <= entry.items())
             why = next(discarded, "never timed in the same block")
             return OracleRow(variant, arena.id, mode, best, None, None, None, False, why)
-        undecided, limit = "", self.config.gate.max_ratio
+        limit = self.config.gate.max_ratio
+        undecided = next((why for flag, why in records.DECIDES_NOTHING.items() if flag in row.flags), "")
         if self.replicates[variant, best, arena.id, mode] < 2:
             undecided = "one process decides nothing"
-        elif records.CORES_SHARED in row.flags:
-            undecided = "other programs had its cores; measure again on a quiet machine"
         passed, reason = not undecided and row.high <= limit, undecided or claims.bound_reason(row.high, limit)
         interval = row.ratio, row.low, row.high
         return OracleRow(variant, arena.id, mode, best, *interval, passed, reason, row.flags, bool(undecided))

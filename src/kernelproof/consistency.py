@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import math
 import operator
 import posixpath
@@ -53,6 +54,7 @@ DECISIVE_PACKAGES = (
 )
 BOARD = ("name", "driver", "cuda_driver", "uuid_sha256")  # what the manifest says of a GPU
 CORES_SHARED, OTHERS_SHARE = "cores_shared", 0.1
+DECIDES_NOTHING = (CORES_SHARED, "disagrees_outside_clock")  # flags of times
 RAN_AND_FAILED = frozenset({"wrong", "crashed", "hung"})
 NEEDED_RUNGS = frozenset({"build", "load", "launch", "sanity", "correctness", "determinism"})
 PRIVATE = re.compile(r"<(?:repo|home|prefix|user|host|gpu)>|\[secret\]")  # what stands for a private word
@@ -411,7 +413,7 @@ def _bench(bundle: Bundle, name: str) -> Iterator[Contradiction]:
             yield Contradiction(name, f"{says}, and its test's role is {_said(test['role'])}")
     yield from _sampled(bundle, name, bench)
     yield from _judged(bundle, name, bench)
-    yield from _crowded(name, bench)
+    yield from _doubtful(name, bench)
     yield from _opposed(name, bench)
 
 
@@ -699,21 +701,18 @@ def _decided(name: str, bench: Mapping[str, Any], row: Mapping[str, Any], why: s
         yield Contradiction(name, f"{what}: {one}, and {why}")
 
 
-def _crowded(name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:
-    """Times beside other programs are flagged, and nothing is decided by them."""
+def _doubtful(name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """By times that our own clock does not confirm nothing is decided, nor by those beside other programs."""
     times = [row for row in bench["times"] if row["method"] == PRIMARY[bench["device"]]]
-    flagged = {(row["contender"], row["case"], row["mode"]) for row in times if CORES_SHARED in row["flags"]}
+    flags = {(row["contender"], row["case"], row["mode"]): row["flags"] for row in times}
     for row in bench["ratios"]:
-        for who in ("variant", "baseline"):
-            if (row[who], row["case"], row["mode"]) in flagged:
-                yield from _decided(name, bench, row, f"the time of {_said(row[who])} is flagged {CORES_SHARED!r}")
+        for who, flag in itertools.product(("variant", "baseline"), DECIDES_NOTHING):
+            if flag in flags.get((row[who], row["case"], row["mode"]), ()):
+                yield from _decided(name, bench, row, f"the time of {_said(row[who])} is flagged {flag!r}")
                 break
     share = bench["states"].get("others_share", 0.0)
-    if (
-        share > OTHERS_SHARE
-        and not flagged
-        and {row["case"] for row in times} >= {case["id"] for case in bench["cases"]}
-    ):
+    everywhere = {row["case"] for row in times} >= {case["id"] for case in bench["cases"]}
+    if share > OTHERS_SHARE and everywhere and not any(CORES_SHARED in found for found in flags.values()):
         says = f"other programs had {_said(share)} of the cores in a case, and no time is flagged {CORES_SHARED!r}"
         yield Contradiction(name, says)
 

@@ -25,7 +25,12 @@ from kernelproof import privacy
 from kernelproof.errors import RecordError
 
 OK, FAILED, NOT_RUN = "ok", "failed", "not_run"
-CORES_SHARED = "cores_shared"  # a flag: other programs had the cores of a CPU's time, which decides nothing
+# Flags of times that decide nothing, and what is said of them.
+CORES_SHARED, OUTSIDE_DISAGREES = "cores_shared", "disagrees_outside_clock"
+DECIDES_NOTHING = {
+    CORES_SHARED: "other programs had its cores; measure again on a quiet machine",
+    OUTSIDE_DISAGREES: "our own clock does not confirm the time that its process tells; measure again",
+}
 
 # Text of which only these words are read: what reads a record looks them up.
 Status = Annotated[str, OK, FAILED, NOT_RUN]

@@ -31,6 +31,7 @@ import math
 import mmap
 import os
 import random
+import re
 import tempfile
 import time
 from collections import Counter, defaultdict
@@ -89,6 +90,7 @@ BYTE_SHIFT, LARGE_BYTE = (
 )  # of a float of a byte: its count's bits that do not show; from there on it may overflow
 BLOCKS_LIMIT = 64
 PORTABLE_CLUSTER = 8  # blocks that every GPU with clusters takes
+OPENMP = re.compile(r"(/\S*/lib(?:gomp|iomp5|omp)[^/\s]*)$", re.MULTILINE)  # in a list of what is mapped
 PAD_LIMIT_BYTES = {"cpu": 1 << 20, "cuda": 64 << 20}
 
 
@@ -527,21 +529,37 @@ class _Handed:
 
 @contextmanager
 def _threads_kept(*, refused: bool) -> Iterator[None]:
-    """Torch has as many threads afterwards: the next contender would have others.
+    """Torch has as many threads afterwards, in as many levels: the next contender would have others.
 
     Raises RuntimeError where another number was left, if that is `refused`: while it is loaded one may mean itself.
     """
     import torch
 
-    found = torch.get_num_threads()
+    kept = {"threads": (torch.get_num_threads, torch.set_num_threads)} | _openmp_settings()
+    found = {name: get() for name, (get, _) in kept.items()}
+    left = found
     try:
         yield
     finally:
-        left = torch.get_num_threads()
-        if left != found:
-            torch.set_num_threads(found)
-    if left != found and refused:
-        raise RuntimeError(f"it left torch {left} threads where it found {found}, and the others would have had them")
+        left = {name: get() for name, (get, _) in kept.items()}
+        for name, (_, put) in kept.items():
+            if left[name] != found[name]:
+                put(found[name])
+    if refused and (changed := [name for name in kept if left[name] != found[name]]):
+        words = ", ".join(f"{left[name]} {name} where it found {found[name]}" for name in changed)
+        raise RuntimeError(f"it left torch {words}, and the others would have had them")
+
+
+@functools.cache
+def _openmp_settings() -> dict[str, tuple[Callable[[], int], Callable[[int], object]]]:
+    """How to read and to set what may keep torch's threads from working, in each OpenMP that is loaded by now."""
+    found = {}
+    for path in sorted(set(OPENMP.findall(Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")))):
+        runtime = ctypes.CDLL(path)
+        for words, setting in (("levels of threads", "max_active_levels"), ("leave to adjust them", "dynamic")):
+            get, put = (getattr(runtime, f"omp_{verb}_{setting}") for verb in ("get", "set"))
+            found[f"{words} ({Path(path).name})"] = (get, put)
+    return found
 
 
 def case_fresh(case: Mapping[str, Any]) -> Mapping[str, Any]:

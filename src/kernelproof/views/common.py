@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelproof import formats
 from kernelproof.records import (
-    CORES_SHARED,
+    DECIDES_NOTHING,
     BenchCase,
     BenchRecord,
     BuildRecord,
@@ -139,8 +139,9 @@ def doubt(bench: BenchRecord, row: RatioRow, settings: Settings) -> str:
         return ""
     if row.detectable is None:
         return "undecided: one process decides nothing"
-    if CORES_SHARED in row.flags:
-        return "undecided: other programs had the cores meanwhile"
+    for flag, why in DECIDES_NOTHING.items():
+        if flag in row.flags:
+            return f"undecided: {why}"
     number, rate = formats.plural(len(bench.ratios), "comparison"), formats.percent(1 - settings.confidence, 0)
     return f"undecided: the interval leaves 1 out, but not clearly enough among {number} (false discovery rate {rate})"
 
