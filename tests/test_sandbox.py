@@ -203,6 +203,18 @@ def test_what_a_program_would_do_after_copying_a_file_succeeds_and_changes_nothi
 
 
 @needs_filter
+def test_a_thread_that_pins_itself_goes_on_and_stays_where_it_was(plan: Plan) -> None:
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        pytest.skip("one core is all that there is")
+
+    def inside() -> list[Any]:
+        return [*refusals(lambda: os.sched_setaffinity(0, {min(cores)})), sorted(os.sched_getaffinity(0))]
+
+    assert confined(plan, inside)[1] == ["done", sorted(cores)]
+
+
+@needs_filter
 def test_a_driver_may_listen_and_nobody_may_connect(plan: Plan) -> None:
     """What CUDA's driver does at its start; a name of its own among the abstract ones, as it takes."""
     listening = socket.socket(socket.AF_UNIX)

@@ -354,8 +354,9 @@ REFUSED = """
     chown fchown lchown fchownat setxattr lsetxattr fsetxattr setxattrat
     removexattr lremovexattr fremovexattr removexattrat file_setattr
 """.split()
-# Refused on a CPU: on which cores, and before whom, threads run; those of others that are timed beside it too.
-PLACING = "sched_setaffinity sched_setscheduler sched_setparam sched_setattr setpriority".split()
+# On a CPU: before whom threads run, and on which cores; those of others that are timed beside it too. The first is
+# refused, the second ignored: thread pools pin their threads, and some take a refusal for the end.
+RANKING, PLACING = "sched_setscheduler sched_setparam sched_setattr setpriority".split(), ["sched_setaffinity"]
 # Done by nobody, and answered as if it had been.
 IGNORED = "chmod fchmod fchmodat fchmodat2 utime utimes futimesat utimensat".split()
 # Signals to others, where Landlock has no scope for them (ABI 6).
@@ -380,8 +381,9 @@ def filter_program(machine: str, landlock_abi: int, pid: int, cuda: bool = False
     if machine == "x86_64":
         program += [(JUMP_FROM, 0, 1, X32_BIT), _answer(errno.ENOSYS)]
     absent = ["clone3"] + (["openat2"] if landlock_abi < 3 else [])  # their flags are out of sight; the C library copes
-    refused = REFUSED + PLACING
+    refused, ignored = REFUSED + RANKING, IGNORED + PLACING
     if cuda:  # the driver may have threads of its own to place
+        ignored = IGNORED
         refused = [name for name in REFUSED if name != "socket"]
         # Neither kind sends anything before it is connected. The driver looks for a service (MPS) and goes on where
         # there is none.
@@ -390,7 +392,7 @@ def filter_program(machine: str, landlock_abi: int, pid: int, cuda: bool = False
         program += [
             step for number in numbers(["connect"]) for step in ((JUMP_EQUAL, 0, 1, number), _answer(errno.ENOENT))
         ]
-    for names, answer in [(refused, refuse), (IGNORED, _answer(0)), (absent, _answer(errno.ENOSYS))]:
+    for names, answer in [(refused, refuse), (ignored, _answer(0)), (absent, _answer(errno.ENOSYS))]:
         for number in numbers(names):
             program += [(JUMP_EQUAL, 0, 1, number), answer]
     program += _if_argument(numbers(["clone"]), 0, CLONE_NEW_ANY, 0, refuse)
@@ -492,11 +494,7 @@ def _attempts(plan: Plan) -> dict[str, list[Callable[[], object]]]:
             lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).close(),
             lambda: _connects_locally(os.path.join(plan.scratch, ".probe")),
         ],
-        **(
-            {}
-            if plan.cuda
-            else {"placing threads on cores": [lambda: os.sched_setaffinity(0, os.sched_getaffinity(0))]}
-        ),
+        **({} if plan.cuda else {"placing threads on cores": [_placed, _ranked]}),
         "leaving its process group": [lambda: _answered("setpgid", 0, -1, expected=errno.EPERM)],
         "memory that outlives it": [
             lambda: _answered("shmget", 0, 0, 0, expected=errno.EPERM),
@@ -512,6 +510,21 @@ def _succeeds(attempt: Callable[[], object]) -> bool:
     except OSError:
         return False
     return True
+
+
+def _placed() -> None:
+    """Ask for a core that no machine has: who is heard is told so, and who is ignored is not."""
+    try:
+        os.sched_setaffinity(0, {2**16})
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return
+        raise
+    raise PermissionError(errno.EPERM, "nothing was done")
+
+
+def _ranked() -> None:
+    os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0))
 
 
 def _opened(path: str, flags: int) -> None:
