@@ -90,7 +90,7 @@ BYTE_SHIFT, LARGE_BYTE = (
 )  # of a float of a byte: its count's bits that do not show; from there on it may overflow
 BLOCKS_LIMIT = 64
 PORTABLE_CLUSTER = 8  # blocks that every GPU with clusters takes
-OPENMP = re.compile(r"(/\S*/lib(?:gomp|iomp5|omp)[^/\s]*)$", re.MULTILINE)  # in a list of what is mapped
+OPENMP = re.compile(r"(/\S*/lib(?:gomp|iomp5|omp5?)(?:-\w+)?\.so[.\d]*)$", re.MULTILINE)  # in a list of what is mapped
 PAD_LIMIT_BYTES = {"cpu": 1 << 20, "cuda": 64 << 20}
 
 
