@@ -149,6 +149,28 @@ def test_the_deep_level_finds_and_shrinks_what_no_listed_case_shows(tmp_path: Pa
     assert failed.id in {case.id for case in again.cases}
 
 
+def test_the_deep_level_draws_every_dimension_and_none_that_the_operator_refuses(tmp_path: Path) -> None:
+    name = "wrong_on_6_of_7_rows"
+    config = project(tmp_path, name, level="deep")
+    (failed,) = (case for case in climbed(config, name).cases if case.status == "failed")
+    assert failed.dims["rows"] % 7 == 6
+    (tmp_path / "few.py").write_text(
+        "from kernelproof.errors import ConfigError\n"
+        "from kernelproof.operators import rmsnorm\n"
+        "class Few(type(rmsnorm.OPERATOR)):\n"
+        "    def cost(self, case):\n"
+        "        if case.dims['rows'] not in (3, 16, 17):\n"
+        "            raise ConfigError('there are no such rows')\n"
+        "        return super().cost(case)\n"
+        "OPERATOR = Few()\n"
+    )
+    operator = dataclasses.replace(config.operators["rmsnorm"], module="few.py")
+    record = climbed(dataclasses.replace(config, operators={"rmsnorm": operator}), name)
+    assert record.verdict == "correct"
+    assert record.searched is not None
+    assert record.searched > 20
+
+
 def test_a_case_is_run_again_by_its_id(tmp_path: Path) -> None:
     config = project(tmp_path, "recognises_first_values")
     wrong = climbed(config, "recognises_first_values")

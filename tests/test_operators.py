@@ -771,6 +771,21 @@ def test_cost_of_quantised_attention() -> None:
     assert cost.bytes_written == 8 * 512 * 64 * 2
 
 
+def test_values_of_v_mean_have_one_sign_in_each_head() -> None:
+    signs = call_of(case_of("attention", family="v_mean")).tensor("v").sign()
+    assert torch.equal(signs.amin((0, 2, 3)), signs.amax((0, 2, 3)))
+    assert signs[0, :2, 0, 0].tolist() == [-1, 1]
+
+
+@pytest.mark.parametrize("family", quantised_attention.OPERATOR.families)
+def test_inputs_of_a_single_feature_can_be_made(family: str) -> None:
+    """The deep level draws such: of a size of 1 torch keeps any stride, and a kernel is given 1."""
+    dims = {"batch": 1, "heads": 3, "seq": 2, "head_dim": 1}
+    for layout in ("bhsd", "bshd"):
+        call = call_of(case_of("quantised_attention", dims, dtype="uint8", family=family, options={"layout": layout}))
+        assert {tensor.stride(-1) for tensor in call.tensors.values()} == {1}
+
+
 # --- RMSNorm ----------------------------------------------------------------------------------------------------------
 
 
@@ -782,6 +797,28 @@ def test_library_rmsnorm_passes(family: str, dtype: str) -> None:
     reference = rmsnorm.OPERATOR.reference(call, Precision("input"))
     result = judge.judge(case, call, reference, Returned(run_library(call, "rmsnorm")), TOLERANCE)
     assert result.failures == []
+
+
+def test_a_sum_that_ends_early_is_told_with_every_width_that_it_fits() -> None:
+    case = Case("rmsnorm", "one_more", {"rows": 3, "cols": 1025}, {}, "float32")
+    call = rmsnorm.OPERATOR.make_call(case, judge.generator(case))
+    x, weight = call.tensor("x"), call.tensor("weight")
+    output = x * (x[:, :1024].square().sum(-1, keepdim=True) / 1025 + call.scalar("eps")).rsqrt() * weight
+    reference = rmsnorm.OPERATOR.reference(call, Precision("input"))
+    result = judge.judge(case, call, reference, Returned(output), TOLERANCE, operator=rmsnorm.OPERATOR)
+    assert result.failures[0].message.endswith(
+        "only the first 1024 columns are summed: those after the last whole 32, 64, 128, 256 and 1024 are missing"
+    )
+
+
+@pytest.mark.parametrize("dtype", rmsnorm.OPERATOR.dtypes)
+def test_weights_span_powers_of_two_and_results_stay_in_range(dtype: str) -> None:
+    call = call_of(case_of("rmsnorm", family="weight_scales", dtype=dtype))
+    weight, limits = call.tensor("weight").double().abs(), torch.finfo(call.output.dtype)
+    assert float(weight.max() / weight.median()) > 2**5
+    output = rmsnorm.OPERATOR.reference(call, Precision("input")).output.abs()
+    assert float(output.max()) < limits.max / 4
+    assert float((output > limits.smallest_normal).double().mean()) > 0.97
 
 
 @pytest.mark.parametrize("cols", [1001, 4096, 16385, 131072])

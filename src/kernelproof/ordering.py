@@ -67,7 +67,7 @@ class Order(Protocol):
 
 @contextlib.contextmanager
 def rounding_kept() -> Iterator[None]:
-    """Raises RuntimeError where a call leaves its thread another rounding mode than it found (man 3 fenv)."""
+    """Raises FloatingPointError where a call leaves its thread another rounding mode than it found (man 3 fenv)."""
     library = ctypes.CDLL("libm.so.6")
     found = library.fegetround()
     try:
@@ -76,7 +76,7 @@ def rounding_kept() -> Iterator[None]:
         left = library.fegetround()
         library.fesetround(found)
     if left != found:
-        raise RuntimeError(f"it left its thread the rounding mode {left:#x} where it found {found:#x}")
+        raise FloatingPointError(f"it left its thread the rounding mode {left:#x} where it found {found:#x}")
 
 
 def order_on(device: str) -> Order:

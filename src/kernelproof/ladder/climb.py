@@ -87,6 +87,10 @@ OUT_OF_ORDER = {
     "after": "bytes of its output changed when the call was over: work of another thread, or on a stream that was not "
     "joined with the one that it was given",
 }
+UNDECLARED = (
+    ". If it does not take that size: a variant declares the sizes that it takes, as in "
+    "`limits: {head_dim: [64, 128]}` (config.yaml), and other cases are skipped"
+)
 DEVICE_FAULT = "CUDA error"  # torch's words when a kernel failed
 # Calls that a candidate may decline in words, of which there are many: they share a process for as long as it is of
 # use. No other call is made in it afterwards: what the library keeps of a call that failed is not to be told of others.
@@ -575,7 +579,7 @@ class Climb:
         except WorkerRefused:
             raise
         except (WorkerError, TestError) as error:
-            self.results.append(_not_judged(case, error))
+            self.results.append(_not_judged(case, error, self._undeclared(error)))
             raise
         started = time.monotonic()
         result = self._judged(Job(case), count=True)
@@ -598,7 +602,10 @@ class Climb:
         return _first_failure(found.failure)
 
     def _try(self, case: Case) -> CaseResult | None:
-        """Run and judge a case by itself; None when it is refused."""
+        """Run and judge a case by itself; None when it is refused, by the operator or by the candidate."""
+        drawn = dataclasses.replace(self.settings, shapes={case.shape: case.dims})
+        if self.session.judge.declared(drawn).refused:
+            return None
         try:
             self._run([Job(case)], self.limits.correctness)
         except WorkerRefused as error:
@@ -606,7 +613,7 @@ class Climb:
             return _not_judged(case, refusal) if isinstance(refusal, ValuesRefused) else None
         except (WorkerError, TestError) as error:
             _blame_a_lack_of_memory(error)
-            return _not_judged(case, error)
+            return _not_judged(case, error, self._undeclared(error))
         finally:
             self.leave()
         result = self._judged(Job(case))
@@ -674,7 +681,7 @@ class Climb:
             status, message = "skipped", f"refused: {error.message}"
         except WorkerReplyError as error:
             refused = DEVICE_FAULT not in error.message
-            status, message = ("skipped" if refused else "failed"), f"{'refused: ' * refused}{_words(error)}"
+            status, message = ("skipped", f"refused: {error.message}") if refused else ("failed", _words(error))
         except (WorkerError, TestError) as error:
             slow = view.part == "zero-copy" and isinstance(error, WorkerTimeout)
             status, message = "skipped" if slow else "failed", _words(error)
@@ -1083,11 +1090,17 @@ class Climb:
         except WorkerRefused as error:
             return self._note(rung, Outcome("skipped", f"refused: {error.message}"), time.monotonic() - started, what)
         except (WorkerError, TestError) as error:
-            wrong = _words(error, "while it was loaded" if rung == "load" else "in the middle of a call")
+            loading = rung == "load"
+            wrong = _words(error, "while it was loaded") if loading else _words(error) + self._undeclared(error)
             if (rung, what) not in self._handed:
                 self._process_ended(rung, error, what)
         outcome = Outcome("failed", wrong) if wrong else Outcome("passed")
         return self._note(rung, outcome, time.monotonic() - started, what)
+
+    def _undeclared(self, error: KernelproofError) -> str:
+        """What to do where a launcher says in words that it does not take a call, which the binding makes an error."""
+        said = isinstance(error, WorkerReplyError) and error.message.startswith("RuntimeError: ")
+        return UNDECLARED if said and self.variant.abi != "python" and DEVICE_FAULT not in error.message else ""
 
     def _make_up_for_lower_rungs(self, rung: str) -> None:
         """Run by hand with -k, a test may come without those that it rests on."""
@@ -1333,10 +1346,10 @@ def _at_fault(handed: Handed | KernelproofError) -> bool:
     return isinstance(handed, KernelproofError) and not isinstance(handed, WorkerRefused)
 
 
-def _not_judged(case: Case, error: KernelproofError) -> CaseResult:
+def _not_judged(case: Case, error: KernelproofError, hint: str = "") -> CaseResult:
     """The result of a case in which nothing was handed over."""
     result = CaseResult.of(case, "failed")
-    result.failures = [Failure(_kind(error), _words(error))]
+    result.failures = [Failure(_kind(error), _words(error) + hint)]
     return result
 
 

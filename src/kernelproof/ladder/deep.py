@@ -1,7 +1,8 @@
 """The deep level's search: cases that nobody listed, drawn by Hypothesis, and the smallest one that fails.
 
-Each case starts from a shape of the configuration, whose lengths are then replaced by any others, and takes any option,
-data type, input family and seed. A failing case is shrunk; its id says all that is needed to run it again.
+Each case starts from a shape of the configuration, whose lengths are then replaced by any others, and of its other
+dimensions about half; it takes any option, data type, input family and seed. What a variant's `limits` leave out is not
+drawn. A failing case is shrunk; its id says all that is needed to run it again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 EXAMPLES = 200
 BUDGET_S = 180.0  # no further case is begun after that
 MOST_ELEMENTS = 1 << 21  # product of the dimensions: the reference of a larger case takes a second
-REACH = 2  # lengths go up to so many times the longest in the configuration
+REACH = 2  # a dimension goes up to so many times its largest in the configuration
 
 
 @dataclass
@@ -52,14 +53,27 @@ def search(
         ) from None
 
     shapes = [dict(settings.shapes[name]) for name in settings.test.shapes]
-    longest = {name: REACH * max(s.get(name, 1) for s in shapes) for name in LENGTHS}
+    most = {name: REACH * max(s.get(name, 1) for s in shapes) for name in set().union(*shapes)}
 
     @st.composite
     def drawn(draw: DrawFn) -> Case:
-        dims = dict(draw(st.sampled_from(sorted(shapes, key=_elements))))
-        for name in dims:
-            if name in LENGTHS:
-                dims[name] = draw(st.integers(1, longest[name]))
+        shape = draw(st.sampled_from(sorted(shapes, key=_elements)))
+        # Key heads come before heads, their multiples; lengths come last and get the room that the others leave.
+        order = sorted(shape, key=lambda name: (name in LENGTHS, name != "kv_heads"))
+        replaced = {name: name in LENGTHS or draw(st.booleans()) for name in order}
+        if "kv_heads" in shape:
+            replaced["heads"] = replaced["kv_heads"]
+        names = [name for name in order if replaced[name]]
+        dims = shape | dict.fromkeys(names, 1)
+        for name in names:
+            step = dims.get("kv_heads", 1) if name == "heads" else 1
+            # A smaller head_dim leaves no room: what grows with the square of a length does not depend on it.
+            room = MOST_ELEMENTS // _elements({n: dims[n] if n in LENGTHS else max(dims[n], shape[n]) for n in dims})
+            largest = min(most[name], room) if name in LENGTHS else most[name]
+            limits = variant.limits.get(name)
+            dims[name] = (
+                draw(st.sampled_from(limits)) if limits else step * draw(st.integers(1, max(1, largest // step)))
+            )
         options = {name: draw(st.sampled_from(values)) for name, values in settings.test.options.items()}
         return Case(
             settings.name,

@@ -238,10 +238,10 @@ def _visible_pairs(seq: int, seq_k: int, causal: bool) -> int:
 
 
 def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """The same values [B, H, S, D], in memory as B·H·S·D or as B·S·H·D."""
+    """The same values [B, H, S, D], in memory as B·H·S·D or as B·S·H·D; strides are that also where a size is 1."""
     if layout == "bhsd":
-        return tensor.contiguous()
-    return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+        return tensor.clone(memory_format=torch.contiguous_format)
+    return tensor.transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
 
 
 # --- input families ---------------------------------------------------------------------------------------------------
@@ -351,8 +351,10 @@ def _per_head_scale(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
 
 
 def _v_mean(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """V around 3, and of one sign in each head: negative in the first, then in turn."""
     q, k, v = draw.three()
-    return q, k, v + 3
+    signs = torch.arange(draw.key[1])[:, None, None] % 2 * 2 - 1
+    return q, k, signs * (v + 3).abs()
 
 
 def _near_overflow(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -418,7 +420,7 @@ def _one_hot_exact(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
 
     Half of the features carry the codeword, the other half subtract its length: scale·c²·(⟨w_i, w_j⟩ − n).
     """
-    half = draw.head_dim // 2
+    half = max(1, draw.head_dim // 2)
     words = _codewords(draw.seq_k, half)
     energy = float((words[0] ** 2).sum())
     others = float((words[1:] @ words[0]).max()) if draw.seq_k > 1 else 0.0

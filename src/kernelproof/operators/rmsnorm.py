@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kernelproof.formats import listed
 from kernelproof.operators import (
     ROUNDING_RMS,
     Call,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 EPS = 1e-5
 
+WEIGHT_SCALES = "weight_scales"  # the family whose weights span the data type's powers of two
+
 # In the bound: the sum of squares has no cancellation, and half of its relative error reaches y. 64 roundings, and more
 # in proportion where a row is longer than WIDE: in one chain of additions each loses more, the larger the sum is then.
 ACCUMULATION, WIDE = 8, 1024
@@ -59,10 +62,13 @@ class RmsNorm:
         return tuple(FAMILIES)
 
     def make_call(self, case: Case, generator: torch.Generator) -> Call:
-        """Inputs of a case: x of the family, weights around 1, eps = 1e-5."""
+        """Inputs of a case: x of the family, weights around 1 unless the family is theirs, eps = 1e-5."""
         d, kind = dims_of(self, case), dtype(case.dtype)
         x = FAMILIES[case.family](torch.randn(d["rows"], d["cols"], generator=generator), kind)
         weight = 1 + 0.5 * torch.randn(d["cols"], generator=generator)
+        if case.family == WEIGHT_SCALES:
+            most = 8 if kind == torch.float16 else 40  # outputs neither overflow nor vanish
+            weight *= 2.0 ** torch.randint(-most, most + 1, weight.shape, generator=generator)
         return self._call(x.to(kind), weight.to(kind), EPS)
 
     def _call(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Call:
@@ -90,21 +96,23 @@ class RmsNorm:
         return Reference(output, bound, unit.coarse, rms_floor, bias_floor)
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
-        """Rows of ±c and of c, which give ±weight and weight; and rows with a single entry, which give ±√cols·weight
-        there. eps is 0. And with eps = 1e-5 rows of zeros, which give zeros, between others of which nothing is asked.
+        """Rows of ±c, and of c and −c in turn, which give ±weight; and rows with a single entry, which give
+        ±√cols·weight there. eps is 0. And with eps = 1e-5 rows of zeros, which give zeros, between others of which
+        nothing is asked.
         """
         cols, kind = dims_of(self, case)["cols"], dtype(case.dtype)
         rows = 25
         row = torch.arange(rows)
         weight = 2.0 ** torch.randint(-3, 4, (cols,), generator=generator)
         signs = torch.where(torch.rand(rows, cols, generator=generator) < 0.5, -1.0, 1.0)
+        turns = (1.0 - 2 * (row % 2))[:, None]
         flat = signs * 2.0 ** (row % 9 - 4)[:, None]
         single = torch.zeros(rows, cols)
         single[row, row * 5 % cols] = flat[row, row * 5 % cols]
         made = []
         for name, x, expected in (
             ("signs", flat, signs * weight),
-            ("constant", flat.abs(), weight.expand(rows, cols)),
+            ("constant", flat.abs() * turns, turns * weight),
             ("one_entry", single, single.sign() * math.sqrt(cols) * weight),
         ):
             at = Case(self.name, f"sanity_{name}", {"rows": rows, "cols": cols}, {}, case.dtype, name)
@@ -156,16 +164,16 @@ class RmsNorm:
         yield Suspect("the root is not taken", lambda: x / (square + eps) * weight)
         yield Suspect("the mean is subtracted, as in LayerNorm", lambda: _layer_norm(x, weight, eps))
         yield Suspect("nothing is computed: the result is zero", lambda: torch.zeros_like(x))
+        cuts: dict[int, list[str]] = {}  # columns that are summed → widths of which they are the whole ones
         for width in (32, 64, 128, 256, 1024):
-            whole = cols // width * width
-            if 0 < whole < cols:
-                part = x[:, :whole].square().sum(-1, keepdim=True) / cols
-                yield Suspect(
-                    f"the columns after the last whole {width} are missing in the sum", functools.partial(normed, part)
-                )
             if cols > width:
-                part = x[:, :width].square().sum(-1, keepdim=True) / cols
-                yield Suspect(f"only the first {width} columns are summed", functools.partial(normed, part))
+                cuts.setdefault(width, [])
+            if 0 < (whole := cols // width * width) < cols:
+                cuts.setdefault(whole, []).append(str(width))
+        for summed, widths in cuts.items():
+            part = x[:, :summed].square().sum(-1, keepdim=True) / cols
+            missing = f": those after the last whole {listed(widths)} are missing" if widths else ""
+            yield Suspect(f"only the first {summed} columns are summed{missing}", functools.partial(normed, part))
 
 
 def _layer_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -318,6 +326,8 @@ FAMILIES: dict[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = {
     "denormal": _denormal,
     "near_overflow": _near_overflow,
     "zero_rows": _zero_rows,
+    "negative": lambda x, kind: -x.abs(),
+    WEIGHT_SCALES: lambda x, kind: x,
 }
 
 OPERATOR = RmsNorm()
