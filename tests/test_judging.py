@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from defects import REPOSITORY, project
 
 from kernelproof import judging, launches, test
@@ -21,6 +23,7 @@ from kernelproof.errors import JudgeError, TestError
 from kernelproof.judging import Job, Judge, Terms
 from kernelproof.ladder.climb import Climb
 from kernelproof.loading import handed_over
+from kernelproof.operators import Call
 from kernelproof.records import Case
 
 MODULE = "kernelproof.operators.rmsnorm"
@@ -117,6 +120,25 @@ def test_one_element_of_an_input_is_another(judge: Judge, tmp_path: Path, number
         for each in ("x", "weight")
     }
     assert changed == {"x": 0, "weight": 0, name: 1}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [(torch.float64, 26), (torch.float32, 12), (torch.float16, 5), (torch.bfloat16, 4)]
+)
+def test_low_bits_are_others_and_nothing_else_is(dtype: torch.dtype, bits: int) -> None:
+    whole = {8: torch.int64, 4: torch.int32, 2: torch.int16}[dtype.itemsize]
+    x = torch.randn(40, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
+    x[0] = torch.tensor([0.0, -0.0, 1.0, 10.0, math.inf]).repeat(10)
+    x[1] = torch.finfo(dtype).max
+    call = Call({"x": x.clone(), "codes": torch.arange(99), "y": torch.empty(1)}, outputs=("y",), axes=("row",))
+    judging._replace_low_bits(call, 7)
+    after = call.inputs["x"]
+    changed = x.view(whole) ^ after.view(whole)
+    assert (int(changed.min()), int(changed.max())) == (0, pytest.approx(2**bits, rel=0.1))
+    assert torch.equal(after[0], x[0])
+    assert bool(after[1:].isfinite().all())
+    assert float((changed[1:] != 0).float().mean()) > 0.8
+    assert torch.equal(call.inputs["codes"], torch.arange(99))
 
 
 def test_inputs_that_are_to_arrive_slowly_are_marked_and_outputs_are_not(judge: Judge, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ class Job:
     repeat: the case once more, and of its repeats the first that gave other bits.
     tail: the case, but the last quarter of each input's elements drawn with the seed `name`.
     element: the case, but one element of an input drawn with a seed; `name` is seed.n, for the n-th input.
+    low: the case, but the low half of every number's mantissa drawn with the seed `name`.
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
     strided: the case with strides of their own for all tensors, or for the tensor `name` (with_own_strides).
     fenced: the case where memory ends, or starts (`name`), with each tensor; on a CPU alone.
@@ -471,6 +472,8 @@ class Chamber:
             seed, number = map(int, job.name.split("."))
             other = self._drawn(dataclasses.replace(job.case, seed=seed))
             _replace_element(call, other, number, random.Random(job.name))
+        elif job.part == "low":
+            _replace_low_bits(call, int(job.name))
         return call
 
     def _drawn(self, case: Case) -> Call:
@@ -599,6 +602,23 @@ def _replace_element(call: Call, other: Call, number: int, draw: random.Random) 
         tensor, values = (each.tensor(names[number % len(names)]) for each in (call, other))
         place = tuple(draw.randrange(size) for size in tensor.shape)
         tensor[place] = values[place]
+
+
+def _replace_low_bits(call: Call, seed: int) -> None:
+    """Draw anew the low half of the mantissa of each floating-point element, those of 8 bits left out.
+
+    Signs and exponents stay. So does what has no low bits: a zero, a small whole number, an infinity.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    for tensor in call.inputs.values():
+        if tensor.is_floating_point() and tensor.element_size() > 1:
+            end = 1 << (1 - round(math.log2(torch.finfo(tensor.dtype).eps))) // 2
+            bits = tensor.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
+            high = bits & -end
+            drawn = torch.randint(end, bits.shape, generator=generator, dtype=bits.dtype)
+            bits.copy_(torch.where(bits == high, bits, high | drawn))
 
 
 if __name__ == "__main__":

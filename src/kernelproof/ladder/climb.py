@@ -692,13 +692,15 @@ class Climb:
     def _property_jobs(self, case: Case) -> list[tuple[Job, str, str]]:
         """The calls of a property case in order, all in the same memory; each with the property's name and claim.
 
-        A kernel that keeps results by address, or recognises inputs by their first values, gives an earlier result.
+        A kernel that keeps results by address, or recognises inputs by a part of their values, gives an earlier result.
         """
         seed = case.seed
         jobs = [(Job(case), "fresh values", "values drawn after the build give the right result")]
         for relation in self._relations(case):
             if relation["other_scalars"] and case.id in self._scalars_refused:
                 continue
+        low = Job(case, "low", str(seed + 4))  # behind the call that it is like, for who remembers no other
+        jobs.append((low, "new low bits", "other low bits of every number change the result"))
             if relation["own_base"]:
                 jobs.append((Job(case, "base", relation["name"]), relation["name"], "the call that it starts from"))
             jobs.append((Job(case, "relation", relation["name"]), relation["name"], relation["claim"]))
