@@ -696,11 +696,11 @@ class Climb:
         """
         seed = case.seed
         jobs = [(Job(case), "fresh values", "values drawn after the build give the right result")]
+        low = Job(case, "low", str(seed + 4))  # behind the call that it is like, for who remembers no other
+        jobs.append((low, "new low bits", "other low bits of every number change the result"))
         for relation in self._relations(case):
             if relation["other_scalars"] and case.id in self._scalars_refused:
                 continue
-        low = Job(case, "low", str(seed + 4))  # behind the call that it is like, for who remembers no other
-        jobs.append((low, "new low bits", "other low bits of every number change the result"))
             if relation["own_base"]:
                 jobs.append((Job(case, "base", relation["name"]), relation["name"], "the call that it starts from"))
             jobs.append((Job(case, "relation", relation["name"]), relation["name"], relation["claim"]))
