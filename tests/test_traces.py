@@ -15,6 +15,7 @@ import mmap
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -85,6 +86,11 @@ def late(x, weight, y, eps):
     y.copy_(norm(x, weight, eps))
     time.sleep(0.02)
     threading.Timer(0.005, lambda: y.view(-1)[:2].fill_(0.5)).start()
+
+
+def later(x, weight, y, eps):
+    y.copy_(norm(x, weight, eps))
+    threading.Timer(0.1, lambda: y.view(-1)[:2].fill_(0.5)).start()
 
 
 def counting(x, weight, y, eps):
@@ -211,6 +217,21 @@ def test_a_result_that_changes_when_the_call_is_over_is_late(host: WorkerHost, t
     reply = asked(host, rmsnorm_call(tmp_path), "late", "destination")
     assert [(call, when) for call, when, _ in reply["out_of_order"]] == [(0, "after")]
     assert 1 <= reply["out_of_order"][0][2] <= 8
+
+
+def test_a_result_that_changes_after_its_request_is_late_in_a_later_one(host: WorkerHost, tmp_path: Path) -> None:
+    call = rmsnorm_call(tmp_path)
+    (tmp_path / "candidates.py").write_text(CANDIDATES)
+    process = host.spawn(scratch=tmp_path)
+    entry = Candidate("python", "cpu", "destination", "candidates.py:later", None, str(tmp_path))
+    process.request("load", timeout_s=60, candidate=dataclasses.asdict(entry))
+    found = []
+    for _ in range(2):
+        reply = process.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"])
+        found.append([(number, when) for number, when, _ in reply["out_of_order"]])
+        time.sleep(0.3)
+    process.close()
+    assert found == [[], [(0, "later")]]
 
 
 def test_what_is_handed_over_is_what_was_there_when_the_call_was_over(host: WorkerHost, tmp_path: Path) -> None:

@@ -54,6 +54,15 @@ def when_read(x, weight, eps):
 def a_parameter(x, weight, eps):
     return torch.nn.Parameter(good(x, weight, eps))
 
+def twelve_in_turn(x, weight, eps):
+    global calls
+    calls += 1
+    if calls <= 12:
+        kept.append(torch.empty_like(x))
+    return kept[calls % 12 - 1].copy_(good(x, weight, eps) + calls)
+
+kept = []
+
 calls = 0
 
 def signed_zero(x, weight, eps):
@@ -223,6 +232,18 @@ def test_repeats_that_differ_are_counted_and_the_first_is_located(torch_host: Wo
     process.close()
     assert reply["differing"] == 2  # calls 7 and 14 of 20
     assert reply["first_difference"] == [6, 9]
+
+
+def test_results_in_memory_that_is_used_in_turn_are_found(
+    torch_host: WorkerHost, folder: Path, call: CallFiles
+) -> None:
+    process = torch_host.spawn(scratch=call.folder)
+    entry = Candidate("python", "cpu", "return", "candidates.py:twelve_in_turn", None, str(folder))
+    process.request("load", timeout_s=60, candidate=dataclasses.asdict(entry))
+    following = [call.arguments] * 12
+    with pytest.raises(WorkerReplyError, match="a later call wrote to the tensor"):
+        process.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"], following=following)
+    process.close()
 
 
 def test_the_first_call_is_what_is_handed_over_and_inputs_as_the_last_left_them(

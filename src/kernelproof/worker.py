@@ -49,7 +49,9 @@ TOO_LARGE = (os.strerror(errno.EFBIG), signal.strsignal(signal.SIGXFSZ) or "")
 OUT_SUFFIX, DIFFERING_SUFFIX = ".out", ".differing"  # of an image as the first call left it, and as another did
 REPEATS_SUFFIX = ".repeats"  # of an output image: some of the repeats, one behind the other
 REPEATS_KEPT_BYTES = 1 << 30
-RESULTS_HELD = 8  # that a candidate returned in memory of its own: later calls must leave them alone
+# Results are the caller's and are held for it, as many as these bytes hold: later calls must leave them alone, and so
+# must what earlier ones left running. Of those that a candidate returned in memory of its own, a few of any size.
+HELD_BYTES, HELD_MOST, RETURNED_HELD = 64 << 20, 64, 8
 POISON_FLIP = 0x55  # XORed into every element of every second repeat's output poison
 
 
@@ -260,7 +262,7 @@ class Worker:
         self.order: Order | None = None
         self.kept: list[Any] = []  # the first output's bytes after each repeat of the last request
         self.returned: list[Any] = []  # by the last call, where the candidate returns its outputs
-        self.held: deque[tuple[Any, Any]] = deque(maxlen=RESULTS_HELD)  # what calls returned, and its bits then
+        self.held: deque[tuple[Any, Any]] = deque()  # results of calls, and their bits then
         self.cubins: Cubins | None = None
 
     def serve(self) -> None:
@@ -374,7 +376,8 @@ class Worker:
         The arguments of `following` calls are laid out like the first one's; their images are put into the same
         memory, one after another, and handed over in the same way. Where cubins are loaded, `launches` describes each
         of the calls. `out_of_order` lists the calls (the first is 0) whose outputs changed before their turn or after
-        they were over: [call, `before` or `after`, bytes].
+        they were over: [call, `before` or `after`, bytes]; [0, `later`, bytes] is of what an earlier request's last
+        call had written.
         """
         from kernelproof.loading import load_image, synchronise
 
@@ -393,7 +396,7 @@ class Worker:
         ]
         synchronise(device)
         started = time.monotonic()
-        first = self.call(acts[0], images, outputs)
+        first = last = self.call(acts[0], images, outputs)
         duration_s = time.monotonic() - started
         calls = [first]
         self.look_again()
@@ -401,7 +404,8 @@ class Worker:
         differing, first_difference = 0, None
         self.kept = []
         for repeat in range(1, repeats):
-            again = self.call(acts[0], images, outputs, poison, repeat).outputs
+            last = self.call(acts[0], images, outputs, poison, repeat)
+            again = last.outputs
             if (len(self.kept) + 1) * len(poison[outputs[0]]) <= REPEATS_KEPT_BYTES:
                 self.kept.append(again[outputs[0]])
             places = [_first_difference(_bits(images[name].view), first_bits[name]) for name in outputs]
@@ -416,15 +420,22 @@ class Worker:
         for others, act in zip(following, acts[1:], strict=True):
             for name, image in images.items():
                 image.raw[...] = _bytes_like(image.raw, others[name]["image"])
-            calls.append(self.call(act, images, outputs))
+            last = self.call(act, images, outputs)
+            calls.append(last)
             self.look_again()
-            self.hand_over(others, {**left, **calls[-1].outputs})
+            self.hand_over(others, {**left, **last.outputs})
+        out_of_order = [[n, call.when, call.changed_bytes] for n, call in enumerate(calls) if call.when]
+        if self.candidate.passing == "destination":
+            if changed := self.changed():
+                out_of_order.insert(0, [0, "later", changed])
+            if not last.when:
+                self.hold([(images[name].raw, _bits(last.outputs[name])) for name in outputs])
         return {
             "repeats": repeats,
             "differing": differing,
             "first_difference": first_difference,
             "kept": len(self.kept),
-            "out_of_order": [[n, call.when, call.changed_bytes] for n, call in enumerate(calls) if call.when],
+            "out_of_order": out_of_order,
             "duration_s": duration_s,
         }
 
@@ -507,14 +518,28 @@ class Worker:
 
         What repeats of a call return is not held: it has the same bits.
         """
+        if self.returned and self.changed():
+            raise RuntimeError(
+                "a later call wrote to the tensor that it had returned: who keeps two results has the last twice"
+            )
+        self.hold([(tensor, _copy(_bits(tensor))) for tensor in self.returned], RETURNED_HELD)
+        self.returned = []
+
+    def changed(self) -> int:
+        """In how many elements held results are not what they were when they were last looked at."""
+        changed = 0
         for tensor, bits in self.held:
             if _first_difference(_bits(tensor), bits) is not None:
-                self.held.clear()
-                raise RuntimeError(
-                    "a later call wrote to the tensor that it had returned: who keeps two results has the last twice"
-                )
-        self.held.extend((tensor, _copy(_bits(tensor))) for tensor in self.returned)
-        self.returned = []
+                changed += int((_bits(tensor) != bits).sum())
+                bits[...] = _bits(tensor)
+        return changed
+
+    def hold(self, results: Sequence[tuple[Any, Any]], least: int = 0) -> None:
+        """Hold results and their bits, and let go of the oldest."""
+        self.held.extend(results)
+        size = sum(bits.nbytes for _, bits in self.held)
+        while len(self.held) > least and (len(self.held) > HELD_MOST or size > HELD_BYTES):
+            size -= self.held.popleft()[1].nbytes
 
     def measure(self, **payload: Any) -> Any:
         """Time contenders against one another in this process (see timing.measure)."""
