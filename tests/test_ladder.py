@@ -207,6 +207,16 @@ def test_of_repeats_that_differ_more_than_the_first_is_judged(tmp_path: Path) ->
     assert int(found[1]) > 30
 
 
+def test_of_repeats_that_differ_the_farthest_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(climb, "COMPARED_BYTES", 0)  # as for a large result, of which few repeats are compared
+    config = project(tmp_path, "wrong_in_one_repeat")
+    object.__setattr__(config.operators["rmsnorm"].variants["wrong_in_one_repeat"], "deterministic", False)
+    object.__setattr__(config.test, "trials", 100)
+    record = climbed(config, "wrong_in_one_repeat")
+    assert record.verdict == "wrong"
+    assert re.search(r"of those that were looked at repeat \d+ is wrong: bound", record.reason or ""), record.reason
+
+
 def test_limits_that_no_shape_meets_condemn_nobody(tmp_path: Path) -> None:
     project(tmp_path, "good")
     path = tmp_path / "config.yaml"

@@ -271,7 +271,7 @@ def test_the_judge_finds_the_first_element_that_differs_in_a_repeat(tmp_path: Pa
         images.unlike_first(layout, tmp_path, 2)
 
 
-GOOD = {"differing": 0, "first_difference": None, "kept": 0, "out_of_order": []}
+GOOD = {"differing": 0, "first_difference": None, "kept": 0, "farthest": None, "out_of_order": []}
 
 
 @pytest.mark.parametrize(
@@ -281,6 +281,7 @@ GOOD = {"differing": 0, "first_difference": None, "kept": 0, "out_of_order": []}
         *({**GOOD, "kept": count} for count in (math.inf, math.nan, True, -1, 10, 10**400)),
         *({**GOOD, "out_of_order": [[call, "after", size]]} for call, size in ((2, 1), (-1, 1), (0, math.inf))),
         *({**GOOD, "first_difference": place} for place in ([1], [1, math.inf], [10, 0], "12")),
+        *({**GOOD, "farthest": repeat} for repeat in (-1, 10, 1.0)),
     ],
 )
 def test_an_answer_that_no_worker_gives_is_refused(reply: Any) -> None:

@@ -63,6 +63,13 @@ def twelve_in_turn(x, weight, eps):
 
 kept = []
 
+def astray(x, weight, eps):
+    global calls
+    calls += 1
+    result = good(x, weight, eps)
+    result[0, 0] += {1: 0.0, 4: 1.0, 6: float("nan"), 8: 50.0}.get(calls, 1e-6 * calls)
+    return result
+
 calls = 0
 
 def signed_zero(x, weight, eps):
@@ -232,6 +239,14 @@ def test_repeats_that_differ_are_counted_and_the_first_is_located(torch_host: Wo
     process.close()
     assert reply["differing"] == 2  # calls 7 and 14 of 20
     assert reply["first_difference"] == [6, 9]
+
+
+def test_the_repeat_that_lies_farthest_from_the_first_call_is_named(
+    torch_host: WorkerHost, folder: Path, call: CallFiles
+) -> None:
+    assert run_python(torch_host, folder, "astray", call, repeats=5)["farthest"] == 2  # the fourth call
+    assert run_python(torch_host, folder, "astray", call, repeats=10)["farthest"] == 4
+    assert run_python(torch_host, folder, "good", call, repeats=3)["farthest"] is None
 
 
 def test_results_in_memory_that_is_used_in_turn_are_found(

@@ -17,6 +17,7 @@ import errno
 import faulthandler
 import gc
 import json
+import math
 import os
 import resource
 import selectors
@@ -371,7 +372,8 @@ class Worker:
         the last call left them. The other calls should give the same bits: `differing` counts those that do not,
         `first_difference` is [repeat, flat element index] of the first that did not, and its images are handed over
         too, to `<image>.differing`. The first output of the first `kept` repeats is kept until the next request, so
-        that somebody else can compare too (hand_over_repeats).
+        that somebody else can compare too (hand_over_repeats); `farthest` is the one of these, from 0, whose result
+        lies farthest from the first call's, null where none differs.
 
         The arguments of `following` calls are laid out like the first one's; their images are put into the same
         memory, one after another, and handed over in the same way. Where cubins are loaded, `launches` describes each
@@ -402,6 +404,7 @@ class Worker:
         self.look_again()
         first_bits = {name: _copy(_bits(images[name].view)) for name in outputs}
         differing, first_difference = 0, None
+        farthest, largest = None, 0.0
         self.kept = []
         for repeat in range(1, repeats):
             last = self.call(acts[0], images, outputs, poison, repeat)
@@ -412,6 +415,9 @@ class Worker:
             place = next((p for p in places if p is not None), None)
             if place is not None:
                 differing += 1
+                apart = _distance(images[outputs[0]].view, first_bits[outputs[0]])
+                if apart > largest and len(self.kept) == repeat:
+                    farthest, largest = repeat - 1, apart
             if place is not None and first_difference is None:
                 first_difference = [repeat, place]
                 self.hand_over(arguments, {name: image.raw for name, image in images.items()}, DIFFERING_SUFFIX)
@@ -435,6 +441,7 @@ class Worker:
             "differing": differing,
             "first_difference": first_difference,
             "kept": len(self.kept),
+            "farthest": farthest,
             "out_of_order": out_of_order,
             "duration_s": duration_s,
         }
@@ -604,6 +611,16 @@ def _first_difference(now: Any, then: Any) -> int | None:
     if not bool(different.any()):
         return None
     return int(different.nonzero()[0].reshape(-1)[0])
+
+
+def _distance(view: Any, bits: Any) -> float:
+    """The largest absolute difference from a result of which there are bits; infinite where one is not finite."""
+    now, then = (
+        values.double() if hasattr(values, "data_ptr") else values.astype(float)
+        for values in (view, bits.view(view.dtype))
+    )
+    largest = float(abs(now - then).max())
+    return math.inf if math.isnan(largest) else largest
 
 
 def _check_returned(tensor: Any, expected: Any, inputs: dict[str, Image]) -> None:

@@ -18,6 +18,7 @@ def run(x, weight, eps):
         "differing": 0,
         "first_difference": None,
         "kept": 0,
+        "farthest": None,
         "out_of_order": [],
         "duration_s": 0.0,
         "status": "passed",

@@ -152,6 +152,7 @@ class Ran:
     differing: int
     first_difference: tuple[int, int]
     kept: int
+    farthest: int | None
     out_of_order: list[tuple[int, str, int]]
 
     @classmethod
@@ -162,11 +163,11 @@ class Ran:
         """
         some, late = whole(0, repeats - 1), row(whole(0, calls - 1), one_of(*OUT_OF_ORDER), whole())
         place = optional(row(some, whole()))
-        forms = {"differing": some, "first_difference": place, "kept": some, "out_of_order": each(late)}
-        replies.expect(reply, forms)
+        forms = {"differing": some, "first_difference": place, "kept": some, "farthest": optional(some)}
+        replies.expect(reply, forms | {"out_of_order": each(late)})
         repeat, element = reply["first_difference"] or (0, 0)
         found = [(call, when, size) for call, when, size in reply["out_of_order"]]
-        return cls(reply["differing"], (repeat, element), reply["kept"], found)
+        return cls(reply["differing"], (repeat, element), reply["kept"], reply["farthest"], found)
 
 
 class Resources:
@@ -854,17 +855,23 @@ class Climb:
         return ValuesRefused(error.message) if self._takes.get(kind) else error
 
     def _unlike_first(self, worker: Worker, job: Job, laid: LaidOut, reply: Ran, limit_s: float) -> list[list[int]]:
-        """Have the judge compare repeats that are drawn now, when they are over; those that differ from the first."""
+        """Have the judge compare repeats that are drawn now, when they are over; those that differ from the first.
+
+        And the one that is said to lie farthest from it: where all differ in the last bits, that is the one to judge.
+        """
         descriptor = laid.arguments[laid.outputs[0]]["image"]
         size = Path(descriptor).stat().st_size
         count = min(reply.kept, max(LEAST_COMPARED, COMPARED_BYTES // size))
         if count == 0:
             return []
-        drawn = sorted(random.SystemRandom().sample(range(reply.kept), count))
-        room_bytes = 2 * laid.bytes + count * size
-        worker.request("repeats", timeout_s=limit_s, room_bytes=room_bytes, image=descriptor, indices=drawn)
-        unlike = self.session.judge.unlike_first(self.settings.module, job, worker.scratch, count)
-        return [[1 + drawn[place], element] for place, element in unlike]
+        drawn = set(random.SystemRandom().sample(range(reply.kept), count))
+        if reply.farthest is not None:
+            drawn.add(reply.farthest)
+        indices = sorted(drawn)
+        room_bytes = 2 * laid.bytes + len(indices) * size
+        worker.request("repeats", timeout_s=limit_s, room_bytes=room_bytes, image=descriptor, indices=indices)
+        unlike = self.session.judge.unlike_first(self.settings.module, job, worker.scratch, len(indices))
+        return [[1 + indices[place], element] for place, element in unlike]
 
     def _launches(self, jobs: Sequence[Job]) -> list[list[dict[str, Any]]] | None:
         """What calls launch, if they can be made from the cubins alone; else None, and their library makes them.
