@@ -290,7 +290,7 @@ def test_an_undecided_ratio_whose_interval_leaves_1_out_is_explained(tmp_path: P
     assert said not in render(tmp_path, report_records.gpu_run())[1]
     for row in bench.ratios:
         row.flags = ["cores_shared"]
-    assert "undecided: other programs had the cores meanwhile" in render(tmp_path, (manifest, records))[1]
+    assert "undecided: other programs had its cores" in render(tmp_path, (manifest, records))[1]
 
 
 def test_what_was_not_run_for_one_reason_is_one_line_below_the_results(tmp_path: Path) -> None:
