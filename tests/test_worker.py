@@ -176,8 +176,9 @@ def test_a_returned_tensor_is_handed_over(torch_host: WorkerHost, folder: Path, 
     ],
 )
 def test_what_may_not_be_returned(torch_host: WorkerHost, folder: Path, call: CallFiles, name: str, words: str) -> None:
-    with pytest.raises(WorkerReplyError, match=words):
+    with pytest.raises(WorkerReplyError, match=words) as caught:
         run_python(torch_host, folder, name, call)
+    assert not caught.value.message.startswith("RuntimeError")  # as what a candidate raises does
 
 
 @pytest.mark.parametrize("name", [*NO_ANSWERS, "error_without_words"])

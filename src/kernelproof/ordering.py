@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kernelproof import cuda_driver
+from kernelproof.errors import WorkerReplyError
 from kernelproof.loading import Image, on_stream
 
 SCRAMBLE = 0x55  # XORed into every byte until the gate opens
@@ -67,7 +68,7 @@ class Order(Protocol):
 
 @contextlib.contextmanager
 def rounding_kept() -> Iterator[None]:
-    """Raises FloatingPointError where a call leaves its thread another rounding mode than it found (man 3 fenv)."""
+    """Raises WorkerReplyError where a call leaves its thread another rounding mode than it found (man 3 fenv)."""
     library = ctypes.CDLL("libm.so.6")
     found = library.fegetround()
     try:
@@ -76,7 +77,7 @@ def rounding_kept() -> Iterator[None]:
         left = library.fegetround()
         library.fesetround(found)
     if left != found:
-        raise FloatingPointError(f"it left its thread the rounding mode {left:#x} where it found {found:#x}")
+        raise WorkerReplyError(f"it left its thread the rounding mode {left:#x} where it found {found:#x}")
 
 
 def order_on(device: str) -> Order:

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernelproof import sandbox
-from kernelproof.errors import WorkerGreedy
+from kernelproof.errors import WorkerGreedy, WorkerReplyError
 from kernelproof.processes import collect_rarely, die_with_parent
 
 if TYPE_CHECKING:
@@ -514,7 +514,7 @@ class Worker:
         returned = self.function(*(value for name, value in values.items() if name not in outputs))
         tensors = returned if isinstance(returned, (tuple, list)) else [returned]
         if len(tensors) != len(outputs):
-            raise RuntimeError(f"it returned {len(tensors)} values where {len(outputs)} are expected")
+            raise WorkerReplyError(f"it returned {len(tensors)} values where {len(outputs)} are expected")
         for name, tensor in zip(outputs, tensors, strict=True):
             _check_returned(tensor, images[name].view, {n: i for n, i in images.items() if n not in outputs})
             images[name].view[...] = tensor
@@ -526,7 +526,7 @@ class Worker:
         What repeats of a call return is not held: it has the same bits.
         """
         if self.returned and self.changed():
-            raise RuntimeError(
+            raise WorkerReplyError(
                 "a later call wrote to the tensor that it had returned: who keeps two results has the last twice"
             )
         self.hold([(tensor, _copy(_bits(tensor))) for tensor in self.returned], RETURNED_HELD)
@@ -629,18 +629,20 @@ def _check_returned(tensor: Any, expected: Any, inputs: dict[str, Image]) -> Non
     No subclass: that may compute when it is read, which is after the call.
     """
     if type(tensor) is not type(expected):
-        raise RuntimeError(f"it returned a {type(tensor).__name__}, not a plain {type(expected).__name__}")
+        raise WorkerReplyError(f"it returned a {type(tensor).__name__}, not a plain {type(expected).__name__}")
     if tuple(tensor.shape) != tuple(expected.shape):
-        raise RuntimeError(f"it returned a tensor of shape {tuple(tensor.shape)}; {tuple(expected.shape)} is expected")
+        raise WorkerReplyError(
+            f"it returned a tensor of shape {tuple(tensor.shape)}; {tuple(expected.shape)} is expected"
+        )
     if tensor.dtype != expected.dtype:
-        raise RuntimeError(f"it returned a tensor of dtype {tensor.dtype}; {expected.dtype} is expected")
+        raise WorkerReplyError(f"it returned a tensor of dtype {tensor.dtype}; {expected.dtype} is expected")
     if getattr(tensor, "device", None) != getattr(expected, "device", None):
-        raise RuntimeError(f"it returned a tensor on {tensor.device}; {expected.device} is expected")
+        raise WorkerReplyError(f"it returned a tensor on {tensor.device}; {expected.device} is expected")
     address = _address(tensor)
     for name, image in inputs.items():
         start = _address(image.raw)
         if start <= address < start + len(image.raw):
-            raise RuntimeError(f"the tensor that it returned lies in the memory of its input {name!r}")
+            raise WorkerReplyError(f"the tensor that it returned lies in the memory of its input {name!r}")
 
 
 def _address(tensor: Any) -> int:
