@@ -93,6 +93,12 @@ def later(x, weight, y, eps):
     threading.Timer(0.1, lambda: y.view(-1)[:2].fill_(0.5)).start()
 
 
+def after_the_last(x, weight, y, eps):
+    y.copy_(norm(x, weight, eps))
+    if next(CALLS) == 2:
+        threading.Timer(0.02, lambda: y.view(-1)[:2].fill_(0.5)).start()
+
+
 def counting(x, weight, y, eps):
     y.copy_(norm(x, weight, eps))
     y.view(-1)[0] = next(CALLS)
@@ -232,6 +238,11 @@ def test_a_result_that_changes_after_its_request_is_late_in_a_later_one(host: Wo
         time.sleep(0.3)
     process.close()
     assert found == [[], [(0, "later")]]
+
+
+def test_a_result_that_changes_after_the_last_repeat_is_late(host: WorkerHost, tmp_path: Path) -> None:
+    reply = asked(host, rmsnorm_call(tmp_path), "after_the_last", "destination", repeats=3)
+    assert [(call, when) for call, when, _ in reply["out_of_order"]] == [(0, "later")]
 
 
 def test_what_is_handed_over_is_what_was_there_when_the_call_was_over(host: WorkerHost, tmp_path: Path) -> None:

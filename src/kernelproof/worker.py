@@ -53,6 +53,7 @@ REPEATS_KEPT_BYTES = 1 << 30
 # Results are the caller's and are held for it, as many as these bytes hold: later calls must leave them alone, and so
 # must what earlier ones left running. Of those that a candidate returned in memory of its own, a few of any size.
 HELD_BYTES, HELD_MOST, RETURNED_HELD = 64 << 20, 64, 8
+SETTLING_S = 0.04  # behind a call's repeats, for what they left running
 POISON_FLIP = 0x55  # XORed into every element of every second repeat's output poison
 
 
@@ -378,8 +379,8 @@ class Worker:
         The arguments of `following` calls are laid out like the first one's; their images are put into the same
         memory, one after another, and handed over in the same way. Where cubins are loaded, `launches` describes each
         of the calls. `out_of_order` lists the calls (the first is 0) whose outputs changed before their turn or after
-        they were over: [call, `before` or `after`, bytes]; [0, `later`, bytes] is of what an earlier request's last
-        call had written.
+        they were over: [call, `before` or `after`, bytes]; [0, `later`, bytes] is of what the last call of this
+        request or of an earlier one had written, seen at this one's end.
         """
         from kernelproof.loading import load_image, synchronise
 
@@ -432,10 +433,11 @@ class Worker:
             self.hand_over(others, {**left, **last.outputs})
         out_of_order = [[n, call.when, call.changed_bytes] for n, call in enumerate(calls) if call.when]
         if self.candidate.passing == "destination":
-            if changed := self.changed():
-                out_of_order.insert(0, [0, "later", changed])
             if not last.when:
                 self.hold([(images[name].raw, _bits(last.outputs[name])) for name in outputs])
+            time.sleep(SETTLING_S if repeats > 1 else 0)
+            if changed := self.changed():
+                out_of_order.insert(0, [0, "later", changed])
         return {
             "repeats": repeats,
             "differing": differing,

@@ -86,8 +86,8 @@ OUT_OF_ORDER = {
     "another stream (the default one?) that was not ordered behind that stream",
     "after": "bytes of its output changed when the call was over: work of another thread, or on a stream that was not "
     "joined with the one that it was given",
-    "later": "bytes that an earlier call had written changed while others were made: a thread that it left running, or "
-    "work on another stream, wrote to its output long after it was over",
+    "later": "bytes that a call had written changed long after it was over: a thread that it left running, or work on "
+    "another stream, wrote to its output",
 }
 UNDECLARED = (
     ". If it does not take that size: a variant declares the sizes that it takes, as in "
