@@ -36,6 +36,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,6 +79,7 @@ QUIET_LOOK_S, QUIET_LIMIT_S = 0.002, 30.0
 # Who was at rest after so long, as a team is that spins for some ms, is waited for again at so many of its visits.
 SOON_S, WAITED_FOR_AGAIN = 0.02, 0.125
 TRACED_CALLS = 8
+WRITERS = 4  # threads that hash and write results, while nobody is timed
 NOTHING_SEEN = "nothing of it was seen in the trace of a call: it has none of that kind, or hides it"
 TOUCHED_CALLS_US = 1000.0  # a replay of calls whose values are new
 MOVED_CALLS = 3  # of them in a row, at least, before one whose result is handed over
@@ -260,6 +262,7 @@ class _Session:
         self.quiet_left_s = QUIET_LIMIT_S
         self.rests_after_s: dict[str, float] = {}
         self.handed: dict[tuple[str, str], _Handed] = {}  # contender, values: what was handed over of this case
+        self.unwritten: list[tuple[dict[str, Any], _Handed]] = []  # outputs whose files are being written
         self.journal = os.open(plan.journal, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         if not _PADS:
             _PADS.append(_pad(plan))
@@ -466,22 +469,32 @@ class _Session:
 
     def check(self, case: str, mode: str, sets: ArgumentSets, runners: Sequence[_Runner]) -> None:
         """Hand over what the timed calls wrote, then the same after poison, then for new values in the same memory."""
-        for runner in runners:
-            with self.attempt(runner.name, case, mode):
-                self.hand_over(case, mode, "timed", runner.name, runner.results())
-                runner.poison()
-                runner.again()
-                self.hand_over(case, mode, "poisoned", runner.name, runner.results())
-        if not runners or not sets.refresh(case_fresh(sets.case), runners[0].checked):
-            return
-        for runner in runners:
-            with self.attempt(runner.name, case, mode):
-                runner.poison()
-                runner.again()
-                self.hand_over(case, mode, "fresh", runner.name, runner.results())
+        with self.writing():
+            for runner in runners:
+                with self.attempt(runner.name, case, mode):
+                    self.hand_over(case, mode, "timed", runner.name, runner.results())
+                    runner.poison()
+                    runner.again()
+                    self.hand_over(case, mode, "poisoned", runner.name, runner.results())
+            if runners and sets.refresh(case_fresh(sets.case), runners[0].checked):
+                for runner in runners:
+                    with self.attempt(runner.name, case, mode):
+                        runner.poison()
+                        runner.again()
+                        self.hand_over(case, mode, "fresh", runner.name, runner.results())
+        for output, handed in self.unwritten:
+            with self.attempt(output["contender"], case, mode):
+                self.found.outputs.append(handed.described(output))
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """What is handed over meanwhile is hashed and written by threads, which have ended afterwards."""
+        self.unwritten.clear()
+        with loading.unlimited_files(), ThreadPoolExecutor(WRITERS) as self.writers:
+            yield
 
     def hand_over(self, case: str, mode: str, version: str, name: str, results: Sequence[Tensor]) -> None:
-        """Write each different result to a file. All sets held the same values, so one is what to expect."""
+        """Have each different result written to a file. All sets held the same values, so one is what to expect."""
         import torch
 
         for number, (result, copies) in enumerate(_distinct(results)):
@@ -489,42 +502,43 @@ class _Session:
             handed = self.handed.get(key)
             if handed is None or not torch.equal(handed.bits, bits):
                 # Most results are the same bits again; the first is kept beside, so that these are not hashed anew.
-                handed = _Handed(bits.clone(), *self.written(name, bits))
+                kept = bits.clone()
+                handed = _Handed(kept, self.writers.submit(self.write, name, kept.cpu()))
                 self.handed.setdefault(key, handed)
-            self.found.outputs.append(
-                {
-                    "contender": name,
-                    "case": case,
-                    "mode": mode,
-                    "version": version,
-                    "number": number,
-                    "copies": copies,
-                    "path": handed.path,
-                    "dtype": str(result.dtype).removeprefix("torch."),
-                    "shape": list(result.shape),
-                    "sha256": handed.sha256,
-                }
-            )
+            output = {
+                "contender": name,
+                "case": case,
+                "mode": mode,
+                "version": version,
+                "number": number,
+                "copies": copies,
+                "dtype": str(result.dtype).removeprefix("torch."),
+                "shape": list(result.shape),
+            }
+            self.unwritten.append((output, handed))
 
-    def written(self, name: str, bits: Tensor) -> tuple[str, str]:
-        """A file of a result's bytes, and their SHA-256."""
-        data = memoryview(bits.cpu().numpy())
+    def write(self, name: str, bits: Tensor) -> tuple[str, str]:
+        """A file of a result's bytes, and their SHA-256; in a thread, since both take as long as many a timing."""
+        data = memoryview(bits.numpy())
         digest = hashlib.sha256(data).hexdigest()
         # A short name: the same bytes of another process are the same file.
         path = Path(self.plan.scratch) / f"{name}-{digest[:24]}.output"
         if not path.exists():
-            with loading.unlimited_files():
-                path.write_bytes(data)
+            path.write_bytes(data)
         return str(path), digest
 
 
 @dataclass
 class _Handed:
-    """A result that was handed over: its bits, where they are written, and their hash."""
+    """A result that was handed over: its bits, and the path and hash of the file that a thread makes of them."""
 
     bits: Tensor
-    path: str
-    sha256: str
+    written: Future[tuple[str, str]]
+
+    def described(self, output: Mapping[str, Any]) -> dict[str, Any]:
+        """An output and where it lies. Raises OSError where it could not be written."""
+        path, digest = self.written.result()
+        return {**output, "path": path, "sha256": digest}
 
 
 @contextmanager
@@ -1530,9 +1544,11 @@ def replay(contender: str, kind: str, times: int) -> dict[str, Any]:
 def move(contender: str) -> dict[str, Any]:
     """Hand over, as `outputs`, what the last of some calls in a row gives whose values move up to the case's."""
     held = _HELD[contender]
-    for version, touch in held.touches.items():
-        held.session.hand_over(held.case, held.session.plan.modes[0], version, contender, held.runner.moved(touch))
-    return {"outputs": held.session.found.outputs}
+    session = held.session
+    with session.writing():
+        for version, touch in held.touches.items():
+            session.hand_over(held.case, session.plan.modes[0], version, contender, held.runner.moved(touch))
+    return {"outputs": [handed.described(output) for output, handed in session.unwritten]}
 
 
 def let_go(contender: str) -> dict[str, Any]:
