@@ -38,7 +38,7 @@ def owner(tmp_path: Path) -> Owner:
     """A variant of one kernel and one source file."""
     (tmp_path / "csrc").mkdir()
     (tmp_path / "csrc" / "rows.cu").write_text(SOURCE)
-    kernel = KernelResources(KERNEL, DEMANGLED, 32, 512, 0, 0, 0, 100, "0" * 64)
+    kernel = KernelResources(KERNEL, DEMANGLED, 32, 512, 0, 0, 0, 100, "0" * 64, shared_vector_reads=[[0xE0, 16]])
     cubin = Cubin("sm_90a", "lib.cubin", "0" * 64, 1, "0" * 64, kernels=[kernel])
     built = BuildRecord(sources=[FileHash("csrc/rows.cu", "0" * 64)], cubins=[cubin])
     return Owner.of(built, tmp_path)
@@ -166,6 +166,27 @@ def test_each_kind_of_access_has_its_words(owner: Owner, text: str, words: str) 
     (found,) = parse(report(record), "memcheck", owner)
     assert words in found.message
     assert found.level == "error"  # what a record does not rank
+
+
+@pytest.mark.parametrize(
+    ("access", "size", "offset", "level"),
+    [
+        ("read", 12, "0x40", "warning"),  # no load is of 12 bytes
+        ("read", 8, "0xe0", "warning"),
+        ("read", 16, "0xe0", "error"),  # nothing of it lies inside
+        ("read", 8, "0x40", "error"),
+        ("write", 8, "0xe0", "error"),
+    ],
+)
+def test_a_part_of_a_read_of_shared_memory_is_held_against_nobody(
+    owner: Owner, access: str, size: int, offset: str, level: str
+) -> None:
+    text = f"Invalid __shared__ {access} of size {size} bytes"
+    where = place(KERNEL, 3).replace("0xe0", offset)
+    what = f"<what><text>{text}</text><size>{size}</size></what>"
+    run = judge("memcheck", ended(report(f"<record>{what}<where>{where}</where></record>")), owner, 60)
+    assert [found.level for found in run.findings] == [level]
+    assert (run.status == "passed") == (level == "warning") == (sanitizer.WIDENED in run.findings[0].message)
 
 
 def test_a_librarys_kernel_is_not_the_variants(owner: Owner) -> None:
@@ -540,7 +561,7 @@ def test_a_finding_condemns_a_variant_whose_results_are_right(
 ) -> None:
     config = project(tmp_path / "project", "good")
     built = records.read(config.record("build", "rmsnorm", "good"), BuildRecord)
-    kernel = KernelResources(KERNEL, DEMANGLED, 32, 512, 0, 0, 0, 100, "0" * 64)
+    kernel = KernelResources(KERNEL, DEMANGLED, 32, 512, 0, 0, 0, 100, "0" * 64, shared_vector_reads=[[0xE0, 16]])
     built.cubins = [Cubin("sm_90a", "lib.cubin", "0" * 64, 1, "0" * 64, kernels=[kernel])]
     records.write(config.record("build", "rmsnorm", "good"), built)
     said = "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)"
@@ -647,6 +668,7 @@ DEFECTS = {
     "reads_unwritten": 3,
     "divergent_barrier": 4,
     "barrier_of_half": 5,
+    "read_by_fours": 6,
 }
 
 
@@ -706,9 +728,13 @@ def test_the_planted_defects_build_and_their_kernel_is_known(tmp_path: Path) -> 
         owner = Owner.of(built, tmp_path)
         assert dict(owner.kernels) == {KERNEL: DEMANGLED}
         assert owner.partial == ({KERNEL} if name == "barrier_of_half" else set())
+        assert {size for _, _, size in owner.vector_reads} == ({16} if name == "read_by_fours" else set())
         (kernel,) = built.cubins[0].kernels
         # Type and placement with their padding; the number of rows and `scratch` but where the defect needs them.
-        rows, rest = [[40, 48]] if name != "past_the_end" else [], [64, 80 if name == "reads_unwritten" else 88]
+        rows, rest = (
+            [] if name in ("past_the_end", "read_by_fours") else [[40, 48]],
+            [64, 80 if name == "reads_unwritten" else 88],
+        )
         assert kernel.parameters_unread == [*rows, rest]
 
 
@@ -720,6 +746,7 @@ def on_device(tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 FINDERS = {"good": TOOLS, **dict(zip(list(DEFECTS)[1:5], ([tool] for tool in TOOLS), strict=True))}
 FINDERS["barrier_of_half"] = ["racecheck"]
+FINDERS["read_by_fours"] = ["memcheck"]
 
 
 @pytest.fixture(scope="module")
@@ -788,6 +815,15 @@ class TestOnGpu:
         (found,) = run.findings  # once a release finds nothing here, the rule can go
         assert found.level == "warning"
         assert "not held against it" in found.message
+
+    def test_a_read_that_ptxas_made_wider_is_noted_and_held_against_nobody(
+        self, found_on_device: dict[str, dict[str, SanitizerRun]]
+    ) -> None:
+        run = found_on_device["read_by_fours"]["memcheck"]
+        assert run.status == "passed", run
+        (found,) = run.findings  # of 101 columns 1 is left over: 12 bytes of the load lie outside
+        assert (found.level, found.bytes) == ("warning", 12), found
+        assert sanitizer.WIDENED in found.message
 
     @pytest.mark.parametrize(("name", "verdict"), [("good", "correct"), ("no_barrier", "wrong")])
     def test_the_whole_ladder_with_its_last_rung(self, on_device: Config, name: str, verdict: str) -> None:

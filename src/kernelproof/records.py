@@ -152,6 +152,7 @@ class KernelResources:
     instruction_mix: dict[str, int] = field(default_factory=dict)
     partial_barriers: int = 0  # instructions of barriers that some warps of a block may pass alone
     parameters_unread: list[list[int]] = field(default_factory=list)  # first byte and end of parts that nothing reads
+    shared_vector_reads: list[list[int]] = field(default_factory=list)  # offset and bytes of loads of 8 or 16 bytes
 
 
 @dataclass

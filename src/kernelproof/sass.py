@@ -201,6 +201,7 @@ _LABEL = re.compile(r"^(\.L_x_\d+|\.L_\d+):")
 _SYMBOL = re.compile(r"(`\(|@(?:lo|hi)\(+)([^()]+)")  # `(.L_x_3), `($_Z1kPf$_Z3devf), 32@lo((table))
 # A barrier of a given number of threads, or of another number than 0, which is __syncthreads().
 _PARTIAL_BARRIER = re.compile(r"(?:@!?U?P\w+ +)?BAR\.(?:SYNC|ARV|RED)[.\w]* +(?! |0x0 *(?:, *!?U?P\w+ *)?$)")
+_VECTOR_READ = re.compile(r"(?:@!?U?P\w+ +)?LDS(?:\.U)?\.(64|128)\b")
 _OPCODE = re.compile(r"^(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)((?:\.\w+)*)")
 _TARGETS = re.compile(r"\(\*.*?\*\)")
 
@@ -226,6 +227,7 @@ class Code(NamedTuple):
     """One function's machine code: instructions, SHA-256 of the normalised form, its part of the mix.
 
     partial_barriers: how many instructions are barriers that some warps may pass alone. unread: see unread_parameters.
+    vector_reads: offset and bytes of every load of more than a word from shared memory.
     """
 
     instructions: int
@@ -233,6 +235,7 @@ class Code(NamedTuple):
     mix: dict[str, int]
     partial_barriers: int
     unread: list[list[int]]
+    vector_reads: list[list[int]]
 
 
 @dataclass
@@ -294,6 +297,11 @@ def analyse(cubin: bytes, disassembly: str) -> Disassembly:
             dict(sorted(own.items())),
             sum(bool(_PARTIAL_BARRIER.match(instruction.text)) for instruction in function.instructions),
             unread_parameters(function, facts.get(function.name, b"")),
+            [
+                [instruction.offset, int(load[1]) // 8]
+                for instruction in function.instructions
+                if (load := _VECTOR_READ.match(instruction.text))
+            ],
         )
     # The order of kernels in a file follows their names' order in a table; it means nothing.
     constants = sorted(hashlib.sha256(s.data).hexdigest() for s in sections if _is_constant_data(s))
@@ -465,6 +473,7 @@ def match_kernels(disassembly: Disassembly, resources: Sequence[Resources]) -> l
                 instruction_mix=code.mix,
                 partial_barriers=code.partial_barriers + called,
                 parameters_unread=code.unread,
+                shared_vector_reads=code.vector_reads,
             )
         )
     return rows
