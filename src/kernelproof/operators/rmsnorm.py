@@ -184,21 +184,21 @@ def _layer_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tens
 # --- relations --------------------------------------------------------------------------------------------------------
 
 
-def _scaled_rows(call: Call) -> Relation | None:
-    """x → 2ᵏx with eps → 4ᵏ·eps; k = 2, or −2 where that overflows."""
-    x = call.tensor("x")
-    for factor in (4.0, 0.25):
-        scaled = exactly(x.double() * factor, x)
-        if scaled is not None:
-            return Relation(
-                "scaled rows",
-                f"x times {factor:g} with eps times {factor * factor:g} leaves the output as it is",
-                changed(call, x=scaled, eps=call.scalar("eps") * factor * factor),
-                lambda output: output,
-                moves=True,
-                cause="eps is not the one that was asked for, or is added in another place",
-            )
-    return None
+def _scaled_rows(call: Call) -> Relation:
+    """x → 32x with eps → 1024·eps, from rows so small (by a power of two) that eps counts as much as their squares."""
+    x, eps = call.tensor("x"), call.scalar("eps")
+    mean = float(x.double().square().mean())
+    shrink = 2.0 ** round(math.log2(eps / mean) / 2) if eps > 0 and mean > 0 else 1.0
+    base = changed(call, x=placed(x.double() * shrink, x))
+    return Relation(
+        "scaled rows",
+        "rows about √eps times 32 with eps times 1024 leave the output as it is",
+        changed(call, x=placed(base.tensor("x").double() * 32, x), eps=eps * 1024),
+        lambda output: output,
+        base=base,
+        moves=True,
+        cause="eps is not the one that was asked for, or is added in another place",
+    )
 
 
 def _negated_rows(call: Call) -> Relation:
