@@ -40,7 +40,7 @@ from kernelproof import (
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Precision
 from kernelproof.errors import ConfigError
-from kernelproof.records import BenchRecord, FileHash, Sealing, TestRecord
+from kernelproof.records import BenchRecord, CaseResult, FileHash, Sealing, TestRecord
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -608,6 +608,26 @@ def test_a_baseline_that_refuses_the_shape_is_named(tmp_path: Path) -> None:
     record = measured(project(tmp_path, {"once": contender("once")}, {"picky": contender("refusing")}))
     assert outcomes(record)["picky"] == "dropped: refused: NotImplementedError: only squares"
     assert [row.reason for row in record.oracle] == ["no correct baseline was timed"]
+
+
+@pytest.mark.parametrize(
+    ("peer", "tested", "undecided"),
+    [("refusing", False, False), ("refusing", True, True), ("raising", False, True), ("garbling", False, True)],
+)
+def test_a_claim_is_not_decided_where_a_correct_peer_left(
+    tmp_path: Path, peer: str, tested: bool, undecided: bool
+) -> None:
+    """Who is in its process could have seen to it; a peer that refuses what it was never tested on may do so."""
+    loaded = project(tmp_path, {"once": contender("once")}, {"thrice": contender("thrice"), "peer": contender(peer)})
+    if tested:
+        path = loaded.record("test", "rmsnorm", "peer")
+        case = CaseResult("small", "small", {}, {}, "float32", "normal", 0, "passed")
+        records.write(path, dataclasses.replace(records.read(path, TestRecord), cases=[case]))
+    record = measured(loaded)
+    assert outcomes(record)["peer"].startswith("dropped: ")
+    assert [row.undecided for row in record.oracle] == [undecided]
+    assert [row.reason.startswith("peer, correct in its test, left") for row in record.oracle] == [undecided]
+    assert [row.passed for row in record.oracle] == [not undecided]
 
 
 def test_one_that_fails_in_the_middle_is_named(tmp_path: Path) -> None:

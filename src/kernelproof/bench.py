@@ -61,6 +61,7 @@ from kernelproof.records import (
     BenchRecord,
     BuildRecord,
     Case,
+    CaseResult,
     Contender,
     EnergyRow,
     OracleRow,
@@ -221,10 +222,18 @@ class Entrant:
     candidate: dict[str, Any]
     own: set[str] | None = None  # the names of its build's kernels (traces.own_kernels)
     sealed: dict[str, list[Step]] = field(default_factory=dict)  # what its calls launched in the test, by signature
+    tested: list[CaseResult] = field(default_factory=list)  # the cases in which it was right
 
     @property
     def name(self) -> str:
         return self.variant.name
+
+    def took(self, case: Case) -> bool:
+        """Whether it was right in the test on such a case: if it refuses it now, something came between."""
+        return any(
+            (other.shape, other.dtype) == (case.shape, case.dtype) and case.options.items() <= other.options.items()
+            for other in self.tested
+        )
 
 
 def _entrants(config: Config, operator: OperatorConfig, device: str) -> list[Entrant]:
@@ -237,11 +246,13 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
     library: Path | None = None
     own: set[str] | None = None
     sealed: dict[str, list[Step]] = {}
+    tested: list[CaseResult] = []
     again = config.command("test", variant)
     path = config.record("test", variant.operator, variant.name)
     try:
         test = records.read(path, TestRecord)
         contender.verdict, contender.correct = test.verdict, test.verdict == "correct"
+        tested = [case for case in test.cases if case.status == "passed"]
         if not contender.correct:
             contender.outcome = f"not benchmarked: {test.verdict.replace('_', ' ')}"
         elif variant.abi != "python" or test.build_signature:
@@ -265,7 +276,7 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
         "library": None if library is None else str(library),
         "root": str(config.root.resolve()),
     }
-    return Entrant(variant, contender, candidate, own, sealed)
+    return Entrant(variant, contender, candidate, own, sealed, tested)
 
 
 def _cannot_run(device: str, entrants: Sequence[Entrant]) -> tuple[str, str | None] | None:
@@ -1576,9 +1587,27 @@ class Summary:
         undecided = next((why for flag, why in records.DECIDES_NOTHING.items() if flag in row.flags), "")
         if self.replicates[variant, best, arena.id, mode] < 2:
             undecided = "one process decides nothing"
+        undecided = undecided or self.lost_peer(arena)
         passed, reason = not undecided and row.high <= limit, undecided or claims.bound_reason(row.high, limit)
         interval = row.ratio, row.low, row.high
         return OracleRow(variant, arena.id, mode, best, *interval, passed, reason, row.flags, bool(undecided))
+
+    def lost_peer(self, arena: Arena) -> str:
+        """A correct baseline that left this case, and might have been the fastest: why that decides nothing; or ''.
+
+        One whose results were wrong here is no peer, one that a graph cannot hold or that refuses what it was not
+        tested on has no time to give; whatever else befell it may be the doing of another in its process.
+        """
+        by_name = {entrant.name: entrant for entrant in self.entrants}
+        for entry in self.found.dropped:
+            entrant, reason = by_name[entry["contender"]], entry["reason"]
+            if entrant.variant.role != "baseline" or entry["case"] not in (arena.id, None):
+                continue
+            if entry.get("check") == "outputs" or reason.startswith(("not captured", "not loaded")):
+                continue
+            if not reason.startswith("refused") or entrant.took(arena.case):
+                return f"{entrant.name}, correct in its test, left and might have been faster ({reason})"
+        return ""
 
     def contenders(self) -> None:
         """Say of those that lost some cases, or a mode of them, which."""

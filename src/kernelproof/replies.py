@@ -15,7 +15,7 @@ Form = Callable[[Any], bool]
 
 LARGEST = 2**53  # of a number: a float counts no further, and nothing that is counted or timed comes near
 METHODS = ("cpu_clock", "graph_slope", "wall_slope", "eager", "event_pair", "floor", "floor_event_pair")
-OUTCOMES = ("failed", "refused", "not_loaded", "not_captured", "not_traced", "slow", "beside_failed")
+OUTCOMES = ("failed", "refused", "not_loaded", "not_captured", "not_traced", "slow", "restless", "beside_failed")
 
 
 def whole(least: int = 0, most: int = LARGEST) -> Form:

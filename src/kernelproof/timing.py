@@ -43,7 +43,7 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernelproof import cuda_driver, cupti, energy, footprint, loading, processes, statistics, traces
+from kernelproof import cuda_driver, cupti, energy, footprint, loading, processes, replies, statistics, traces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -292,7 +292,8 @@ class _Session:
             self.check_device(message)
 
     def tell(self, contender: str, case: str, mode: str, outcome: str, message: str) -> None:
-        """Keep what happened to a contender."""
+        """Keep what happened to a contender. The outcome is one that the other end takes (replies.OUTCOMES)."""
+        assert outcome in replies.OUTCOMES, outcome
         place = {"contender": contender, "case": case, "mode": mode}
         self.found.outcomes.append({**place, "outcome": outcome, "message": message})
 
