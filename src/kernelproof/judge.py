@@ -655,7 +655,7 @@ def _precision(found: _Findings, result: CaseResult) -> str | None:
         return None
     if found.dtype in (torch.float16, torch.bfloat16) and result.rms_ratio < 3 / 2:
         return (
-            "an intermediate (P, say) is rounded to the output's type although float32 is declared, "
+            "a step is rounded to the output's type that is not declared to be (P, where `p` is finer; scores; sums), "
             "or the sum is rounded twice"
         )
     if found.dtype == torch.bfloat16:

@@ -34,6 +34,7 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 # times 100 repeats each, a team that sleeps showed 157 of 160 and one that spins 143.
 IDLE_THREADS_SLEEP = {"OMP_WAIT_POLICY": "passive"}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_PERTURB = -1, -3, -6  # <malloc.h>
+FILL = 0x7F  # the byte that fresh memory of a candidate is full of
 KEPT_BYTES, LARGE_BYTES = 256 << 20, 32 << 20  # the second is the most that glibc takes
 SHARED_FROM = 8  # cores: half of fewer is too little to drive a GPU, or to stand for a CPU
 SETTLED_S = 60.0  # a temporary folder younger than this may not have its lock yet
@@ -59,6 +60,15 @@ def keep_freed_memory() -> None:
         _LIBC.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
         _LIBC.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
         _LIBC.mallopt(M_PERTURB, 0)  # no fills: another user of this process may have asked for them
+
+
+def fill_fresh_memory() -> None:
+    """Let malloc fill what it hands out: of a large piece the system hands out zeros, which pass for memory cleared.
+
+    The bytes 0x7f are NaN as float16, 3e38 as bfloat16 and float32, 1e306 as float64; what is freed is filled too.
+    """
+    with contextlib.suppress(AttributeError):
+        _LIBC.mallopt(M_PERTURB, FILL ^ 0xFF)  # glibc fills with the complement
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernelproof import sandbox
 from kernelproof.errors import WorkerGreedy, WorkerReplyError
-from kernelproof.processes import collect_rarely, die_with_parent
+from kernelproof.processes import collect_rarely, die_with_parent, fill_fresh_memory
 
 if TYPE_CHECKING:
     from kernelproof.loading import Candidate, Image
@@ -172,6 +172,8 @@ class Host:
             if order["gpu"] is not None:
                 os.environ["CUDA_VISIBLE_DEVICES"] = order["gpu"]
             os.chdir(order["scratch"])
+            if not (self.settings["measures"] or self.settings["cuda"]):
+                fill_fresh_memory()
             isolation = self.confine(connection, order)
             Worker(socket.socket(fileno=connection), self.settings, Path(order["scratch"]), isolation).serve()
             status = 0
