@@ -82,6 +82,17 @@ def test_every_family_meets_the_profiled_shape_with_and_without_each_option() ->
         assert {c.dtype for c in chosen} == {"float16", "bfloat16"}
 
 
+def test_every_family_meets_the_shapes_that_are_named_for_it_too() -> None:
+    plain = operator()
+    other = next(name for name in plain.shapes if name != "main")
+    added = enumerate_cases(operator(test=replace(plain.test, families_also_on=[other])), variant())
+    usual = enumerate_cases(plain, variant())
+    more = [case for case in added if case not in usual]
+    assert {case.family for case in more} == {"peaky", "sink_last"}
+    assert {case.shape for case in more} == {other}
+    assert [case for case in added if case in usual] == usual
+
+
 def test_every_seed_is_used() -> None:
     assert {c.seed for c in enumerate_cases(operator(), variant())} == {0, 1, 2}
 

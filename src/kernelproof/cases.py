@@ -5,7 +5,8 @@ The full cross product would be thousands of cases and say no more. What is kept
 1. the profiled shape with every combination of options and every data type, on the default family;
 2. every other shape with combinations of options that between them hold every value of every option, on the default
    family, data types in turn;
-3. every other family on one shape (`family_shape`, else the profiled one), twice, options and data types in turn.
+3. every other family on one shape (`family_shape`, else the profiled one), twice, options and data types in turn; and
+   once on each of `families_also_on`.
 
 Seeds go round. Nothing here depends on the machine or on chance: the same configuration gives the same list.
 """
@@ -219,6 +220,10 @@ def _tested(
             options = combinations[first if repeat == 0 else len(combinations) - 1 - first]
             cases.append(case(family_shape, options, next(dtype_of), family, next(seed_of)))
         next(dtype_of)
+        for place, shape in enumerate(chosen.families_also_on):
+            options = combinations[(turn + place) % len(combinations)]
+            dtype = variant.dtypes[(turn // len(combinations) + place) % len(variant.dtypes)]
+            cases.append(case(shape, options, dtype, family, seeds[turn % len(seeds)]))
     return cases
 
 

@@ -114,6 +114,7 @@ class CaseSelection:
     seeds: list[int] = field(default_factory=list)
     dtypes: list[str] = field(default_factory=list)
     family_shape: str = ""  # of the families other than normal; empty: the profiled shape
+    families_also_on: list[str] = field(default_factory=list)  # further ones, on which each of them is once
     cuda_shapes: list[str] = field(default_factory=list)  # on a GPU, beside `shapes`
 
     def shapes_on(self, device: str) -> list[str]:
@@ -1079,7 +1080,8 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path, dtypes: Sequ
             yield from missing((*here, "binding"), operator["binding"])
         for index, folder in enumerate(operator["include"]):
             yield from missing((*here, "include", index), folder, folder=True)
-        for stage, shapes in itertools.product(("test", "bench"), ("shapes", "cuda_shapes")):
+        lists = [*itertools.product(("test", "bench"), ("shapes", "cuda_shapes")), ("test", "families_also_on")]
+        for stage, shapes in lists:
             for index, shape in enumerate(operator[stage][shapes]):
                 if shape not in operator["shapes"]:
                     message = f"no shape {shape!r}; {among(shape, operator['shapes'])}"

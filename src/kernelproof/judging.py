@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from kernelproof.operators import Call, Operator, Reference, Relation, SanityCall
 
 REFERENCES_KEPT_BYTES = 512 << 20
-SAME_VALUES = ("repeat", "shifted", "strided", "fenced", "zero-copy")  # parts whose reference is the case's own
+# Parts whose reference is the case's own.
+SAME_VALUES = ("repeat", "shifted", "strided", "fenced", "zero-copy", "neighbour")
 METHODS = ("make_call", "reference")  # of an operator; a fault whose subject is one of them is told with its place
 REDRAWN = 3  # times that the inputs of a case are made until they are those that they were
 TESTS_BESIDE = 4  # as many as the workflow runs at a time

@@ -388,7 +388,7 @@ def _small(owner: OperatorConfig) -> OperatorConfig:
     main = max(kept, key=lambda name: sizes[name])
     return dataclasses.replace(
         owner,
-        test=dataclasses.replace(owner.test, shapes=kept, cuda_shapes=on_gpu, family_shape=main),
+        test=dataclasses.replace(owner.test, shapes=kept, cuda_shapes=on_gpu, family_shape=main, families_also_on=[]),
         profile=dataclasses.replace(owner.profile, shape=main),
     )
 

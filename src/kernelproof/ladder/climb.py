@@ -96,7 +96,7 @@ UNDECLARED = (
 DEVICE_FAULT = "CUDA error"  # torch's words when a kernel failed
 # Calls that a candidate may decline in words, of which there are many: they share a process for as long as it is of
 # use. No other call is made in it afterwards: what the library keeps of a call that failed is not to be told of others.
-REFUSABLE = ("shifted", "strided")
+REFUSABLE = ("shifted", "strided", "neighbour")
 DEVICE_CAUSES = {
     "illegal memory access": "a kernel reads or writes where no tensor lies: a tail that no bound check guards, or an "
     "index with another tensor's stride",
@@ -415,6 +415,37 @@ class Climb:
         usual = [case for case in self.cases if case.family == self._family]
         return covering_cases(usual or self.cases, (), FENCED)
 
+    @functools.cached_property
+    def neighbours(self) -> list[Case]:
+        """A shape that gives most of its dimensions, each then taken from the nearest smaller and larger shape.
+
+        A kernel that keeps something by a part of a call's sizes (a mask by its rows) is right wherever all of them
+        differ. In every combination of options that the shape is tested with, there and back; on no size that no shape
+        has.
+        """
+        usual = [case for case in self.cases if case.family == self._family]
+        if self.variant.role != "variant" or not usual:
+            return []
+        lengths = frozenset(suite.LENGTHS)
+        first = min(usual, key=lambda case: (-len(lengths & case.dims.keys()), -len(case.dims), _elements(case)))
+        listed = {name: sorted({c.dims[name] for c in self.cases if name in c.dims}) for name in first.dims}
+        shapes = {first.shape: first.dims}
+        for name, size in first.dims.items():
+            smaller, larger = ([s for s in listed[name] if way * s > way * size] for way in (-1, 1))
+            for other in (*smaller[-1:], *larger[:1]):
+                dims = {**first.dims, name: other}
+                if dims.get("heads", 0) % dims.get("kv_heads", 1) == 0:
+                    shapes[",".join(f"{key}={value}" for key, value in dims.items())] = dims
+        refused = self.session.judge.declared(dataclasses.replace(self.settings, shapes=shapes)).refused
+        bases = {json.dumps(case.options): case for case in usual if case.shape == first.shape}
+        others = [shape for shape in shapes if shape != first.shape and shape not in refused]
+        cases = [
+            dataclasses.replace(base, shape=shape, dims=shapes[shape], seed=self.session.resources.fresh_seed)
+            for way, base in enumerate(bases.values())
+            for shape in (first.shape, *(others if way % 2 == 0 else reversed(others)))
+        ]
+        return [case for case in cases if not unsupported(self.variant, case)]
+
     @property
     def zero_copy_jobs(self) -> list[Job]:
         """The main shape in each data type and the largest ones, as far as they run from the cubins alone.
@@ -657,6 +688,7 @@ class Climb:
             views = self._laid_out[case.id] = self.session.judge.views(self.settings.module, case)
             if case == viewed[0]:
                 views += [Job(other, "fenced", side) for other in self.fenced_cases for side in SIDES]
+                views += [Job(other, "neighbour") for other in self.neighbours]
                 views += self.zero_copy_jobs
         return self._laid_out[case.id]
 
@@ -669,6 +701,8 @@ class Climb:
             claim = (
                 "with inputs in the host's memory, which arrive slowly, the result is right: every copy is waited for"
             )
+        elif view.part == "neighbour":
+            claim = f"behind calls of one other size {case.id} is right, or refused: what is kept goes by all sizes"
         elif view.part == "shifted":
             where = f"with {view.name} alone" if view.name else "in memory that begins"
             claim = f"{where} one element off its boundary the result is right, or refused"
@@ -930,8 +964,13 @@ class Climb:
         for case in self._asked_for("properties", self.property_cases):
             self._hold_together(case)
             for view in self._views(case):
-                if view.part != "zero-copy":
+                if view.part not in ("zero-copy", "neighbour"):
                     self._attempt(_view_name(view), view.case, [view], self.limits.correctness)
+        for case in self._asked_for("properties", self.viewed_cases[:1]):
+            for view in (view for view in self._views(case) if view.part == "neighbour"):
+                if view.case.shape in self.settings.shapes:
+                    self.leave()  # what earlier calls left behind may be large enough for all
+                self._attempt(_view_name(view), view.case, [view], self.limits.correctness)
         for case in self._asked_for("determinism", self.repeated_cases):
             self._attempt("determinism", case, [Job(case, "repeat")], self.limits.determinism, self.trials)
         for step, (job, refused) in self._refused.items():
