@@ -415,15 +415,30 @@ def summarised(
     energy: list[dict[str, Any]] | None = None,
     notes: list[dict[str, Any]] | None = None,
     counted: list[counters.Counted] | None = None,
+    dropped: list[dict[str, Any]] | None = None,
+    tested: list[str] | None = None,
 ) -> BenchRecord:
-    """What the stage says of samples that came from its processes; `rows` override what a good sample is."""
-    loaded = project(folder, {"ours": contender("once")}, {"base": contender("thrice")})
+    """What the stage says of samples that came from its processes; `rows` override what a good sample is.
+
+    `peer` takes part where it has a sample or was dropped; `tested`: on the very case.
+    """
+    named = {row["contender"] for row in [*rows, *(dropped or [])]}
+    peers = {"peer": contender("thrice")} if "peer" in named else {}
+    loaded = project(folder, {"ours": contender("once")}, {"base": contender("thrice"), **peers})
+    for name in tested or []:
+        path = loaded.record("test", "rmsnorm", name)
+        case = CaseResult("small", "small", {}, {}, "float32", "normal", 0, "passed")
+        records.write(path, dataclasses.replace(records.read(path, TestRecord), cases=[case]))
     entrants = bench._entrants(loaded, loaded.operator("rmsnorm"), "cpu")
     from kernelproof import operators
 
     operator = operators.load("kernelproof.operators.rmsnorm", folder)
     arenas = bench._arenas(loaded.operator("rmsnorm"), operator, entrants, folder / "images")
-    found = bench.Measured(neighbours=others, energy=energy or [], notes=notes or [], counted=counted or [])
+    found = bench.Measured(
+        neighbours=others, energy=energy or [], notes=notes or [], counted=counted or [], dropped=dropped or []
+    )
+    for entry in dropped or []:
+        arenas[0].names.remove(entry["contender"])
     good = {"case": arenas[0].id, "mode": "hot", "method": "cpu_clock", "calls": 100, "time_us": 10.0, "throttle": ""}
     for row in rows:
         for name in ("process", *bench_columns()):
@@ -611,23 +626,36 @@ def test_a_baseline_that_refuses_the_shape_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("peer", "tested", "undecided"),
-    [("refusing", False, False), ("refusing", True, True), ("raising", False, True), ("garbling", False, True)],
+    ("reason", "tested", "check", "undecided"),
+    [
+        ("refused: only squares", False, {}, False),  # what it was never tested on it may refuse
+        ("refused: only squares", True, {}, True),
+        ("failed: ValueError: no such launch", False, {}, True),
+        ("crashed: the process was killed by SIGSEGV", False, {}, True),
+        ("not captured: it waits", False, {}, False),
+        ("wrong when timed (hot): bound", False, {"check": "outputs"}, False),  # no peer
+    ],
 )
 def test_a_claim_is_not_decided_where_a_correct_peer_left(
-    tmp_path: Path, peer: str, tested: bool, undecided: bool
+    tmp_path: Path, reason: str, tested: bool, check: dict[str, str], undecided: bool
 ) -> None:
-    """Who is in its process could have seen to it; a peer that refuses what it was never tested on may do so."""
-    loaded = project(tmp_path, {"once": contender("once")}, {"thrice": contender("thrice"), "peer": contender(peer)})
-    if tested:
-        path = loaded.record("test", "rmsnorm", "peer")
-        case = CaseResult("small", "small", {}, {}, "float32", "normal", 0, "passed")
-        records.write(path, dataclasses.replace(records.read(path, TestRecord), cases=[case]))
-    record = measured(loaded)
-    assert outcomes(record)["peer"].startswith("dropped: ")
-    assert [row.undecided for row in record.oracle] == [undecided]
-    assert [row.reason.startswith("peer, correct in its test, left") for row in record.oracle] == [undecided]
-    assert [row.passed for row in record.oracle] == [not undecided]
+    """Who is in its process could have seen to it."""
+    gone = [{"contender": "peer", "case": "small-float32", "reason": reason, **check}]
+    rows = [*blocks("ours"), *blocks("base", time_us=30.0)]
+    (row,) = summarised(tmp_path, rows, dropped=gone, tested=["peer"] if tested else []).oracle
+    assert (row.undecided, row.passed) == (undecided, not undecided)
+    assert row.reason.startswith("peer, correct in its test, left") is undecided
+
+
+def test_a_claim_is_not_decided_where_a_baseline_is_slower_beside_the_variants(tmp_path: Path) -> None:
+    """Also where it is another than the one that looks fastest now."""
+    said = {"contender": "peer", "case": "small-float32", "outcome": "slower_in_company", "message": "1.7 times"}
+    rows = [*blocks("ours"), *blocks("base", time_us=30.0), *blocks("peer", time_us=40.0)]
+    record = summarised(tmp_path, rows, notes=[said])
+    assert [row.flags for row in record.times if row.contender == "peer"] == [["slower_in_company"]]
+    (row,) = record.oracle
+    assert (row.best_baseline, row.undecided, row.passed) == ("base", True, False)
+    assert row.reason.startswith("peer: 1.7 times")
 
 
 def test_one_that_fails_in_the_middle_is_named(tmp_path: Path) -> None:
@@ -884,6 +912,41 @@ def on_cores(folder: Path, monkeypatch: pytest.MonkeyPatch, shares: list[float],
     left = iter(shares)
     monkeypatch.setattr(bench, "Beside", lambda *_: types.SimpleNamespace(share=lambda: next(left)))
     return bench.Measurement(loaded, "cpu", entrants, arenas, host, folder)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("company_us", "alone_us", "slower"),
+    [
+        ([20.0] * 5, [10.0] * 3, True),
+        ([20.0, 20.0, 20.0, 20.0, 10.0], [10.0] * 3, True),
+        ([12.0] * 5, [10.0], False),
+        ([20.0, 20.0, 20.0, 11.0, 11.0], [10.0], False),  # other programs, in most processes
+        ([20.0] * 5, [10.0, 19.0], False),  # and here in the first that had baselines alone
+    ],
+)
+def test_a_baseline_that_is_slower_beside_the_variants_is_seen_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, company_us: list[float], alone_us: list[float], slower: bool
+) -> None:
+    measurement = on_cores(tmp_path, monkeypatch, [])
+    (arena,) = measurement.arenas
+    for process, time_us in enumerate(company_us):
+        for name in ("ours", "base"):
+            sample = {"contender": name, "case": arena.id, "mode": "hot", "method": "cpu_clock", "process": process}
+            for column, value in {**sample, "time_us": time_us}.items():
+                measurement.found.samples[column].append(value)
+    asked: list[list[str]] = []
+
+    def ask(worker: Any, arena: bench.Arena, names: list[str], *_: Any, alone: bool) -> dict[str, Any]:
+        assert alone
+        asked.append(names)
+        times = [alone_us[len(asked) - 1]]
+        return {"samples": {"contender": ["base"], "method": ["cpu_clock"], "time_us": times}}
+
+    monkeypatch.setattr(measurement, "spawn", lambda: types.SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(measurement, "ask", ask)
+    measurement.look_at_baselines_alone()
+    assert asked == [["base"]] * len(alone_us)
+    assert [note["outcome"] for note in measurement.found.notes] == ["slower_in_company"] * slower
 
 
 @pytest.mark.parametrize(

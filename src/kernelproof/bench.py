@@ -102,7 +102,16 @@ NOT_SEEN = "not_seen_from_outside"
 NOT_TRIED = "not tried: other programs had the cores whenever it was looked at; measure again on a quiet machine"
 NEVER_CHANGED, RESTLESS = "values_never_changed", "restless"
 UNCHANGED_WORDS = "its inputs are whole numbers that may be indices: whether results are remembered was not tried"
-NOTED = (OTHER_PATH, records.OUTSIDE_DISAGREES, NOT_TRACED, ONLY_BEHIND_ITSELF, NOT_SEEN, NEVER_CHANGED, RESTLESS)
+NOTED = (
+    OTHER_PATH,
+    records.OUTSIDE_DISAGREES,
+    records.IN_COMPANY,
+    NOT_TRACED,
+    ONLY_BEHIND_ITSELF,
+    NOT_SEEN,
+    NEVER_CHANGED,
+    RESTLESS,
+)
 WHEN = {
     "timed": "when timed",
     "poisoned": "after its output was poisoned",
@@ -133,6 +142,8 @@ SLOPE_AGREES, REPLAY_US = 1.1, 10.0
 # Of a CPU's cores, in the worst process: threads that spin for one another take hundreds of times as long beside more.
 OTHERS_SHARE = 0.1
 LOOKS = 3  # at most, at who is accused by times while others have more than that
+# A baseline's time among all contenders, in the faster processes, is at most so many times that among baselines alone.
+IN_COMPANY_LIMIT = {"cpu": 1.25, "cuda": 1.1}
 CLOCK_CHANGED = 0.05  # between the blocks of a contender in one process: their times are of two machines
 
 Key = tuple[str, str, str, str]  # contender, case, mode, method
@@ -492,12 +503,62 @@ class Measurement:
                 if index == self.settings.processes - 1 and len(os.sched_getaffinity(0)) >= CORES_TO_GET_READY:
                     self.get_ready_to_count(ends)
                 self.process("time", index)
+            self.look_at_baselines_alone()
             if self.device == "cuda":
                 started = time.monotonic()
                 self.get_ready_to_count(ends)
                 self.count()
                 self.found.counters["seconds"] = round(time.monotonic() - started, 3)
         return self.found
+
+    def look_at_baselines_alone(self) -> None:
+        """Time the baselines without the variants too: one that is slower beside these is slowed by one of them.
+
+        Who seems to be is looked at again, in another process; its slowest time alone counts. One that fails without
+        the variants says nothing of these.
+        """
+        medians = defaultdict[tuple[str, str], dict[int, list[float]]](lambda: defaultdict(list))
+        columns, places = self.found.samples, ("contender", "case", "mode", "method", "process", "time_us")
+        for name, case, mode, method, process, time_us in zip(*(columns[n] for n in places), strict=True):
+            if (mode, method) == (self.settings.modes[0], PRIMARY[self.device]):
+                medians[name, case][process].append(time_us)
+        alone: dict[tuple[str, str], float] = {}
+        suspects = {
+            arena.id: [name for name in self.taking_part(arena, "time") if name not in self.variants_of(arena)]
+            for arena in self.arenas
+            if self.variants_of(arena)
+        }
+        for _ in range(LOOKS):
+            worker = self.spawn()
+            try:
+                for arena in self.arenas:
+                    if names := [name for name in suspects.get(arena.id, []) if (name, arena.id) in medians]:
+                        reply = self.ask(worker, arena, names, "time", 1, self.random.getrandbits(31), alone=True)
+                        seen = defaultdict[str, list[float]](list)
+                        columns = reply["samples"]
+                        for name, method, time_us in zip(
+                            columns["contender"], columns["method"], columns["time_us"], strict=True
+                        ):
+                            if method == PRIMARY[self.device]:
+                                seen[name].append(time_us)
+                        for name, times in seen.items():
+                            key = name, arena.id
+                            alone[key] = max(alone.get(key, 0.0), plain_statistics.median(times))
+            except WorkerError:
+                return
+            finally:
+                worker.close()
+            slowed = {}
+            for key, time_us in alone.items():
+                # Of five processes the second fastest: other programs seldom slow so many.
+                by_process = sorted(map(plain_statistics.median, medians[key].values()))
+                if by_process[len(by_process) // 4] > IN_COMPANY_LIMIT[self.device] * time_us:
+                    slowed[key] = by_process[len(by_process) // 4] / time_us
+            suspects = {case: [name for name in names if (name, case) in slowed] for case, names in suspects.items()}
+            if not any(suspects.values()):
+                return
+        for (name, case), ratio in slowed.items():
+            self.note(name, case, records.IN_COMPANY, f"{ratio:.3g} times its time in a process of baselines alone")
 
     def get_ready_to_count(self, ends: contextlib.ExitStack) -> None:
         """Start the process under Nsight Compute, unless that was done; where it cannot be had, say why."""
@@ -872,15 +933,21 @@ class Measurement:
             "energy": with_energy and self.settings.energy and self.device == "cuda" and action == "time",
         }
 
-    def ask(self, worker: Any, arena: Arena, names: list[str], action: str, index: int, seed: int) -> Mapping[str, Any]:
-        """A process's answer for one case. Raises WorkerError for one that has not the form of an answer."""
+    def ask(
+        self, worker: Any, arena: Arena, names: list[str], action: str, index: int, seed: int, *, alone: bool = False
+    ) -> Mapping[str, Any]:
+        """A process's answer for one case; `alone`: in the first mode, by no more blocks than must be.
+
+        Raises WorkerError for one that has not the form of an answer.
+        """
+        few = {"modes": self.settings.modes[:1], "precision": 0.0} if alone else {}
         reply: Mapping[str, Any] = worker.request(
             "measure",
             timeout_s=REQUEST_BASE_S + REQUEST_FACTOR * self.settings.max_seconds * len(names),
             room_bytes=self.kept_bytes() + ROOM_FACTOR * len(names) * arena.calls[TIMED].output.nbytes,
             contenders=[self.entrants[name].candidate for name in names],
             cases=[{**arena.payload, "contenders": names}],
-            plan=self.plan(action, seed, with_energy=index == 0 and arena.case.shape == self.main_shape),
+            plan=self.plan(action, seed, with_energy=index == 0 and arena.case.shape == self.main_shape) | few,
         )
         replies.check_measured(reply, names, arena.id, self.settings.modes)
         return reply
@@ -1593,11 +1660,14 @@ class Summary:
         return OracleRow(variant, arena.id, mode, best, *interval, passed, reason, row.flags, bool(undecided))
 
     def lost_peer(self, arena: Arena) -> str:
-        """A correct baseline that left this case, and might have been the fastest: why that decides nothing; or ''.
+        """A correct baseline that left this case, or is slowed, and might have been the fastest: who, and why; or ''.
 
         One whose results were wrong here is no peer, one that a graph cannot hold or that refuses what it was not
         tested on has no time to give; whatever else befell it may be the doing of another in its process.
         """
+        for note in self.found.notes:
+            if note["outcome"] == records.IN_COMPANY and note["case"] == arena.id:
+                return f"{note['contender']}: {note['message']}: {records.DECIDES_NOTHING[records.IN_COMPANY]}"
         by_name = {entrant.name: entrant for entrant in self.entrants}
         for entry in self.found.dropped:
             entrant, reason = by_name[entry["contender"]], entry["reason"]

@@ -54,7 +54,7 @@ DECISIVE_PACKAGES = (
 )
 BOARD = ("name", "driver", "cuda_driver", "uuid_sha256")  # what the manifest says of a GPU
 CORES_SHARED, OTHERS_SHARE = "cores_shared", 0.1
-DECIDES_NOTHING = (CORES_SHARED, "disagrees_outside_clock")  # flags of times
+DECIDES_NOTHING = (CORES_SHARED, "disagrees_outside_clock", "slower_in_company")  # flags of times
 RAN_AND_FAILED = frozenset({"wrong", "crashed", "hung"})
 NEEDED_RUNGS = frozenset({"build", "load", "launch", "sanity", "correctness", "determinism"})
 PRIVATE = re.compile(r"<(?:repo|home|prefix|user|host|gpu)>|\[secret\]")  # what stands for a private word

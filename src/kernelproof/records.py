@@ -26,10 +26,11 @@ from kernelproof.errors import RecordError
 
 OK, FAILED, NOT_RUN = "ok", "failed", "not_run"
 # Flags of times that decide nothing, and what is said of them.
-CORES_SHARED, OUTSIDE_DISAGREES = "cores_shared", "disagrees_outside_clock"
+CORES_SHARED, OUTSIDE_DISAGREES, IN_COMPANY = "cores_shared", "disagrees_outside_clock", "slower_in_company"
 DECIDES_NOTHING = {
     CORES_SHARED: "other programs had its cores; measure again on a quiet machine",
     OUTSIDE_DISAGREES: "our own clock does not confirm the time that its process tells; measure again",
+    IN_COMPANY: "it is slower beside the variants than without them; measure with one variant less to see whose doing",
 }
 
 # Text of which only these words are read: what reads a record looks them up.
