@@ -238,8 +238,8 @@ def test_repeats_that_differ_are_counted_and_the_first_is_located(torch_host: Wo
     process.request("load", timeout_s=60, candidate=described)
     reply = process.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"], repeats=20)
     process.close()
-    assert reply["differing"] == 2  # calls 7 and 14 of 20
-    assert reply["first_difference"] == [6, 9]
+    assert reply["differing"] == 2  # calls 8 and 15 of 20: every seventh repeat
+    assert reply["first_difference"] == [7, 9]
 
 
 def test_the_repeat_that_lies_farthest_from_the_first_call_is_named(

@@ -421,14 +421,17 @@ class Climb:
 
         A kernel that keeps something by a part of a call's sizes (a mask by its rows) is right wherever all of them
         differ. In every combination of options that the shape is tested with, there and back; on no size that no shape
-        has.
+        has. The same where one case alone is run again.
         """
-        usual = [case for case in self.cases if case.family == self._family]
-        if self.variant.role != "variant" or not usual:
+        if self.variant.role != "variant" or not self.cases:
+            return []
+        every = select_cases(self.settings, self.variant, families=self.session.families(self.variant)).cases
+        usual = [case for case in every if case.family == self._family]
+        if not usual:
             return []
         lengths = frozenset(suite.LENGTHS)
         first = min(usual, key=lambda case: (-len(lengths & case.dims.keys()), -len(case.dims), _elements(case)))
-        listed = {name: sorted({c.dims[name] for c in self.cases if name in c.dims}) for name in first.dims}
+        listed = {name: sorted({c.dims[name] for c in usual if name in c.dims}) for name in first.dims}
         shapes = {first.shape: first.dims}
         for name, size in first.dims.items():
             smaller, larger = ([s for s in listed[name] if way * s > way * size] for way in (-1, 1))
@@ -440,9 +443,10 @@ class Climb:
         bases = {json.dumps(case.options): case for case in usual if case.shape == first.shape}
         others = [shape for shape in shapes if shape != first.shape and shape not in refused]
         cases = [
-            dataclasses.replace(base, shape=shape, dims=shapes[shape], seed=self.session.resources.fresh_seed)
+            dataclasses.replace(base, shape=shape, dims=shapes[shape], seed=self.property_cases[0].seed)
             for way, base in enumerate(bases.values())
             for shape in (first.shape, *(others if way % 2 == 0 else reversed(others)))
+            if others
         ]
         return [case for case in cases if not unsupported(self.variant, case)]
 
