@@ -939,8 +939,8 @@ def test_a_baseline_that_is_slower_beside_the_variants_is_seen_without_them(
     def ask(worker: Any, arena: bench.Arena, names: list[str], *_: Any, alone: bool) -> dict[str, Any]:
         assert alone
         asked.append(names)
-        times = [alone_us[len(asked) - 1]]
-        return {"samples": {"contender": ["base"], "method": ["cpu_clock"], "time_us": times}}
+        sample = {"contender": "base", "case": arena.id, "mode": "hot", "method": "cpu_clock"}
+        return {"samples": {name: [value] for name, value in {**sample, "time_us": alone_us[len(asked) - 1]}.items()}}
 
     monkeypatch.setattr(measurement, "spawn", lambda: types.SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(measurement, "ask", ask)

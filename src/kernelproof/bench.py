@@ -518,11 +518,14 @@ class Measurement:
         Who seems to be is looked at again, in another process; its slowest time alone counts. One that fails without
         the variants says nothing of these.
         """
-        medians = defaultdict[tuple[str, str], dict[int, list[float]]](lambda: defaultdict(list))
-        columns, places = self.found.samples, ("contender", "case", "mode", "method", "process", "time_us")
-        for name, case, mode, method, process, time_us in zip(*(columns[n] for n in places), strict=True):
-            if (mode, method) == (self.settings.modes[0], PRIMARY[self.device]):
-                medians[name, case][process].append(time_us)
+        samples = self.found.samples
+        times = defaultdict[tuple[str, str], dict[int, list[float]]](lambda: defaultdict(list))
+        for place, key, time_us in self.primary_samples(samples):
+            times[key][samples["process"][place]].append(time_us)
+        in_company = {  # of five processes the second fastest: other programs seldom slow so many
+            key: sorted(map(plain_statistics.median, by_process.values()))[len(by_process) // 4]
+            for key, by_process in times.items()
+        }
         alone: dict[tuple[str, str], float] = {}
         suspects = {
             arena.id: [name for name in self.taking_part(arena, "time") if name not in self.variants_of(arena)]
@@ -533,28 +536,19 @@ class Measurement:
             worker = self.spawn()
             try:
                 for arena in self.arenas:
-                    if names := [name for name in suspects.get(arena.id, []) if (name, arena.id) in medians]:
+                    if names := [name for name in suspects.get(arena.id, []) if (name, arena.id) in in_company]:
                         reply = self.ask(worker, arena, names, "time", 1, self.random.getrandbits(31), alone=True)
-                        seen = defaultdict[str, list[float]](list)
-                        columns = reply["samples"]
-                        for name, method, time_us in zip(
-                            columns["contender"], columns["method"], columns["time_us"], strict=True
-                        ):
-                            if method == PRIMARY[self.device]:
-                                seen[name].append(time_us)
-                        for name, times in seen.items():
-                            key = name, arena.id
-                            alone[key] = max(alone.get(key, 0.0), plain_statistics.median(times))
+                        seen = defaultdict[tuple[str, str], list[float]](list)
+                        for _, key, time_us in self.primary_samples(reply["samples"]):
+                            seen[key].append(time_us)
+                        for key, found in seen.items():
+                            alone[key] = max(alone.get(key, 0.0), plain_statistics.median(found))
             except WorkerError:
                 return
             finally:
                 worker.close()
-            slowed = {}
-            for key, time_us in alone.items():
-                # Of five processes the second fastest: other programs seldom slow so many.
-                by_process = sorted(map(plain_statistics.median, medians[key].values()))
-                if by_process[len(by_process) // 4] > IN_COMPANY_LIMIT[self.device] * time_us:
-                    slowed[key] = by_process[len(by_process) // 4] / time_us
+            limit = IN_COMPANY_LIMIT[self.device]
+            slowed = {key: in_company[key] / us for key, us in alone.items() if in_company[key] > limit * us > 0}
             suspects = {case: [name for name in names if (name, case) in slowed] for case, names in suspects.items()}
             if not any(suspects.values()):
                 return
@@ -907,12 +901,17 @@ class Measurement:
 
     def largest_samples(self) -> dict[tuple[str, str], float]:
         """The largest sample of the primary method, in µs, by contender and case, in the mode that we looked at."""
-        columns, found = self.found.samples, dict[tuple[str, str], float]()
-        names = ("contender", "case", "mode", "method", "time_us")
-        for name, case, mode, method, time_us in zip(*(columns[n] for n in names), strict=True):
-            if (mode, method) == (self.settings.modes[0], PRIMARY[self.device]):
-                found[name, case] = max(time_us, found.get((name, case), 0.0))
+        found = dict[tuple[str, str], float]()
+        for _, key, time_us in self.primary_samples(self.found.samples):
+            found[key] = max(time_us, found.get(key, 0.0))
         return found
+
+    def primary_samples(self, samples: Mapping[str, Sequence[Any]]) -> Iterator[tuple[int, tuple[str, str], float]]:
+        """Those of the primary method in the first mode: place in the columns, contender and case, µs."""
+        columns = (samples[name] for name in ("contender", "case", "mode", "method", "time_us"))
+        for place, (name, case, mode, method, time_us) in enumerate(zip(*columns, strict=True)):
+            if (mode, method) == (self.settings.modes[0], PRIMARY[self.device]):
+                yield place, (name, case), time_us
 
     def plan(self, action: str, seed: int, *, with_energy: bool = False) -> dict[str, Any]:
         """What a process is told of how to measure (timing.Plan)."""
@@ -1614,8 +1613,11 @@ class Summary:
             "with more bench.processes"
         )
 
+    def entrant(self, name: str) -> Entrant:
+        return next(entrant for entrant in self.entrants if entrant.name == name)
+
     def role(self, name: str) -> str:
-        return next(entrant.variant.role for entrant in self.entrants if entrant.name == name)
+        return self.entrant(name).variant.role
 
     def oracle(self) -> None:
         """Each variant against the fastest correct baseline of its case and mode."""
@@ -1669,9 +1671,8 @@ class Summary:
         for note in self.found.notes:
             if note["outcome"] == records.IN_COMPANY and note["case"] == arena.id:
                 return f"{note['contender']}: {note['message']}: {records.DECIDES_NOTHING[records.IN_COMPANY]}"
-        by_name = {entrant.name: entrant for entrant in self.entrants}
         for entry in self.found.dropped:
-            entrant, reason = by_name[entry["contender"]], entry["reason"]
+            entrant, reason = self.entrant(entry["contender"]), entry["reason"]
             if entrant.variant.role != "baseline" or entry["case"] not in (arena.id, None):
                 continue
             if entry.get("check") == "outputs" or reason.startswith(("not captured", "not loaded")):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -117,6 +117,11 @@ def case_of(operator: OperatorConfig, variant: VariantConfig, id: str, families:
     if reason := unsupported(variant, found):
         raise ConfigError(f"{variant.key} {reason}", subject=id)
     return found
+
+
+def shape_of(dims: Mapping[str, int]) -> str:
+    """The name of a shape that the configuration does not have: `seq=77,heads=2`; `case_of` takes it."""
+    return ",".join(f"{name}={size}" for name, size in dims.items())
 
 
 def _dims(text: str) -> dict[str, int]:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 
 from kernelproof import builds, records, replies, sanitizer, suite
-from kernelproof.cases import DEFAULT_FAMILY, case_of, covering_cases, select_cases, unsupported
+from kernelproof.cases import DEFAULT_FAMILY, case_of, covering_cases, select_cases, shape_of, unsupported
 from kernelproof.errors import (
     KernelproofError,
     NoSuchEntry,
@@ -438,7 +438,7 @@ class Climb:
             for other in (*smaller[-1:], *larger[:1]):
                 dims = {**first.dims, name: other}
                 if dims.get("heads", 0) % dims.get("kv_heads", 1) == 0:
-                    shapes[",".join(f"{key}={value}" for key, value in dims.items())] = dims
+                    shapes[shape_of(dims)] = dims
         refused = self.session.judge.declared(dataclasses.replace(self.settings, shapes=shapes)).refused
         bases = {json.dumps(case.options): case for case in usual if case.shape == first.shape}
         others = [shape for shape in shapes if shape != first.shape and shape not in refused]

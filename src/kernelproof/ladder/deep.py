@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kernelproof.cases import unsupported
+from kernelproof.cases import shape_of, unsupported
 from kernelproof.errors import KernelproofError
 from kernelproof.records import Case, CaseResult
 from kernelproof.suite import LENGTHS
@@ -77,7 +77,7 @@ def search(
         options = {name: draw(st.sampled_from(values)) for name, values in settings.test.options.items()}
         return Case(
             settings.name,
-            ",".join(f"{name}={value}" for name, value in dims.items()),
+            shape_of(dims),
             dims,
             options,
             draw(st.sampled_from(variant.dtypes)),
