@@ -293,7 +293,8 @@ def test_faulty_contenders_are_named_and_the_others_go_on(tmp_path: Path) -> Non
         "remembering": False,
         "lazy": False,
     }
-    assert {entry["contender"] for entry in record.discarded} == {"raising", "crashing", "remembering", "lazy"}
+    left = {entry["contender"] for entry in record.discarded if entry["what"] == "contender"}  # a ratio may be, by noise
+    assert left == {"raising", "crashing", "remembering", "lazy"}
 
 
 def test_who_wants_to_take_the_host_down_is_refused_and_leaves(tmp_path: Path) -> None:
