@@ -233,7 +233,7 @@ def test_a_known_ratio_is_found_and_every_sample_is_kept(tmp_path: Path) -> None
     # Both contenders' timed results, the same after poison, and the results for new values.
     assert record.states["outputs_judged"] >= 6
     assert record.states["cores"] == [max(os.sched_getaffinity(0))]
-    assert set(record.states["request_s"]) == {"trace", "outside", "time"}
+    assert set(record.states["request_s"]) == {"trace", "outside", "time", "alone"}
     assert sum(record.states["request_s"].values()) == pytest.approx(record.states["measuring_s"], abs=0.01)
     with gzip.open(tmp_path / str(record.samples), "rt") as stream:
         rows = list(csv.DictReader(stream))
@@ -293,7 +293,7 @@ def test_faulty_contenders_are_named_and_the_others_go_on(tmp_path: Path) -> Non
         "remembering": False,
         "lazy": False,
     }
-    left = {entry["contender"] for entry in record.discarded if entry["what"] == "contender"}  # a ratio may be, by noise
+    left = {entry["contender"] for entry in record.discarded if entry["what"] == "contender"}
     assert left == {"raising", "crashing", "remembering", "lazy"}
 
 
@@ -418,13 +418,14 @@ def summarised(
     counted: list[counters.Counted] | None = None,
     dropped: list[dict[str, Any]] | None = None,
     tested: list[str] | None = None,
+    peer: dict[str, Any] | None = None,
 ) -> BenchRecord:
     """What the stage says of samples that came from its processes; `rows` override what a good sample is.
 
-    `peer` takes part where it has a sample or was dropped; `tested`: on the very case.
+    `peer` takes part where it has a sample or was dropped, `peer` overrides what it is; `tested`: on the very case.
     """
     named = {row["contender"] for row in [*rows, *(dropped or [])]}
-    peers = {"peer": contender("thrice")} if "peer" in named else {}
+    peers = {"peer": contender("thrice", **(peer or {}))} if "peer" in named else {}
     loaded = project(folder, {"ours": contender("once")}, {"base": contender("thrice"), **peers})
     for name in tested or []:
         path = loaded.record("test", "rmsnorm", name)
@@ -439,7 +440,9 @@ def summarised(
         neighbours=others, energy=energy or [], notes=notes or [], counted=counted or [], dropped=dropped or []
     )
     for entry in dropped or []:
-        arenas[0].names.remove(entry["contender"])
+        for arena in arenas:
+            if entry["contender"] in arena.names and entry["case"] in (None, arena.id):
+                arena.names.remove(entry["contender"])
     good = {"case": arenas[0].id, "mode": "hot", "method": "cpu_clock", "calls": 100, "time_us": 10.0, "throttle": ""}
     for row in rows:
         for name in ("process", *bench_columns()):
@@ -633,19 +636,28 @@ def test_a_baseline_that_refuses_the_shape_is_named(tmp_path: Path) -> None:
         ("refused: only squares", True, {}, True),
         ("failed: ValueError: no such launch", False, {}, True),
         ("crashed: the process was killed by SIGSEGV", False, {}, True),
+        ("crashed: the process was killed by SIGSEGV", False, {"case": None}, True),
+        ("not loaded: ImportError: no such module", False, {"case": None}, True),  # it could be, in its test
         ("not captured: it waits", False, {}, False),
         ("wrong when timed (hot): bound", False, {"check": "outputs"}, False),  # no peer
     ],
 )
 def test_a_claim_is_not_decided_where_a_correct_peer_left(
-    tmp_path: Path, reason: str, tested: bool, check: dict[str, str], undecided: bool
+    tmp_path: Path, reason: str, tested: bool, check: dict[str, Any], undecided: bool
 ) -> None:
     """Who is in its process could have seen to it."""
-    gone = [{"contender": "peer", "case": "small-float32", "reason": reason, **check}]
+    gone = [{"contender": "peer", "case": "small-float32", "reason": reason} | check]
     rows = [*blocks("ours"), *blocks("base", time_us=30.0)]
     (row,) = summarised(tmp_path, rows, dropped=gone, tested=["peer"] if tested else []).oracle
     assert (row.undecided, row.passed) == (undecided, not undecided)
     assert row.reason.startswith("peer, correct in its test, left") is undecided
+
+
+def test_who_never_took_part_in_a_case_is_not_missed_there(tmp_path: Path) -> None:
+    gone = [{"contender": "peer", "case": None, "reason": "crashed: the process was killed by SIGSEGV"}]
+    rows = [*blocks("ours"), *blocks("base", time_us=30.0)]
+    (row,) = summarised(tmp_path, rows, dropped=gone, peer={"dtypes": ["float16"]}).oracle
+    assert (row.undecided, row.passed) == (False, True)
 
 
 def test_a_claim_is_not_decided_where_a_baseline_is_slower_beside_the_variants(tmp_path: Path) -> None:
@@ -933,7 +945,7 @@ def test_a_baseline_that_is_slower_beside_the_variants_is_seen_without_them(
     for process, time_us in enumerate(company_us):
         for name in ("ours", "base"):
             sample = {"contender": name, "case": arena.id, "mode": "hot", "method": "cpu_clock", "process": process}
-            for column, value in {**sample, "time_us": time_us}.items():
+            for column, value in {**sample, "time_us": time_us, "throttle": ""}.items():
                 measurement.found.samples[column].append(value)
     asked: list[list[str]] = []
 
@@ -941,7 +953,8 @@ def test_a_baseline_that_is_slower_beside_the_variants_is_seen_without_them(
         assert alone
         asked.append(names)
         sample = {"contender": "base", "case": arena.id, "mode": "hot", "method": "cpu_clock"}
-        return {"samples": {name: [value] for name, value in {**sample, "time_us": alone_us[len(asked) - 1]}.items()}}
+        sample |= {"time_us": alone_us[len(asked) - 1]}
+        return {"samples": {name: [value] for name, value in sample.items()}, "outcomes": []}
 
     monkeypatch.setattr(measurement, "spawn", lambda: types.SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(measurement, "ask", ask)

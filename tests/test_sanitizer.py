@@ -190,6 +190,19 @@ def test_a_part_of_a_read_of_shared_memory_is_held_against_nobody(
     assert (run.reason == sanitizer.WIDENED) == (level == "warning")  # what lies behind the read was not looked at
 
 
+def test_a_load_of_another_architectures_code_excuses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cubin(arch: str, reads: list[list[int]]) -> Cubin:
+        kernel = KernelResources(KERNEL, DEMANGLED, 32, 512, 0, 0, 0, 100, "0" * 64, shared_vector_reads=reads)
+        return Cubin(arch, f"0-{arch}.cubin", "0" * 64, 1, "0" * 64, kernels=[kernel])
+
+    built = BuildRecord(cubins=[cubin("sm_89", [[0xE0, 16]]), cubin("sm_90a", [])])
+    found = []
+    for native in ((), ("sm_89",), ("sm_90a",)):
+        monkeypatch.setattr(toolchain, "native_archs", lambda native=native: native)
+        found.append(Owner.of(built, tmp_path).reads_past(KERNEL, 0xE0, 8))
+    assert found == [True, True, False]
+
+
 def test_a_librarys_kernel_is_not_the_variants(owner: Owner) -> None:
     foreign = invalid_write(function="_ZN7cutlass6KernelEv", file="/usr/include/cutlass/kernel.h")
     (found,) = parse(report(foreign), "memcheck", owner)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from defects import project
 
-from kernelproof import config, records, sass, supervisor, test, toolchain
+from kernelproof import builds, config, records, sass, supervisor, test, toolchain
 from kernelproof.config import Config, VariantConfig
 from kernelproof.errors import ToolError, WorkerCrashed, WorkerReplyError
 from kernelproof.ladder import climb, sealing
-from kernelproof.ladder.sealing import Sealer, cubins_for
+from kernelproof.ladder.sealing import Sealer
 from kernelproof.processes import run
 from kernelproof.records import BuildRecord, Cubin, KernelResources, TestRecord
 
@@ -99,12 +100,12 @@ def cubin(arch: str, path: str = "", kernels: tuple[str, ...] = ()) -> Cubin:
     ],
 )
 def test_the_cubin_is_the_one_that_the_gpu_would_run(archs: list[str], native: list[str], chosen: list[str]) -> None:
-    assert [found.arch for found in cubins_for([cubin(arch) for arch in archs], native)] == chosen
+    assert [found.arch for found in builds.cubins_for([cubin(arch) for arch in archs], native)] == chosen
 
 
 def test_each_source_of_a_library_has_its_own_cubin() -> None:
     names = ["0-sm_89", "0-sm_90a", "1-sm_90a", "2-sm_90", "2-sm_90a"]
-    found = cubins_for([cubin(name[2:], f"b/{name}.cubin") for name in names], ["sm_90a"])
+    found = builds.cubins_for([cubin(name[2:], f"b/{name}.cubin") for name in names], ["sm_90a"])
     assert [one.path for one in found] == ["b/0-sm_90a.cubin", "b/1-sm_90a.cubin", "b/2-sm_90a.cubin"]
 
 
@@ -333,13 +334,13 @@ def test_the_ladder_seals_what_is_described(
             return sealing.Described(reason="it is tiny")
         return sealing.Described(steps()["steps"])
 
-    def library_instead(self: climb.Climb, *, sealed: bool = False) -> Any:
+    def library_instead(self: climb.Climb, *, sealed: bool = False, awake: bool = False) -> Any:
         if self._holds_cubins != sealed:
             self.leave()
             self._holds_cubins = sealed
         fresh = self._worker is None
         kind, self._holds_cubins = self._holds_cubins, False
-        worker = ready(self)
+        worker = ready(self, awake=awake)
         self._holds_cubins = kind
         if fresh:
             loaded.append("cubins" if sealed else "library")
@@ -348,6 +349,7 @@ def test_the_ladder_seals_what_is_described(
     monkeypatch.setattr(Sealer, "_described", described)
     monkeypatch.setattr(climb.Climb, "_ready_worker", library_instead)
     settings = project(tmp_path, "good", sealed="auto")
+    climbed_by_a_team = len(os.sched_getaffinity(0)) > 1
     record = climbed(settings)
     assert record.verdict == "correct", record.reason
     assert record.sealing is not None
@@ -358,7 +360,8 @@ def test_the_ladder_seals_what_is_described(
     if kept == "all":
         assert (record.trust, record.sealing.library) == ("sealed", 0)
         # Described; launch and sanity; correctness and slow inputs; what shows between calls, and then of other sizes.
-        assert loaded == ["library", "cubins", "cubins", "library", "library"]
+        # Then, where threads may race, repeats by threads that are awake.
+        assert loaded == ["library", "cubins", "cubins", "library", "library"] + ["library"] * climbed_by_a_team
         slow = {p.case for p in record.properties if (p.name, p.status) == ("zero-copy", "passed")}
         assert "odd" in {case.partition("-")[0] for case in slow}, record.properties
     else:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -32,6 +33,14 @@ def failing_later(x, y, us, calls=[0]):
     calls[0] += 1
     if calls[0] > 14:
         raise RuntimeError("enough")
+    spin(x, y, us)
+
+
+def limited(x, y, us):
+    import resource
+
+    if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1 << 20:
+        raise RuntimeError("its files have no limit")
     spin(x, y, us)
 
 
@@ -111,6 +120,18 @@ def test_a_call_longer_than_the_budget_is_made_once(tmp_path: Path) -> None:
     assert found["samples"]["mode"] == ["hot"]
     assert found["samples"]["time_us"][0] >= 30_000
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.usefixtures("fresh_process")
+def test_a_candidates_files_have_a_limit_whenever_it_runs(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        found = measure(tmp_path, 10.0, ["limited"], modes=["hot", "cold"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert found["outcomes"] == []
+    assert len(found["outputs"]) == 6
 
 
 @pytest.mark.usefixtures("fresh_process")

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -321,6 +321,7 @@ class Arena:
     cost: BenchCase
     payload: dict[str, Any]
     names: list[str]
+    asked: frozenset[str] = frozenset()  # everybody who took part at first
     seconds: float = 0.0
 
     @property
@@ -400,6 +401,7 @@ def _arena(
             "outputs": list(timed.outputs),
         },
         names=names,
+        asked=frozenset(names),
     )
 
 
@@ -451,7 +453,8 @@ class Measured:
     others: dict[str, list[float]] = field(default_factory=dict)  # case: the share that others had of them, by process
     neighbours: int | None = None  # other processes on the GPU, at most; None where they are not shown
     state_s: float = 0.0  # spent on looking at the machine's state
-    request_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # by action: trace, outside, time
+    # By action: trace, outside, time, alone (the baselines).
+    request_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     @property
     def measuring_s(self) -> float:
@@ -521,7 +524,8 @@ class Measurement:
         samples = self.found.samples
         times = defaultdict[tuple[str, str], dict[int, list[float]]](lambda: defaultdict(list))
         for place, key, time_us in self.primary_samples(samples):
-            times[key][samples["process"][place]].append(time_us)
+            if not _reasons(samples["throttle"][place]) & DISCARDED_STATES:
+                times[key][samples["process"][place]].append(time_us)
         in_company = {  # of five processes the second fastest: other programs seldom slow so many
             key: sorted(map(plain_statistics.median, by_process.values()))[len(by_process) // 4]
             for key, by_process in times.items()
@@ -533,20 +537,10 @@ class Measurement:
             if self.variants_of(arena)
         }
         for _ in range(LOOKS):
-            worker = self.spawn()
             try:
-                for arena in self.arenas:
-                    if names := [name for name in suspects.get(arena.id, []) if (name, arena.id) in in_company]:
-                        reply = self.ask(worker, arena, names, "time", 1, self.random.getrandbits(31), alone=True)
-                        seen = defaultdict[tuple[str, str], list[float]](list)
-                        for _, key, time_us in self.primary_samples(reply["samples"]):
-                            seen[key].append(time_us)
-                        for key, found in seen.items():
-                            alone[key] = max(alone.get(key, 0.0), plain_statistics.median(found))
+                self.time_alone(suspects, in_company, alone)
             except WorkerError:
                 return
-            finally:
-                worker.close()
             limit = IN_COMPANY_LIMIT[self.device]
             slowed = {key: in_company[key] / us for key, us in alone.items() if in_company[key] > limit * us > 0}
             suspects = {case: [name for name in names if (name, case) in slowed] for case, names in suspects.items()}
@@ -554,6 +548,33 @@ class Measurement:
                 return
         for (name, case), ratio in slowed.items():
             self.note(name, case, records.IN_COMPANY, f"{ratio:.3g} times its time in a process of baselines alone")
+
+    def time_alone(
+        self,
+        suspects: Mapping[str, list[str]],
+        in_company: Collection[tuple[str, str]],
+        alone: dict[tuple[str, str], float],
+    ) -> None:
+        """One process of baselines, by case; the slowest median of each goes to `alone`. Raises WorkerError."""
+        worker = self.spawn()
+        try:
+            for arena in self.arenas:
+                names = [name for name in suspects.get(arena.id, []) if (name, arena.id) in in_company]
+                if not names:
+                    continue
+                started = time.monotonic()
+                reply = self.ask(worker, arena, names, "time", 1, self.random.getrandbits(31), alone=True)
+                self.found.request_s["alone"] += time.monotonic() - started
+                seen = defaultdict[tuple[str, str], list[float]](list)
+                for _, key, time_us in self.primary_samples(reply["samples"]):
+                    seen[key].append(time_us)
+                for key, found in seen.items():
+                    alone[key] = max(alone.get(key, 0.0), plain_statistics.median(found))
+                if any(outcome["outcome"] == NOT_CAPTURED for outcome in reply["outcomes"]):
+                    worker.close()  # torch's allocator and stream are not as before the capture
+                    worker = self.spawn()
+        finally:
+            worker.close()
 
     def get_ready_to_count(self, ends: contextlib.ExitStack) -> None:
         """Start the process under Nsight Compute, unless that was done; where it cannot be had, say why."""
@@ -1374,9 +1395,9 @@ class Summary:
         ):
             if (contender, case) not in self.in_case:
                 continue
-            reasons = set((throttle or "").split("|"))
             if clock:
                 self.clocks[contender, case, mode, method][process].append(clock)
+            reasons = _reasons(throttle)
             if bad := sorted(reasons & DISCARDED_STATES):
                 discarded[contender, case, mode, method, process, block, "throttled: " + ", ".join(bad)] += 1
                 self.throttled[contender] += 1
@@ -1673,9 +1694,10 @@ class Summary:
                 return f"{note['contender']}: {note['message']}: {records.DECIDES_NOTHING[records.IN_COMPANY]}"
         for entry in self.found.dropped:
             entrant, reason = self.entrant(entry["contender"]), entry["reason"]
-            if entrant.variant.role != "baseline" or entry["case"] not in (arena.id, None):
+            took_part = entrant.name in arena.asked and entry["case"] in (arena.id, None)
+            if entrant.variant.role != "baseline" or not took_part:
                 continue
-            if entry.get("check") == "outputs" or reason.startswith(("not captured", "not loaded")):
+            if entry.get("check") == "outputs" or reason.startswith("not captured"):
                 continue
             if not reason.startswith("refused") or entrant.took(arena.case):
                 return f"{entrant.name}, correct in its test, left and might have been faster ({reason})"
@@ -1749,6 +1771,11 @@ class Summary:
 def _ratio_of(variant: str, baseline: str, case: str, mode: str) -> dict[str, str]:
     """What an entry of `discarded` says of a ratio, but for the reason."""
     return {"what": "ratio", "variant": variant, "baseline": baseline, "case": case, "mode": mode}
+
+
+def _reasons(throttle: str | None) -> set[str]:
+    """Why a sample's clock was held down."""
+    return set((throttle or "").split("|"))
 
 
 def _rounded(value: float) -> float:

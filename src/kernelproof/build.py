@@ -45,7 +45,7 @@ from kernelproof.processes import run as run_process
 from kernelproof.records import BudgetRow, BuildRecord, Cubin, FileHash, sha256_file
 from kernelproof.repository import HERE, provenance
 
-FORMAT = 4  # of what is kept; a change makes all earlier builds unused
+FORMAT = 5  # of what is kept; a change makes all earlier builds unused
 TIME_LIMIT_S = 900.0
 EXTENSION_NAME = "kernelproof_extension"  # what TORCH_EXTENSION_NAME is for every `abi: torch` library
 MESSAGE_LINES = 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from kernelproof.config import Config, VariantConfig
@@ -29,3 +30,34 @@ def library(config: Config, variant: VariantConfig, built: BuildRecord) -> Path 
         if why := altered(file, config.root, source=not built.library):
             raise RecordError(f"{why}; build it again: {config.command('build', variant)}", subject=variant.key)
     return (config.root / built.library.path).resolve() if built.library else None
+
+
+def cubins_for(cubins: Sequence[Cubin], native: Sequence[str]) -> list[Cubin]:
+    """Of each source's cubins the one that this GPU runs, as the CUDA runtime chooses it.
+
+    native: the GPU's own architecture, `sm_90a`; with several kinds of GPUs nothing is chosen. A cubin runs on its own
+    architecture and on later minor versions of it, one with a suffix on its own alone.
+    """
+    if len(native) != 1:
+        return []
+    wanted = _version(native[0])
+    best: dict[str, Cubin] = {}
+    for cubin in cubins:
+        major, minor = _version(cubin.arch)
+        suffixed = not cubin.arch[-1].isdigit()
+        if (major, minor) != wanted if suffixed else major != wanted[0] or minor > wanted[1]:
+            continue
+        source = Path(cubin.path).stem.removesuffix(cubin.arch)  # `0-` of `0-sm_90a`; empty where there is one source
+        if source not in best or _rank(cubin.arch) > _rank(best[source].arch):
+            best[source] = cubin
+    return list(best.values())
+
+
+def _version(arch: str) -> tuple[int, int]:
+    """`sm_90a` → (9, 0)."""
+    digits = arch.removeprefix("sm_").rstrip("af")
+    return int(digits[:-1]), int(digits[-1])
+
+
+def _rank(arch: str) -> tuple[tuple[int, int], bool]:
+    return _version(arch), arch.endswith("a")

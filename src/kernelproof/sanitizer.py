@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelproof import privacy, processes, supervisor, toolchain
+from kernelproof import builds, privacy, processes, supervisor, toolchain
 from kernelproof.errors import ToolError, describe_exit
 from kernelproof.records import (
     BuildRecord,
@@ -291,7 +291,9 @@ class Owner:
     def of(cls, built: BuildRecord | None, root: Path) -> Owner:
         """The owner as the build stage recorded it."""
         cubins = built.cubins if built else []
-        compiled = [kernel for cubin in cubins for kernel in cubin.kernels]
+        # What the machine code of another architecture holds at the same place says nothing.
+        run = builds.cubins_for(cubins, toolchain.native_archs()) or cubins
+        compiled = [kernel for cubin in run for kernel in cubin.kernels]
         kernels = {kernel.name: kernel.demangled for kernel in compiled}
         files = {file.path for file in (*built.sources, *built.headers)} if built else set()
         partial = {kernel.name for kernel in compiled if kernel.partial_barriers}
@@ -649,7 +651,8 @@ def judge(tool: str, ended: Ended, owner: Owner, limit_s: float) -> SanitizerRun
     if run.status == "passed" and ended.report.count(b"<record>") >= PRINT_LIMIT:
         run.status = "skipped"
         run.reason = f"it writes down {PRINT_LIMIT} findings, and none of these is held against the variant"
-        run.remedy = "mend what it finds in other kernels: what comes after these is not known"
+        whose = "the variant" if any(found.own for found in run.findings) else "other kernels"
+        run.remedy = f"mend what it finds in {whose}: what comes after these is not known"
     return run
 
 

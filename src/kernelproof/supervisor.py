@@ -71,7 +71,8 @@ class WorkerHost:
     `needs_torch`: import torch (loading.needs_torch says when). `threads`: CPU threads a candidate may use, 0 for all.
     `scratch`: an existing folder, for the workers' folders and the interpreter's own. `private`: folders that a
     candidate may not even read; this one is always among them. `measures`: times are taken, and nothing else runs: on a
-    CPU all threads stay on as many cores (`cores`); else a candidate's idle threads sleep, for others need the cores.
+    CPU all threads stay on as many cores (`cores`); else a candidate's idle threads sleep, for others need the cores,
+    unless they are to be `awake`.
     The interpreter starts at once and in parallel with the caller: the first `spawn` waits for it. A host that a
     candidate killed is started again by the next `spawn`.
     """
@@ -85,6 +86,7 @@ class WorkerHost:
         threads: int = 0,
         private: Sequence[Path] = (),
         measures: bool = False,
+        awake: bool = False,
     ) -> None:
         self.device = device
         self.scratch = scratch.resolve()
@@ -98,7 +100,8 @@ class WorkerHost:
         self._threads = threads or len(self.cores)
         if measures and device == "cpu":
             self.cores = cores_to_measure_on(self._threads)
-        self._environment = environment(self.scratch, self._threads) | ({} if measures else IDLE_THREADS_SLEEP)
+        idle = {} if measures or awake else IDLE_THREADS_SLEEP
+        self._environment = environment(self.scratch, self._threads) | idle
         self._spawned = 0
         self._log = self.scratch / "host.log"
         self._start()

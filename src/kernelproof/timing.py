@@ -261,8 +261,8 @@ class _Session:
         self.random = random.Random(plan.seed)
         self.quiet_left_s = QUIET_LIMIT_S
         self.rests_after_s: dict[str, float] = {}
-        self.handed: dict[tuple[str, str], _Handed] = {}  # contender, values: what was handed over of this case
-        self.unwritten: list[tuple[dict[str, Any], _Handed]] = []  # outputs whose files are being written
+        self.handed: dict[tuple[str, str], tuple[Tensor, _Handed]] = {}  # contender, values: its bits in this case
+        self.outputs: list[tuple[dict[str, Any], _Handed]] = []  # what was handed over and is in no file yet
         self.journal = os.open(plan.journal, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         if not _PADS:
             _PADS.append(_pad(plan))
@@ -470,42 +470,39 @@ class _Session:
 
     def check(self, case: str, mode: str, sets: ArgumentSets, runners: Sequence[_Runner]) -> None:
         """Hand over what the timed calls wrote, then the same after poison, then for new values in the same memory."""
-        with self.writing():
+        for runner in runners:
+            with self.attempt(runner.name, case, mode):
+                self.hand_over(case, mode, "timed", runner.name, runner.results())
+                runner.poison()
+                runner.again()
+                self.hand_over(case, mode, "poisoned", runner.name, runner.results())
+        self.keep_outputs(case, mode)
+        if runners and sets.refresh(case_fresh(sets.case), runners[0].checked):
             for runner in runners:
                 with self.attempt(runner.name, case, mode):
-                    self.hand_over(case, mode, "timed", runner.name, runner.results())
                     runner.poison()
                     runner.again()
-                    self.hand_over(case, mode, "poisoned", runner.name, runner.results())
-            if runners and sets.refresh(case_fresh(sets.case), runners[0].checked):
-                for runner in runners:
-                    with self.attempt(runner.name, case, mode):
-                        runner.poison()
-                        runner.again()
-                        self.hand_over(case, mode, "fresh", runner.name, runner.results())
-        for output, handed in self.unwritten:
+                    self.hand_over(case, mode, "fresh", runner.name, runner.results())
+            self.keep_outputs(case, mode)
+
+    def keep_outputs(self, case: str, mode: str) -> None:
+        """Tell where what was handed over lies now."""
+        for output, handed in self.put_into_files():
             with self.attempt(output["contender"], case, mode):
                 self.found.outputs.append(handed.described(output))
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """What is handed over meanwhile is hashed and written by threads, which have ended afterwards."""
-        self.unwritten.clear()
-        with loading.unlimited_files(), ThreadPoolExecutor(WRITERS) as self.writers:
-            yield
-
     def hand_over(self, case: str, mode: str, version: str, name: str, results: Sequence[Tensor]) -> None:
-        """Have each different result written to a file. All sets held the same values, so one is what to expect."""
+        """Keep each different result for `put_into_files`. All sets held the same values, so one is what to expect."""
         import torch
 
         for number, (result, copies) in enumerate(_distinct(results)):
             bits, key = _bytes_of(result), (name, "fresh" if version == "fresh" else "timed")
-            handed = self.handed.get(key)
-            if handed is None or not torch.equal(handed.bits, bits):
-                # Most results are the same bits again; the first is kept beside, so that these are not hashed anew.
+            known, handed = self.handed.get(key, (None, None))
+            if known is None or handed is None or not torch.equal(known, bits):
+                # Most results are the same bits again; the first is kept beside, so that these are not written anew.
                 kept = bits.clone()
-                handed = _Handed(kept, self.writers.submit(self.write, name, kept.cpu()))
-                self.handed.setdefault(key, handed)
+                handed = _Handed(kept.cpu())
+                self.handed.setdefault(key, (kept, handed))
             output = {
                 "contender": name,
                 "case": case,
@@ -516,28 +513,39 @@ class _Session:
                 "dtype": str(result.dtype).removeprefix("torch."),
                 "shape": list(result.shape),
             }
-            self.unwritten.append((output, handed))
+            self.outputs.append((output, handed))
 
-    def write(self, name: str, bits: Tensor) -> tuple[str, str]:
-        """A file of a result's bytes, and their SHA-256; in a thread, since both take as long as many a timing."""
+    def put_into_files(self) -> list[tuple[dict[str, Any], _Handed]]:
+        """Write what was handed over, by threads, and while no candidate runs: the limit on its files is lifted."""
+        outputs, self.outputs = self.outputs, []
+        with loading.unlimited_files(), ThreadPoolExecutor(WRITERS) as threads:
+            for output, handed in outputs:
+                handed.written = handed.written or threads.submit(handed.write, self.plan.scratch, output["contender"])
+        return outputs
+
+
+class _Handed:
+    """A result that was handed over: its bytes, then the path and SHA-256 of the file that `write` makes of them."""
+
+    def __init__(self, bits: Tensor) -> None:
+        self.bits: Tensor | None = bits
+        self.written: Future[tuple[str, str]] | None = None
+
+    def write(self, folder: str, name: str) -> tuple[str, str]:
+        """Hash and write it; both take as long as many a timing."""
+        bits, self.bits = self.bits, None
+        assert bits is not None
         data = memoryview(bits.numpy())
         digest = hashlib.sha256(data).hexdigest()
         # A short name: the same bytes of another process are the same file.
-        path = Path(self.plan.scratch) / f"{name}-{digest[:24]}.output"
+        path = Path(folder) / f"{name}-{digest[:24]}.output"
         if not path.exists():
             path.write_bytes(data)
         return str(path), digest
 
-
-@dataclass
-class _Handed:
-    """A result that was handed over: its bits, and the path and hash of the file that a thread makes of them."""
-
-    bits: Tensor
-    written: Future[tuple[str, str]]
-
     def described(self, output: Mapping[str, Any]) -> dict[str, Any]:
         """An output and where it lies. Raises OSError where it could not be written."""
+        assert self.written is not None
         path, digest = self.written.result()
         return {**output, "path": path, "sha256": digest}
 
@@ -1546,10 +1554,10 @@ def move(contender: str) -> dict[str, Any]:
     """Hand over, as `outputs`, what the last of some calls in a row gives whose values move up to the case's."""
     held = _HELD[contender]
     session = held.session
-    with session.writing():
-        for version, touch in held.touches.items():
-            session.hand_over(held.case, session.plan.modes[0], version, contender, held.runner.moved(touch))
-    return {"outputs": [handed.described(output) for output, handed in session.unwritten]}
+    session.outputs.clear()
+    for version, touch in held.touches.items():
+        session.hand_over(held.case, session.plan.modes[0], version, contender, held.runner.moved(touch))
+    return {"outputs": [handed.described(output) for output, handed in session.put_into_files()]}
 
 
 def let_go(contender: str) -> dict[str, Any]:

@@ -368,9 +368,11 @@ class Worker:
         repeats: int = 1,
         following: Sequence[dict[str, Any]] = (),
         launches: Sequence[Any] = (),
+        repeats_limit_s: float = math.inf,
     ) -> dict[str, Any]:
         """Call the candidate `repeats` times on the same inputs and hand every image over (loading.handed_over).
 
+        No repeat begins later than `repeats_limit_s` after the first call; `repeats` says how many calls there were.
         Each call finds its outputs freshly poisoned. What is handed over is the first call's outputs and the inputs as
         the last call left them. The other calls should give the same bits: `differing` counts those that do not,
         `first_difference` is [repeat, flat element index] of the first that did not, and its images are handed over
@@ -409,7 +411,12 @@ class Worker:
         differing, first_difference = 0, None
         farthest, largest = None, 0.0
         self.kept = []
+        last_start = time.monotonic() + repeats_limit_s
+        made = 1
         for repeat in range(1, repeats):
+            if time.monotonic() > last_start:
+                break
+            made += 1
             last = self.call(acts[0], images, outputs, poison, repeat)
             again = last.outputs
             if (len(self.kept) + 1) * len(poison[outputs[0]]) <= REPEATS_KEPT_BYTES:
@@ -441,7 +448,7 @@ class Worker:
             if changed := self.changed():
                 out_of_order.insert(0, [0, "later", changed])
         return {
-            "repeats": repeats,
+            "repeats": made,
             "differing": differing,
             "first_difference": first_difference,
             "kept": len(self.kept),

@@ -66,7 +66,8 @@ def _tvm_ffi() -> Path:
 
 
 def _compile(*arguments: str | Path) -> None:
-    flags = ["-std=c++20", "-O0", "-fPIC", *(f"-I{folder}" for folder in (REPOSITORY, PIECES, _tvm_ffi() / "include"))]
+    include = [f"-I{folder}" for folder in (REPOSITORY, PIECES, _tvm_ffi() / "include")]
+    flags = ["-std=c++20", "-O0", "-fPIC", "-fopenmp", *include]
     subprocess.run([os.environ.get("CXX", "g++"), *flags, *arguments], check=True)
 
 

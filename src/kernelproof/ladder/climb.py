@@ -73,6 +73,8 @@ SUITE, SEARCH = "all cases together", "the search"
 DEEP_SANITIZER = 4  # times as many cases at the deep level
 CRASHES_ALLOWED = 2  # after that many the remaining cases are not run
 REPEATED_CASES = 3
+AWAKE = "awake"  # the name of repeats by a process whose idle threads do not sleep at once
+AWAKE_S = 1.0  # threads that spin for one which has no core can take many times as long
 DRAWN_FAMILIES = 3
 ELEMENTS = 3  # inputs that get another element, one at a time
 SIDES = {"end": "behind", "start": "in front of"}  # of a tensor, where it is fenced
@@ -149,6 +151,7 @@ class Handed:
 class Ran:
     """A worker's answer to `run` (worker.Worker.run), which comes from a process that has run a candidate."""
 
+    calls: int
     differing: int
     first_difference: tuple[int, int]
     kept: int
@@ -163,11 +166,13 @@ class Ran:
         """
         some, late = whole(0, repeats - 1), row(whole(0, calls - 1), one_of(*OUT_OF_ORDER), whole())
         place = optional(row(some, whole()))
-        forms = {"differing": some, "first_difference": place, "kept": some, "farthest": optional(some)}
-        replies.expect(reply, forms | {"out_of_order": each(late)})
+        forms = {"repeats": whole(1, repeats), "differing": some, "first_difference": place}
+        forms |= {"kept": some, "farthest": optional(some), "out_of_order": each(late)}
+        replies.expect(reply, forms)
         repeat, element = reply["first_difference"] or (0, 0)
         found = [(call, when, size) for call, when, size in reply["out_of_order"]]
-        return cls(reply["differing"], (repeat, element), reply["kept"], reply["farthest"], found)
+        count, differing, kept, farthest = (reply[name] for name in ("repeats", "differing", "kept", "farthest"))
+        return cls(count, differing, (repeat, element), kept, farthest, found)
 
 
 class Resources:
@@ -177,23 +182,29 @@ class Resources:
         self.scratch = scratch
         # Drawn after the build, so that no kernel can have been made for it.
         self.fresh_seed = int.from_bytes(os.urandom(4), "little") >> 1
-        self._hosts: dict[tuple[bool, int], WorkerHost] = {}
+        self._hosts: dict[tuple[bool, int, bool], WorkerHost] = {}
         self._judges: dict[Path, Judge] = {}
 
-    def host(self, variant: VariantConfig, threads: int) -> WorkerHost:
+    def host(self, variant: VariantConfig, threads: int, *, awake: bool = False) -> WorkerHost:
         """A warm worker host with what the variant needs; the first call starts it, and does not wait."""
         from kernelproof.loading import needs_torch
         from kernelproof.supervisor import WorkerHost
 
         kinds = {*variant.dtypes, variant.precision.output} - {"input"}
         with_torch = needs_torch(variant.abi, variant.device, kinds)
-        if (with_torch, threads) not in self._hosts:
+        key = (with_torch, threads, awake)
+        if key not in self._hosts:
             scratch = self.scratch / f"host-{len(self._hosts)}"
             scratch.mkdir(parents=True, exist_ok=True)
-            self._hosts[with_torch, threads] = WorkerHost(
-                device=variant.device, needs_torch=with_torch, scratch=scratch, threads=threads, private=[self.scratch]
+            self._hosts[key] = WorkerHost(
+                device=variant.device,
+                needs_torch=with_torch,
+                scratch=scratch,
+                threads=threads,
+                private=[self.scratch],
+                awake=awake,
             )
-        return self._hosts[with_torch, threads]
+        return self._hosts[key]
 
     def judge(self, root: Path, limit_s: float) -> Judge:
         """The judge of a project's operators; the first call starts it, and does not wait."""
@@ -236,10 +247,15 @@ class Session:
             return False, f"there is a GPU, but torch {version} is built without CUDA"
         return present, why
 
-    def host(self, variant: VariantConfig) -> WorkerHost:
-        """The worker host for a variant, started if it is not."""
+    @property
+    def threads(self) -> int:
+        """CPU threads that a candidate may use."""
         cores = len(os.sched_getaffinity(0))
-        return self.resources.host(variant, min(THREADS, cores, self.config.bench.cpu_threads or cores))
+        return min(THREADS, cores, self.config.bench.cpu_threads or cores)
+
+    def host(self, variant: VariantConfig, *, awake: bool = False) -> WorkerHost:
+        """The worker host for a variant, started if it is not; `awake`: idle threads spin for a while (WorkerHost)."""
+        return self.resources.host(variant, self.threads, awake=awake)
 
     @property
     def judge(self) -> Judge:
@@ -257,7 +273,8 @@ class Session:
         """Start the judge and the hosts that will be needed, so that their imports run beside one another."""
         for climb in self.climbs:
             if climb.variant.device == "cpu" or self.gpu[0]:
-                self.host(climb.variant)
+                for awake in {False, climb.has_team}:
+                    self.host(climb.variant, awake=awake)
                 assert self.judge
 
     def enter(self, climb: Climb) -> None:
@@ -307,6 +324,7 @@ class Climb:
         self._late: dict[str, Failure] = {}  # by a job's key
         self._worker: Worker | None = None
         self._holds_cubins = False  # the worker, and not the library
+        self._is_awake = False  # its idle threads spin for a while
         self._has_run = False  # the worker has made calls
         self._has_refused = False  # and the candidate has declined one, which was laid out in another way
         self._collecting: dict[str, float] = {}  # by rung: seconds that its calls took, refused ones too
@@ -317,9 +335,14 @@ class Climb:
 
     @property
     def trials(self) -> int:
-        """How often a case is repeated."""
+        """How often a case is repeated; half of that by each of two processes, where threads may race."""
         settings = self.session.config.test
         return min(settings.trials, QUICK_TRIALS) if settings.level == "quick" else settings.trials
+
+    @property
+    def has_team(self) -> bool:
+        """Whether it may run in several of the CPU's threads at a time, which could race for memory."""
+        return self.variant.device == "cpu" and self.session.threads > 1
 
     @property
     def searches(self) -> bool:
@@ -420,8 +443,8 @@ class Climb:
         """A shape that gives most of its dimensions, each then taken from the nearest smaller and larger shape.
 
         A kernel that keeps something by a part of a call's sizes (a mask by its rows) is right wherever all of them
-        differ. In every combination of options that the shape is tested with, there and back; on no size that no shape
-        has. The same where one case alone is run again.
+        differ. In every data type and combination of options that the shape is tested with, there and back; on no size
+        that no shape has. The same where one case alone is run again.
         """
         if self.variant.role != "variant" or not self.cases:
             return []
@@ -434,17 +457,17 @@ class Climb:
         listed = {name: sorted({c.dims[name] for c in usual if name in c.dims}) for name in first.dims}
         shapes = {first.shape: first.dims}
         for name, size in first.dims.items():
-            smaller, larger = ([s for s in listed[name] if way * s > way * size] for way in (-1, 1))
-            for other in (*smaller[-1:], *larger[:1]):
-                dims = {**first.dims, name: other}
-                if dims.get("heads", 0) % dims.get("kv_heads", 1) == 0:
-                    shapes[shape_of(dims)] = dims
+            every_dims = [{**first.dims, name: other} for other in listed[name]]
+            whole = [dims for dims in every_dims if dims.get("heads", 0) % dims.get("kv_heads", 1) == 0]
+            smaller, larger = ([dims for dims in whole if way * dims[name] > way * size] for way in (-1, 1))
+            shapes |= {shape_of(dims): dims for dims in (*smaller[-1:], *larger[:1])}
         refused = self.session.judge.declared(dataclasses.replace(self.settings, shapes=shapes)).refused
-        bases = {json.dumps(case.options): case for case in usual if case.shape == first.shape}
+        bases = [case for case in usual if case.shape == first.shape]
+        bases = list({(case.dtype, json.dumps(case.options)): case for case in bases}.values())
         others = [shape for shape in shapes if shape != first.shape and shape not in refused]
         cases = [
             dataclasses.replace(base, shape=shape, dims=shapes[shape], seed=self.property_cases[0].seed)
-            for way, base in enumerate(bases.values())
+            for way, base in enumerate(bases * 2 if len(bases) == 1 else bases)
             for shape in (first.shape, *(others if way % 2 == 0 else reversed(others)))
             if others
         ]
@@ -474,7 +497,10 @@ class Climb:
         """Those of the cases that are repeated."""
         if self.session.only or not self.cases:
             return self.cases
-        return _repeated(self.cases, self.settings, self.variant.device)
+        found = _repeated(self.cases, self.settings, self.variant.device)
+        # However busy the cores are, threads that share a long call overlap.
+        longest = max((c for c in self.cases if c.shape in self.settings.shapes), key=_elements, default=found[0])
+        return list({case.id: case for case in [*found, longest][: len(found) + self.has_team]}.values())
 
     # --- rungs
 
@@ -758,11 +784,29 @@ class Climb:
     def _relations(self, case: Case) -> list[dict[str, Any]]:
         return self.session.judge.relations(self.settings.module, case)
 
+    def _repeats(self, case: Case) -> list[tuple[str, Job]]:
+        """The calls that are repeated, each with the name of its step."""
+        names = ["", AWAKE] if self.has_team else [""]
+        if self.has_team and _elements(case) > CPU_REPEATED_ELEMENTS:
+            names = [AWAKE]
+        jobs = [Job(case, "repeat", name) for name in names]
+        return [(" ".join(filter(None, ["determinism", job.name])), job) for job in jobs]
+
+    @property
+    def _calls_each(self) -> int:
+        """How many of the trials a process makes."""
+        return max(2, self.trials // 2) if self.has_team else self.trials
+
     def _determinism(self, case: Case) -> str | None:
-        trials = self.trials
-        handed = self._taken("determinism", case)
+        for step, job in self._repeats(case):
+            if wrong := self._differing(step, job):
+                return f"{wrong} (its idle threads spin)" if job.name == AWAKE else wrong
+        return None
+
+    def _differing(self, step: str, job: Job) -> str | None:
+        handed = self._taken(step, job.case)
         reply = handed.reply
-        if late := self._late.get(Job(case, "repeat").key):
+        if late := self._late.get(job.key):
             return _failures([late])
         if handed.unlike and not reply.differing:
             repeat, element = handed.unlike[0]
@@ -774,12 +818,11 @@ class Climb:
             return None
         repeat, element = reply.first_difference
         found = (
-            f"{reply.differing} of {trials - 1} repeats gave other bits than the first call, the first of them "
+            f"{reply.differing} of {reply.calls - 1} repeats gave other bits than the first call, the first of them "
             f"repeat {repeat} at {handed.laid.place(element)}"
         )
         if self.variant.deterministic:
             return f"{found}: a race, a missing barrier, or memory that is read before it is written"
-        job = Job(case, "repeat")
         if wrong := _failures(self._judged(job).failures):
             return f"{found}, and that one is wrong: {wrong}"
         for place, (repeat, _) in enumerate(handed.unlike):
@@ -789,14 +832,17 @@ class Climb:
 
     # --- running
 
-    def _ready_worker(self, *, sealed: bool = False) -> Worker:
-        """A live worker that has loaded the variant: its library or callable, or with `sealed` its cubins alone."""
-        if self._holds_cubins != sealed:
+    def _ready_worker(self, *, sealed: bool = False, awake: bool = False) -> Worker:
+        """A live worker that has loaded the variant: its library or callable, or with `sealed` its cubins alone.
+
+        `awake`: its idle threads spin for a while before they sleep.
+        """
+        if (self._holds_cubins, self._is_awake) != (sealed, awake):
             self.leave()
         if self._worker is None or not self._worker.alive:
-            self._holds_cubins, self._has_run, self._has_refused = sealed, False, False
+            self._holds_cubins, self._is_awake, self._has_run, self._has_refused = sealed, awake, False, False
             self._images.mkdir(exist_ok=True)
-            self._worker = self.session.host(self.variant).spawn(self.log, readable=[self._images])
+            self._worker = self.session.host(self.variant, awake=awake).spawn(self.log, readable=[self._images])
             achieved = self._worker.isolation
             if self.isolation is None or len(achieved.refused) < len(self.isolation.refused):
                 self.isolation = achieved
@@ -826,7 +872,9 @@ class Climb:
         if self._has_refused and jobs[0].part not in REFUSABLE:
             self.leave()
         launches = self._launches(jobs) if sealable else None
-        worker, judge = self._ready_worker(sealed=launches is not None), self.session.judge
+        awake = jobs[0].part == "repeat" and jobs[0].name == AWAKE
+        worker = self._ready_worker(sealed=launches is not None, awake=awake)
+        judge = self.session.judge
         self._has_run = True
         try:
             laid = [judge.lay_out(self.settings.module, job, self._images / str(n)) for n, job in enumerate(jobs)]
@@ -842,6 +890,7 @@ class Climb:
                     repeats=repeats,
                     following=[other.arguments for other in laid[1:]],
                     launches=launches or [],
+                    **({"repeats_limit_s": AWAKE_S} if awake else {}),
                 )
                 reply = Ran.of(answer, len(jobs), repeats)
                 self._takes |= dict.fromkeys(kinds.values(), True)
@@ -975,14 +1024,16 @@ class Climb:
                 if view.case.shape in self.settings.shapes:
                     self.leave()  # what earlier calls left behind may be large enough for all
                 self._attempt(_view_name(view), view.case, [view], self.limits.correctness)
-        for case in self._asked_for("determinism", self.repeated_cases):
-            self._attempt("determinism", case, [Job(case, "repeat")], self.limits.determinism, self.trials)
+        repeats = [each for case in self._asked_for("determinism", self.repeated_cases) for each in self._repeats(case)]
+        for name, job in sorted(repeats, key=lambda repeat: repeat[1].name):  # a process for each kind
+            self._attempt(name, job.case, [job], self.limits.determinism, self._calls_each)
         for step, (job, refused) in self._refused.items():
             if self._handed[step] is refused:
                 self._handed[step] = self._refusal(job, job.case, refused)
         self.leave()
         try:
-            self.session.host(self.variant).check()
+            for awake in (False, True)[: 1 + self.has_team]:
+                self.session.host(self.variant, awake=awake).check()
         except WorkerError as error:
             self.ended = self.ended or "crashed"
             self._note("correctness", Outcome("failed", error.message), 0.0, "after the last call")
@@ -1088,7 +1139,8 @@ class Climb:
             if not (rung == "zero-copy" and isinstance(error, WorkerTimeout)):  # its inputs are slow, not it
                 self._process_ended(rung, error, case.id)
         finally:
-            whose = rung if rung in RUNGS else "properties"
+            whose = rung.partition(" ")[0]
+            whose = whose if whose in RUNGS else "properties"
             self._collecting[whose] = self._collecting.get(whose, 0.0) + time.monotonic() - started
 
     def _taken(self, rung: str, case: Case) -> Handed:

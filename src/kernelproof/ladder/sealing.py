@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kernelproof import builds, replies, sass, toolchain
 from kernelproof.errors import WorkerError, WorkerReplyError
 from kernelproof.launches import Indescribable, checked, kept, signature
-from kernelproof.records import BuildRecord, Cubin, FileHash, NotSealed, Sealing
+from kernelproof.records import BuildRecord, FileHash, NotSealed, Sealing
 
 if TYPE_CHECKING:
     from kernelproof.config import VariantConfig
@@ -42,7 +42,7 @@ class Sealer:
     """
 
     def __init__(self, root: Path, variant: VariantConfig, built: BuildRecord) -> None:
-        found = cubins_for(built.cubins, toolchain.native_archs())
+        found = builds.cubins_for(built.cubins, toolchain.native_archs())
         self.cubins = [cubin for cubin in found if cubin.kernels]  # a dispatcher's own source has none
         self.files = [{"path": str(root / c.path), "sha256": c.sha256} for c in self.cubins]
         self._kernels: dict[str, int] = {}
@@ -157,34 +157,3 @@ class Sealer:
             for kind, keys in calls.items()
         ]
         return kept(kinds)
-
-
-def cubins_for(cubins: Sequence[Cubin], native: Sequence[str]) -> list[Cubin]:
-    """Of each source's cubins the one that this GPU runs, as the CUDA runtime chooses it.
-
-    native: the GPU's own architecture, `sm_90a`; with several kinds of GPUs nothing is chosen. A cubin runs on its own
-    architecture and on later minor versions of it, one with a suffix on its own alone.
-    """
-    if len(native) != 1:
-        return []
-    wanted = _version(native[0])
-    best: dict[str, Cubin] = {}
-    for cubin in cubins:
-        major, minor = _version(cubin.arch)
-        suffixed = not cubin.arch[-1].isdigit()
-        if (major, minor) != wanted if suffixed else major != wanted[0] or minor > wanted[1]:
-            continue
-        source = Path(cubin.path).stem.removesuffix(cubin.arch)  # `0-` of `0-sm_90a`; empty where there is one source
-        if source not in best or _rank(cubin.arch) > _rank(best[source].arch):
-            best[source] = cubin
-    return list(best.values())
-
-
-def _version(arch: str) -> tuple[int, int]:
-    """`sm_90a` → (9, 0)."""
-    digits = arch.removeprefix("sm_").rstrip("af")
-    return int(digits[:-1]), int(digits[-1])
-
-
-def _rank(arch: str) -> tuple[tuple[int, int], bool]:
-    return _version(arch), arch.endswith("a")
