@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import mmap
 import os
@@ -17,6 +18,24 @@ from defects import BAND_BYTES, REPOSITORY, image, library
 from kernelproof import loading
 from kernelproof.errors import WorkerReplyError
 from kernelproof.loading import Candidate
+
+
+def test_memory_that_cannot_be_read_is_not_there() -> None:
+    memory = mmap.mmap(-1, 1100 * mmap.PAGESIZE)
+    tensor = torch.frombuffer(memory, dtype=torch.float32)
+    assert loading.is_there(tensor)
+    assert loading.is_there(tensor[3:4])
+    assert loading.is_there(tensor[:0])
+    protect = ctypes.CDLL(None).mprotect
+    page = mmap.PAGESIZE // 4
+    for number in (0, 500, 1099):
+        where = ctypes.c_void_p(tensor.data_ptr() + number * mmap.PAGESIZE)
+        assert protect(where, ctypes.c_size_t(mmap.PAGESIZE), loading.PROT_NONE) == 0
+        assert not loading.is_there(tensor)
+        assert not loading.is_there(tensor[number * page : number * page + 1])
+        assert loading.is_there(tensor[page * 501 : page * 1099])
+        assert protect(where, ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_WRITE) == 0
+    assert loading.is_there(tensor[::page].reshape(10, 110).T)
 
 
 def of(abi: str, entry: str = "run") -> Candidate:

@@ -36,6 +36,7 @@ EVERYTHING = {
     "TCP connections",
     "sockets",
     "placing threads on cores",
+    "timers",
     "leaving its process group",
     "memory that outlives it",
     "capabilities",
@@ -46,6 +47,7 @@ BY_FILTER = {
     "limits of other processes",
     "sockets",
     "placing threads on cores",
+    "timers",
     "leaving its process group",
     "memory that outlives it",
 }
@@ -106,7 +108,7 @@ def test_every_landlock_with_the_filter_refuses_everything(plan: Plan, abi: int,
         pytest.skip(f"this kernel has Landlock's ABI {sandbox.kernel_abi()}")
     found, _ = confined(dataclasses.replace(plan, cuda=cuda), landlock_abi=abi)
     assert found == {"level": f"landlock-{abi}+seccomp", "refused": found["refused"], "permitted": []}
-    assert set(found["refused"]) == EVERYTHING - ({"placing threads on cores"} if cuda else set())
+    assert set(found["refused"]) == EVERYTHING - ({"placing threads on cores", "timers"} if cuda else set())
 
 
 SIGNALS, TCP, OUTSIDE = "signals to other processes", "TCP connections", "writing outside its folder"

@@ -771,6 +771,12 @@ def test_values_that_no_call_has_seen_end_at_those_that_are_judged(tmp_path: Pat
     before = x.clone()
     touch.step(0)
     assert torch.equal(x, before)
+    touch.keeps_own = True
+    touch.begin()
+    touch.step(0)
+    assert torch.equal(x, values)
+    touch.keeps_own = False
+    touch.begin()
     seen = set()
     for _ in range(1000):
         touch.step(1)
@@ -838,7 +844,6 @@ def test_every_page_of_a_result_is_read_behind_new_values(tmp_path: Path) -> Non
     sets = moving_sets(tmp_path)
     runner = timing._ClockRunner(timing.Function("f", lambda *_: result, "return"), sets, 0.1, 1.0)
     runner.prepare()
-    runner.visit()
     assert resident_kib() == 0
     run, _ = runner.touched(timing.Touch(sets), 0)
     run(1)

@@ -145,6 +145,9 @@ LOOKS = 3  # at most, at who is accused by times while others have more than tha
 # A baseline's time among all contenders, in the faster processes, is at most so many times that among baselines alone.
 # Tensor cores at work lower a GPU's clock from 1.98 to 1.4 GHz for want of power, and that slows others beside them.
 IN_COMPANY_LIMIT = {"cpu": 1.25, "cuda": 1.5}
+BUYS_A_CLAIM = (
+    1.03  # times are enough on a CPU, where a claim passes the gate by its time among all, and not by that alone
+)
 CLOCK_CHANGED = 0.05  # between the blocks of a contender in one process: their times are of two machines
 
 Key = tuple[str, str, str, str]  # contender, case, mode, method
@@ -474,6 +477,7 @@ class Measurement:
         folder: Path,
     ) -> None:
         self.settings = config.bench
+        self.max_ratio = config.gate.max_ratio
         self.device = device
         self.main_shape = config.operator(entrants[0].variant.operator).profile.shape
         self.entrants = {entrant.name: entrant for entrant in entrants}
@@ -541,13 +545,27 @@ class Measurement:
                 self.time_alone(suspects, in_company, alone)
             except WorkerError:
                 return
-            limit = IN_COMPANY_LIMIT[self.device]
-            slowed = {key: in_company[key] / us for key, us in alone.items() if in_company[key] > limit * us > 0}
+            slowed = {key: in_company[key] / us for key, us in alone.items() if self.is_slowed(key, us, in_company)}
             suspects = {case: [name for name in names if (name, case) in slowed] for case, names in suspects.items()}
             if not any(suspects.values()):
                 return
         for (name, case), ratio in slowed.items():
             self.note(name, case, records.IN_COMPANY, f"{ratio:.3g} times its time in a process of baselines alone")
+
+    def is_slowed(
+        self, baseline: tuple[str, str], alone_us: float, in_company: Mapping[tuple[str, str], float]
+    ) -> bool:
+        """Whether it is that much slower beside the variants; on a CPU, or enough for a claim against it to pass."""
+        company_us = in_company[baseline]
+        if company_us > IN_COMPANY_LIMIT[self.device] * alone_us > 0:
+            return True
+        limit = self.max_ratio
+        theirs = [in_company.get((name, baseline[1]), 0.0) for name in self.variants_of(self.arena(baseline[1]))]
+        return (
+            self.device == "cpu"
+            and company_us > BUYS_A_CLAIM * alone_us > 0
+            and any(limit * alone_us < time_us <= limit * company_us for time_us in theirs)
+        )
 
     def time_alone(
         self,
@@ -870,7 +888,7 @@ class Measurement:
         room_bytes = self.kept_bytes() + ROOM_FACTOR * arena.calls[TIMED].output.nbytes
         asked = {"step": "hold", "contenders": contenders, "cases": cases, "plan": plan}
         held = worker.request("witness", timeout_s=limit_s, room_bytes=room_bytes, **asked)
-        touched = ["same", "new", "touch"] if arena.payload["moved"] else []
+        touched = ["same", "new", "touch", "own"] if arena.payload["moved"] else []
         drawn = ["all_same", "all_new", "all_touch"] if arena.payload["drawn"] else []
         replies.check_held(held, name, ["timed", *touched, *drawn])
         if name not in held["calls"]:
@@ -1008,7 +1026,10 @@ class Measurement:
         elif what in ("beside_failed", NOT_TRACED, RESTLESS):
             self.found.notes.append({**outcome, "process": index})
         else:
-            self.drop(name, arena if outcome["case"] else None, f"{what.replace('_', ' ')}: {outcome['message']}")
+            check = "wall" if what == replies.ESCAPE else ""
+            self.drop(
+                name, arena if outcome["case"] else None, f"{what.replace('_', ' ')}: {outcome['message']}", check
+            )
 
     def blame(self, arena: Arena, names: list[str], error: WorkerError) -> None:
         """The process is gone: the contender that the journal names leaves the benchmark."""
@@ -1133,10 +1154,10 @@ class Outside:
         return (new_us / same_us if new_us > 0 and same_us > 0 else 1.0), new_us, same_us
 
     def behind_touch_us(self, seen_us: float) -> float:
-        """What a call takes behind work of ours that may have changed its inputs, in µs."""
+        """What a call takes behind work of ours that may have changed its inputs, and did not, in µs."""
         behind_us = 0.0
-        for number, (same, touch) in enumerate(self.looks("same", "touch")):
-            behind_us = same.outside_us - touch.outside_us
+        for number, (own, touch) in enumerate(self.looks("own", "touch")):
+            behind_us = own.outside_us - touch.outside_us
             if number >= OUTSIDE_SETTLED and behind_us <= _behind_limit_us(seen_us, self.device):
                 break
         return behind_us

@@ -15,7 +15,18 @@ Form = Callable[[Any], bool]
 
 LARGEST = 2**53  # of a number: a float counts no further, and nothing that is counted or timed comes near
 METHODS = ("cpu_clock", "graph_slope", "wall_slope", "eager", "event_pair", "floor", "floor_event_pair")
-OUTCOMES = ("failed", "refused", "not_loaded", "not_captured", "not_traced", "slow", "restless", "beside_failed")
+ESCAPE = "times_escape"
+OUTCOMES = (
+    "failed",
+    "refused",
+    "not_loaded",
+    "not_captured",
+    "not_traced",
+    "slow",
+    "restless",
+    "beside_failed",
+    ESCAPE,
+)
 
 
 def whole(least: int = 0, most: int = LARGEST) -> Form:
@@ -163,7 +174,7 @@ def check_held(reply: Any, name: str, kinds: Sequence[str]) -> None:
     kinds: of replays, that have to be there if the contender is; of those that are compared calls are as many.
     """
     counts = fields(dict.fromkeys(kinds, whole(1)))
-    alike = [["same", "touch"], ["all_same", "all_new", "all_touch"]]
+    alike = [["same", "touch", "own"], ["all_same", "all_new", "all_touch"]]
     calls = by(
         one_of(name),
         lambda held: counts(held) and all(len({held[k] for k in group if k in held}) <= 1 for group in alike),

@@ -33,6 +33,7 @@ import json
 import os
 import platform
 import resource
+import signal
 import socket
 import stat
 import struct
@@ -345,6 +346,9 @@ CALLS = {
     "openat": (257, 56),
     "openat2": (437, 437),
     "seccomp": (317, 277),
+    "setitimer": (38, 103),
+    "alarm": (37, -1),
+    "timer_create": (222, 107),
 }
 # Refused always, with EPERM.
 REFUSED = """
@@ -357,6 +361,8 @@ REFUSED = """
 # On a CPU: before whom threads run, and on which cores; those of others that are timed beside it too. The first is
 # refused, the second ignored: thread pools pin their threads, and some take a refusal for the end.
 RANKING, PLACING = "sched_setscheduler sched_setparam sched_setattr setpriority".split(), ["sched_setaffinity"]
+# On a CPU: a timer's signal comes to whoever has the thread by then, and its handler takes their time.
+TIMERS = "setitimer alarm timer_create".split()
 # Done by nobody, and answered as if it had been.
 IGNORED = "chmod fchmod fchmodat fchmodat2 utime utimes futimesat utimensat".split()
 # Signals to others, where Landlock has no scope for them (ABI 6).
@@ -381,7 +387,7 @@ def filter_program(machine: str, landlock_abi: int, pid: int, cuda: bool = False
     if machine == "x86_64":
         program += [(JUMP_FROM, 0, 1, X32_BIT), _answer(errno.ENOSYS)]
     absent = ["clone3"] + (["openat2"] if landlock_abi < 3 else [])  # their flags are out of sight; the C library copes
-    refused, ignored = REFUSED + RANKING, IGNORED + PLACING
+    refused, ignored = REFUSED + RANKING + TIMERS, IGNORED + PLACING
     if cuda:  # the driver may have threads of its own to place
         ignored = IGNORED
         refused = [name for name in REFUSED if name != "socket"]
@@ -494,7 +500,7 @@ def _attempts(plan: Plan) -> dict[str, list[Callable[[], object]]]:
             lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).close(),
             lambda: _connects_locally(os.path.join(plan.scratch, ".probe")),
         ],
-        **({} if plan.cuda else {"placing threads on cores": [_placed, _ranked]}),
+        **({} if plan.cuda else {"placing threads on cores": [_placed, _ranked], "timers": [_timed]}),
         "leaving its process group": [lambda: _answered("setpgid", 0, -1, expected=errno.EPERM)],
         "memory that outlives it": [
             lambda: _answered("shmget", 0, 0, 0, expected=errno.EPERM),
@@ -525,6 +531,10 @@ def _placed() -> None:
 
 def _ranked() -> None:
     os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0))
+
+
+def _timed() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _opened(path: str, flags: int) -> None:

@@ -80,6 +80,7 @@ QUIET_LOOK_S, QUIET_LIMIT_S = 0.002, 30.0
 SOON_S, WAITED_FOR_AGAIN = 0.02, 0.125
 TRACED_CALLS = 8
 WRITERS = 4  # threads that hash and write results, while nobody is timed
+ABSENT = "a part of its result is not in memory when its call is over, but made when somebody reads it"
 NOTHING_SEEN = "nothing of it was seen in the trace of a call: it has none of that kind, or hides it"
 TOUCHED_CALLS_US = 1000.0  # a replay of calls whose values are new
 MOVED_CALLS = 3  # of them in a row, at least, before one whose result is handed over
@@ -754,7 +755,13 @@ class _ClockRunner:
         processes.keep_freed_memory()  # the same for everybody, whatever the contender before asked of malloc
         if self.warm:
             self.timed(self.calls, 1)
-        return Visit(self.batch, self.timed(self.calls, self.batch))
+        time_us = self.timed(self.calls, self.batch)
+        for result in self.last:
+            if not loading.is_there(result):
+                error = RuntimeError(ABSENT)
+                error.outcome = replies.ESCAPE  # type: ignore[attr-defined]
+                raise error
+        return Visit(self.batch, time_us)
 
     def first_call(self) -> Visit:
         return self._first
@@ -1317,6 +1324,7 @@ class Touch:
     def __init__(self, sets: ArgumentSets) -> None:
         self.sets = sets
         self.rows: list[_TouchedRow] = []
+        self.keeps_own = False  # values are the case's, to move by 0 from: what a call costs may depend on them
         self.left = 0  # steps until values start elsewhere
         self.chunk = 1
         for name, place in sets.case["moved"].items():
@@ -1325,9 +1333,9 @@ class Touch:
             self.rows.append(_TouchedRow(row, other))
 
     def begin(self) -> None:
-        """Put values in place that were not there before: about one half, or any code."""
+        """Put values in place that were not there before, about one half, or any code; or the case's own again."""
         for row in self.rows:
-            row.begin()
+            row.begin(own=self.keeps_own)
 
     def take(self, steps: int) -> None:
         """Steps are made so many at a time from now on."""
@@ -1365,6 +1373,7 @@ class _TouchedRow:
         import torch
 
         self.row, self.bits, self.last = row, _bits(row), _bits(other)
+        self.own = self.bits.clone()
         self.floats = row.is_floating_point()
         self.stride = 0 if self.floats and row.element_size() == 1 else TOUCH_STRIDES[row.element_size()]
         self.delta, self.base, self.count, self.work = (torch.zeros_like(self.last) for _ in range(4))
@@ -1372,11 +1381,11 @@ class _TouchedRow:
         odd = 2 * torch.randint(0, 64, self.last.shape) + 1
         self.pace = odd.to(self.last.dtype).to(self.last.device)
 
-    def begin(self) -> None:
+    def begin(self, *, own: bool = False) -> None:
         import torch
 
         start = torch.empty(self.row.shape).uniform_(0.5, 1.0)
-        self.base.copy_(_bits((start * (1 if self.floats else 200)).to(self.row.dtype)))
+        self.base.copy_(self.own if own else _bits((start * (1 if self.floats else 200)).to(self.row.dtype)))
         self.delta.fill_(self.stride)
         self.count.zero_()
         if self.floats:
@@ -1505,7 +1514,8 @@ def hold(
 
     Arguments as in `measure`; a case's `moved` names a row (indices) of some inputs, `drawn` whole ones. Gives back by
     name the calls of a replay of each kind: `timed`, what `measure` times; where rows are named also `same` and `new`,
-    calls on the values of the call before, and on values that no call has seen, and `touch`, `same` without the calls;
+    calls on the values of the call before, and on values that no call has seen, `touch`, `same` without the calls, and
+    `own`, `same` on the case's own values;
     where inputs are named `all_same`, `all_new` and `all_touch`, of which every row is written. Also `outcomes`.
     """
     (case,) = cases
@@ -1538,11 +1548,25 @@ def _prepared(session: _Session, case: str, function: Function, sets: ArgumentSe
         touches["moved"] = touch = Touch(sets)
         replays |= {"same": runner.touched(touch, 0), "new": runner.touched(touch, 1)}
         replays["touch"] = runner.touched(touch, 0, alone=True)
+        replays["own"] = _on_own_values(touch, *replays["same"])
     if sets.case.get("drawn"):
         touches["fresh"] = draw = Draw(sets)
         replays |= {"all_same": runner.touched(draw, 0), "all_new": runner.touched(draw, 1)}
         replays["all_touch"] = runner.touched(draw, 0, alone=True)
     return _Held(session, case, runner, replays, touches)
+
+
+def _on_own_values(touch: Touch, same: Callable[[int], object], calls: int) -> tuple[Callable[[int], object], int]:
+    """`same` on the values that the case has."""
+
+    def run(times: int) -> None:
+        touch.keeps_own = True
+        try:
+            same(times)
+        finally:
+            touch.keeps_own = False
+
+    return run, calls
 
 
 def replay(contender: str, kind: str, times: int) -> dict[str, Any]:
