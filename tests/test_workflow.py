@@ -195,9 +195,14 @@ rule all:
 rule some:
     output: "{{kind}}-{{number}}"
     resources: anywhere=lambda wildcards: {{"cpu": support.EVERYBODY, "gpu": 0, "test": 1}}[wildcards.kind]
-    params: seconds=lambda wildcards: {{"cpu": 0.3, "gpu": 2.0, "test": 0.3}}[wildcards.kind]
-    shell: "echo start {{output}} >> order; sleep {{params.seconds}}; echo end {{output}} >> order; touch {{output}}"
-"""
+    params: until=lambda wildcards: {{"cpu": "start cpu", "gpu": "end cpu", "test": "start test"}}[wildcards.kind],
+        times=lambda wildcards: {{"cpu": 1, "gpu": 2, "test": 2}}[wildcards.kind]
+    shell:
+        "echo start {{output}} >> order; sleep 0.3; "
+        "for turn in $(seq 300); do "
+        "[ $(grep -c '{{params.until}}' order) -ge {{params.times}} ] && break; sleep 0.1; done; "
+        "echo end {{output}} >> order; touch {{output}}"
+"""  # a GPU's job goes on until both of the CPU's have ended, a test until the other has begun: for 30 s at most
 
 
 def test_a_cpu_is_measured_beside_gpus_and_beside_nothing_else(tmp_path: Path) -> None:
