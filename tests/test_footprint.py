@@ -73,15 +73,19 @@ def test_members_are_those_of_the_group(tmp_path: Path) -> None:
 
 
 def test_threads_that_have_or_want_a_core_are_counted() -> None:
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    idle = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    programs = ("while True: pass", "import time; time.sleep(60)")
+    starts = [[sys.executable, "-c", f"print(flush=True)\n{program}"] for program in programs]
+    busy, idle = (subprocess.Popen(start, stdout=subprocess.PIPE) for start in starts)
     try:
+        for process in (busy, idle):  # else it may be at work on its own start, on a crowded machine for seconds
+            assert process.stdout
+            assert process.stdout.readline()
         time.sleep(1)
         assert footprint.threads_at_work([busy.pid, idle.pid]) == 1
     finally:
         for process in (busy, idle):
             process.kill()
-            process.wait()
+            process.communicate()
     assert footprint.threads_at_work([busy.pid]) == 0
 
 

@@ -65,8 +65,11 @@ def test_a_limit_kills_the_whole_group(tmp_path: Path) -> None:
         "import subprocess, time; p = subprocess.Popen(['sleep', '60']); "
         f"open({str(child)!r}, 'w').write(str(p.pid)); time.sleep(60)"
     )
-    with pytest.raises(ToolError, match="limit of 2 s"):
-        processes.run([sys.executable, "-c", script], timeout_s=2)
+    for limit_s in (2, 30):
+        with pytest.raises(ToolError, match=f"limit of {limit_s} s"):
+            processes.run([sys.executable, "-c", script], timeout_s=limit_s)
+        if child.exists() and child.read_text():
+            break  # else the machine is crowded, and it was killed before it had come so far
     assert eventually(lambda: not alive(int(child.read_text())))
 
 

@@ -389,13 +389,18 @@ def test_a_contender_is_timed_when_the_one_before_has_come_to_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else who spins for a while after its calls slows the others."""
-    program = "import time\nwhile time.monotonic() < {}: pass"
+    program = "import time\nprint(flush=True)\nuntil = float(input())\nwhile time.monotonic() < until: pass"
     given = dataclasses.asdict(plan(scratch=str(tmp_path), journal=str(tmp_path / "journal")))
     with timing._session(given) as session:
         for limit_s, quiet in ((30.0, True), (0.2, False)):
             session.quiet_left_s = limit_s
-            until = time.monotonic() + 1.0
-            with subprocess.Popen([sys.executable, "-c", program.format(until)]) as child:
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            with subprocess.Popen([sys.executable, "-c", program], **pipes) as child:
+                assert child.stdin
+                assert child.stdout
+                child.stdout.readline()  # a crowded machine can take a second to start it
+                until = time.monotonic() + 1.0
+                print(until, file=child.stdin, flush=True)
                 family = [os.getpid(), child.pid]
                 monkeypatch.setattr(footprint, "members", lambda *_, family=family: family)
                 session.wait_until_quiet("spins", "case", "hot")
