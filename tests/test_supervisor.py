@@ -94,7 +94,7 @@ def test_a_hang_is_killed_on_time(host: WorkerHost, call: CallFiles) -> None:
     started = time.monotonic()
     with pytest.raises(WorkerTimeout, match=r"within 0\.3 s"):
         worker.request("run", timeout_s=0.3, arguments=call.arguments, outputs=["y"])
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 10  # of a minute
     assert not alive(worker.pid)
 
 
