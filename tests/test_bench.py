@@ -214,6 +214,11 @@ def project(
     return loaded
 
 
+def with_long_samples(loaded: config.Config, **more: Any) -> config.Config:
+    """Of several turns that other programs have on the core, so that these fall on every sample alike."""
+    return dataclasses.replace(loaded, bench=dataclasses.replace(loaded.bench, sample_ms=20.0, max_seconds=2.0, **more))
+
+
 def measured(loaded: config.Config) -> BenchRecord:
     output = loaded.record("bench", "rmsnorm-cpu")
     bench.run(loaded, "rmsnorm", "cpu", output)
@@ -226,7 +231,7 @@ def outcomes(record: BenchRecord) -> dict[str, str]:
 
 def test_a_known_ratio_is_found_and_every_sample_is_kept(tmp_path: Path) -> None:
     variants = {"ours": contender("once"), "ours_into": contender("into", "destination")}
-    loaded = project(tmp_path, variants, {"slow": contender("thrice")}, modes=("hot", "cold"))
+    loaded = with_long_samples(project(tmp_path, variants, {"slow": contender("thrice")}, modes=("hot", "cold")))
     record = measured(loaded)
     assert record.status == records.OK
     assert outcomes(record) == dict.fromkeys(("ours", "ours_into", "slow"), "timed")
@@ -492,8 +497,7 @@ def blocks(name: str, clocks: tuple[float, ...] = (1980.0, 1980.0), **more: Any)
 
 def test_times_beside_a_busy_program_are_flagged_and_decide_nothing(tmp_path: Path) -> None:
     loaded = project(tmp_path, {"ours": contender("once")}, {"slow": contender("thrice")})
-    four = dataclasses.replace(loaded.bench, processes=4)  # of two, one burst makes any ratio possible
-    loaded = dataclasses.replace(loaded, bench=four)
+    loaded = with_long_samples(loaded, processes=4)  # of two, one burst makes any ratio possible
     with processes.pinned(processes.cores_to_measure_on(1)):
         busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
