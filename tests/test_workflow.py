@@ -106,7 +106,7 @@ class Clone:
     def run(self, *arguments: str, status: int = 0) -> list[str]:
         """What `snakemake -j1 report` ran: `stage subject`, in order."""
         process = self.start(*arguments)
-        output, _ = process.communicate(timeout=240)
+        output, _ = process.communicate(timeout=600)
         assert process.returncode == status, output
         self.output = output
         return self.did("start")
@@ -407,7 +407,7 @@ def test_a_killed_run_is_continued_by_the_same_command(clone: Clone, how: signal
     pids = {json.loads(line)["pid"] for line in clone.events.read_text().splitlines()}
     process.send_signal(how)
     hold.unlink()
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=600)
     assert process.returncode != 0, output
     deadline = time.monotonic() + 120
     while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < deadline:
