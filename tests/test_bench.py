@@ -638,6 +638,25 @@ def test_no_sample_at_all_is_a_failed_record(tmp_path: Path) -> None:
     assert (record.status, record.reason) == (records.FAILED, "every contender was dropped")
 
 
+@pytest.mark.parametrize(
+    ("reasons", "status"),
+    [
+        ([bench.NOT_TRIED], records.NOT_RUN),
+        ([bench.NOT_TRIED, "crashed: the process was killed by SIGSEGV"], records.FAILED),
+    ],
+)
+def test_who_could_not_be_tried_beside_busy_programs_has_not_failed(
+    tmp_path: Path, reasons: list[str], status: str
+) -> None:
+    """Else a run on a crowded machine ends with a bad verdict on a right kernel."""
+    gone = [
+        {"contender": name, "case": "small-float32", "reason": reason}
+        for name, reason in zip(("ours", "base"), reasons, strict=False)
+    ]
+    record = summarised(tmp_path, [], dropped=gone)
+    assert (record.status, bench.NOT_TRIED in str(record.reason)) == (status, status == records.NOT_RUN)
+
+
 def test_energy_is_recorded_or_says_why_not(tmp_path: Path) -> None:
     given = [
         {"contender": "ours", "case": "small-float32", "mode": "hot", "joules_per_call": 0.0015},

@@ -1391,6 +1391,8 @@ class Summary:
         record.states |= self.states(checked)
         if not record.times:
             record.status, record.reason = records.FAILED, "every contender was dropped"
+            if self.found.dropped and all(entry["reason"] == NOT_TRIED for entry in self.found.dropped):
+                record.status, record.reason = records.NOT_RUN, NOT_TRIED  # a failed one speaks against its variants
 
     def write_samples(self, path: Path) -> None:
         """Every sample, discarded ones too."""
