@@ -897,11 +897,23 @@ def test_a_call_that_is_faster_behind_itself_is_told_from_one_that_waits_for_ano
     costs = {"touch": 6.0, "own": 6.0 + 5.0 + 1.2}
 
     def flagged(own_us: float) -> int:
-        looks = (Crowded(costs, "cuda", seed).behind_touch_us(own_us) for seed in range(100))
+        looks = (Crowded(costs, "cuda", seed).behind_touch_us(own_us)[0] for seed in range(100))
         return sum(behind_us > bench._behind_limit_us(own_us, "cuda") for behind_us in looks)
 
     assert flagged(5.0) == 0
     assert flagged(0.1) >= 95
+
+
+def test_programs_that_begin_behind_a_look_make_no_call_one_that_is_remembered() -> None:
+    """What was seen before they began is no measure; who remembers until something is written takes 1 µs of 50."""
+
+    def accused(own_us: float) -> int:
+        costs = {"touch": 6.0, "own": 6.0 + 50.0, "timed": own_us}
+        looks = [Crowded(costs, "cpu", seed).behind_touch_us(own_us / 4) for seed in range(200)]
+        return sum(behind_us > bench._behind_limit_us(found_us, "cpu") for behind_us, found_us in looks)
+
+    assert accused(50.0) == 0
+    assert accused(1.0) >= 190
 
 
 @pytest.mark.parametrize(("device", "draw_us"), [("cpu", 20.0), ("cpu", 400.0), ("cuda", 20.0)])

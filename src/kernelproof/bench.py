@@ -854,12 +854,14 @@ class Measurement:
         apart, new_us, same_us = outside.values_apart()
         if apart > OUTSIDE_LIMIT:
             return self.remembered("that it has not seen", new_us, same_us)
-        behind_us = outside.behind_touch_us(seen_us)
-        if behind_us <= _behind_limit_us(seen_us, self.device):
+        behind_us, own_us = outside.behind_touch_us(seen_us)
+        if behind_us <= _behind_limit_us(own_us, self.device):
             return None
-        words = f"behind other work a call takes {behind_us:.4g} µs, behind one of its own {seen_us:.4g} µs"
+        words = f"behind other work a call takes {behind_us:.4g} µs, behind one of its own {own_us:.4g} µs"
         if self.device == "cpu":  # nothing overlaps there that could make it cheaper
-            return Escape(f"times escape: {words}: results are remembered")
+            return Escape(
+                f"times escape: {words}{'' if outside.spins else ' of processor time'}: results are remembered"
+            )
         self.note(outside.name, arena.id, ONLY_BEHIND_ITSELF, words)
         return None
 
@@ -896,7 +898,8 @@ class Measurement:
                 self.note(name, arena.id, NOT_SEEN, held["outcomes"][-1]["message"])
                 worker.close()  # a failed capture leaves torch's allocator and stream not as they were
             return None
-        return Outside(worker, name, held["calls"][name], self.device, room_bytes)
+        spins = self.device == "cpu" and len(self.host.cores) > 1
+        return Outside(worker, name, held["calls"][name], self.device, room_bytes, spins=spins)
 
     def keep_moved(self, outside: Outside, arena: Arena) -> None:
         """Have the results of calls on values that changed from call to call handed over, and let the contender go."""
@@ -1100,15 +1103,26 @@ class Outside:
     """A contender that a worker holds (timing.hold), timed by the supervisor's clocks.
 
     calls: of one replay of each kind. The process says them; one that says too many makes its own calls look cheap, and
-    one that does not make them hands over the outputs of none. room_bytes: for results, in the worker's folder.
+    one that does not make them hands over the outputs of none. room_bytes: for results, in the worker's folder. spins:
+    its idle threads may spin meanwhile, on cores of their own.
     """
 
-    def __init__(self, worker: Worker, name: str, calls: Mapping[str, int], device: str, room_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        name: str,
+        calls: Mapping[str, int],
+        device: str,
+        room_bytes: int = 0,
+        *,
+        spins: bool = False,
+    ) -> None:
         self.worker = worker
         self.name = name
         self.calls = {kind: max(1, int(count)) for kind, count in calls.items()}
         self.device = device
         self.room_bytes = room_bytes
+        self.spins = spins
         self.least: dict[tuple[str, int], Look] = {}  # of replays of a kind, so many at a time
 
     def works_on(self) -> float:
@@ -1153,14 +1167,23 @@ class Outside:
                 break
         return (new_us / same_us if new_us > 0 and same_us > 0 else 1.0), new_us, same_us
 
-    def behind_touch_us(self, seen_us: float) -> float:
-        """What a call takes behind work of ours that may have changed its inputs, and did not, in µs."""
-        behind_us = 0.0
-        for number, (own, touch) in enumerate(self.looks("own", "touch")):
-            behind_us = own.outside_us - touch.outside_us
-            if number >= OUTSIDE_SETTLED and behind_us <= _behind_limit_us(seen_us, self.device):
+    def behind_touch_us(self, seen_us: float) -> tuple[float, float]:
+        """What a call takes behind work of ours that may have changed its inputs and did not, and behind its own.
+
+        In µs. On a GPU the second is what was seen before. On a CPU both are of the same looks, since programs that
+        begin meanwhile would lengthen the first alone; by processor time, where no thread spins while another writes.
+        """
+        behind_us, own_us = 0.0, seen_us
+        on_cpu = ["timed"] if self.device == "cpu" else []
+        for number, (touched, touch, *timed) in enumerate(self.looks("own", "touch", *on_cpu)):
+            behind_us = touched.outside_us - touch.outside_us
+            if timed and self.spins:
+                own_us = max(0.0, timed[0].outside_us)
+            elif timed:
+                behind_us, own_us = touched.processor_us - touch.processor_us, max(0.0, timed[0].processor_us)
+            if number >= OUTSIDE_SETTLED and behind_us <= _behind_limit_us(own_us, self.device):
                 break
-        return behind_us
+        return behind_us, own_us
 
     def rows_apart(self) -> tuple[float, float]:
         """What calls take on values of which every row is new, and on the last ones again, beyond drawing; in µs."""
