@@ -340,6 +340,33 @@ def test_changed_header_is_built_again_and_a_reverted_one_is_not(project: Path) 
     assert f"reused {first.signature}" in log(project, third)
 
 
+ANSWER = 'extern "C" __attribute__((visibility("default"))) int answer() '
+
+
+@pytest.mark.parametrize("told_by", ["incbin", "has_include"])
+def test_what_no_compiler_tells_of_is_built_again(project: Path, told_by: str) -> None:
+    data = project / "csrc" / "data.h"
+    source = project / "csrc" / "answer.cc"
+    if told_by == "incbin":
+        data.write_bytes(b"\x05")
+        hidden = 'extern "C" __attribute__((visibility("hidden"))) const unsigned char data;'
+        asm = f'asm(".global data\\ndata: .incbin \\"{data}\\"");\n{hidden}\n'
+        source.write_text(asm + ANSWER + "{ return data; }\n")
+    else:
+        source.write_text(
+            '#if __has_include("data.h")\n#define DATA 7\n#else\n#define DATA 5\n#endif\n'
+            + ANSWER
+            + "{ return DATA; }\n"
+        )
+    first = built(project, variant("plain", flags=["-fno-pie"]))
+    assert answer(project, first) == 5
+    data.write_bytes(b"\x07")
+    second = built(project, variant("plain", flags=["-fno-pie"]))
+    assert answer(project, second) == 7
+    assert second.signature != first.signature
+    assert "csrc/answer.cc has " in log(project, second)
+
+
 def test_changed_binding_is_built_again(project: Path) -> None:
     first = built(project, variant("plain"))
     (project / "csrc" / "binding.cc").write_text(

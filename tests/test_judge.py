@@ -16,7 +16,7 @@ from emulated_flash import Flash
 
 from kernelproof import images, judge, suite
 from kernelproof.config import Precision, Tolerance
-from kernelproof.errors import TestError
+from kernelproof.errors import KernelproofError, TestError
 from kernelproof.images import BAND_BYTES, Returned
 from kernelproof.loading import handed_over
 from kernelproof.operators import Call, Reference, forward_bound, qkt, units
@@ -661,6 +661,14 @@ def test_whole_numbers_are_judged_by_their_bound_alone(kind: torch.dtype) -> Non
     assert failure.message.endswith("an error of 1, and the bound there is 0")
     clamped = of_whole_numbers(torch.full_like(nearest, torch.iinfo(kind).max), exact, 0.5)
     assert f"the end of {str(kind)[6:]}'s range" in clamped.failures[0].message
+
+
+def test_a_roundoff_of_0_is_the_operators_mistake_and_named() -> None:
+    case, call = case_of(), OPERATOR.make_call(case_of(), judge.generator(case_of()))
+    one = torch.ones(call.output.shape, dtype=torch.float64)
+    with pytest.raises(KernelproofError, match="it is 0, and the output is of float16; allowed: above 0") as raised:
+        judge.judge(case, call, Reference(one, one, 0.0), Returned(one.half()), TOLERANCE)
+    assert raised.value.subject == "unit_roundoff of a Reference"
 
 
 def test_an_output_of_float8_is_judged_as_any_float() -> None:

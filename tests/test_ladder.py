@@ -196,6 +196,13 @@ def test_a_case_is_run_again_by_its_id(tmp_path: Path) -> None:
     assert then == first
 
 
+def test_a_library_may_decline_a_case(tmp_path: Path) -> None:
+    record = climbed(project(tmp_path, "declines_101_columns"), "declines_101_columns")
+    assert record.verdict == "correct", record.reason
+    declined = {case.shape: case.reason for case in record.cases if case.status == "skipped"}
+    assert declined == {"odd": "refused: no 101 columns"}
+
+
 def test_a_case_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TestError, match="there is no such case; the nearest is odd-float32-normal-s7"):
         test.run(project(tmp_path, "good"), "rmsnorm", ["good"], tmp_path / "again", "od-float32-normal-s7")

@@ -175,14 +175,42 @@ def test_a_worker_keeps_no_file_of_a_request_open(tmp_path: Path, monkeypatch: p
 
 def test_who_leaves_torch_other_threads_is_named_and_the_next_has_as_many_as_before() -> None:
     before = torch.get_num_threads()
-    with timing._threads_kept(refused=True):
+    with timing._torch_kept(refused=True):
         pass
-    with timing._threads_kept(refused=False):
+    with timing._torch_kept(refused=False):
         torch.set_num_threads(before + 1)
     assert torch.get_num_threads() == before
-    with pytest.raises(RuntimeError, match=f"left torch {before + 2} threads"), timing._threads_kept(refused=True):
+    with (
+        pytest.raises(RuntimeError, match=f"left torch with threads {before + 2} where"),
+        timing._torch_kept(refused=True),
+    ):
         torch.set_num_threads(before + 2)
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("the default type", torch.float64),
+        ("gradients", False),
+        ("the precision of float32 products", "medium"),
+        ("deterministic algorithms", True),
+        ("oneDNN", False),
+        ("cuDNN benchmark", True),
+        ("flash attention", False),
+    ],
+)
+def test_who_changes_what_torch_runs_is_named_and_the_next_finds_it_as_before(setting: str, value: Any) -> None:
+    get, put = timing._torch_settings()[setting]
+    before = get()
+    assert before != value
+    said = f"left torch with {setting} {value} where it found {before}"
+    with pytest.raises(RuntimeError, match=said), timing._torch_kept(refused=True):
+        put(value)
+    assert get() == before
+    with timing._torch_kept(refused=False):
+        put(value)
+    assert get() == before
 
 
 @pytest.mark.parametrize("setting", ["levels of threads", "leave to adjust them"])
@@ -190,10 +218,13 @@ def test_who_forbids_torch_its_threads_is_named_and_the_next_may_have_them(setti
     name, (get, put) = next(item for item in timing._openmp_settings().items() if item[0].startswith(setting))
     before = get()
     other = 0 if before else 1
-    with pytest.raises(RuntimeError, match=f"left torch {other} {setting}"), timing._threads_kept(refused=True):
+    with (
+        pytest.raises(RuntimeError, match=f"left torch with {setting} .*{other} where"),
+        timing._torch_kept(refused=True),
+    ):
         put(other)
     assert get() == before
-    with timing._threads_kept(refused=False):
+    with timing._torch_kept(refused=False):
         put(other)
     assert get() == before, name
 

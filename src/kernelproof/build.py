@@ -47,6 +47,7 @@ from kernelproof.repository import HERE, provenance
 
 FORMAT = 5  # of what is kept; a change makes all earlier builds unused
 TIME_LIMIT_S = 900.0
+UNSEEN = re.compile(rb"\.incbin\b|#\s*embed\b|\b__has_(?:include|embed)\b|\.include\b(?=\s*\\?\")")
 EXTENSION_NAME = "kernelproof_extension"  # what TORCH_EXTENSION_NAME is for every `abi: torch` library
 MESSAGE_LINES = 16
 
@@ -470,6 +471,8 @@ class Store:
                 self.log.say(f"the kept {self.kind} {marker.name} is damaged: {damage}; it is removed and built again")
                 shutil.rmtree(folder, ignore_errors=True)
                 marker.unlink(missing_ok=True)
+            elif unseen := entry.facts.get("unseen"):
+                self.log.say(f"the kept {self.kind} {entry.signature} is not reused: {unseen}")
             elif entry.facts["extra"] == extra and self._headers_unchanged(entry):
                 return entry
         return None
@@ -502,11 +505,13 @@ class Store:
         self, temporary: Path, files: Sequence[str], key: str, headers: dict[str, str], facts: dict[str, Any]
     ) -> Entry:
         """Move a finished build's files into place, all at once."""
-        signature = _digest([key, headers, facts["extra"]])
+        made = {name: sha256_file(temporary / name) for name in files}
+        # What files the compiler does not tell of are like is known by what came of them alone.
+        signature = _digest([key, headers, facts["extra"], *([made] if facts.get("unseen") else [])])
         finished = Path(tempfile.mkdtemp(prefix="finished-", dir=temporary))
         for name in files:
             (temporary / name).rename(finished / name)
-        payload = {"headers": headers, "facts": facts, "files": {name: sha256_file(finished / name) for name in files}}
+        payload = {"headers": headers, "facts": facts, "files": made}
         text = json.dumps({**payload, "digest": _digest(payload)}, indent=1, sort_keys=True)
         records.atomic_write(finished / "build.json", text + "\n")
         finished.chmod(0o755)
@@ -608,6 +613,8 @@ def _build(plan: Plan, store: Store, bindings: Store, binding: Entry | None, log
         ]
         facts["extra"] = binding.signature if binding else ""
         facts["log"] = log.text()
+        parts = [*objects, binding] if binding else objects
+        facts["unseen"] = next((part.facts["unseen"] for part in parts if part.facts.get("unseen")), "")
         headers = {name: digest for entry in objects for name, digest in entry.headers.items()}
         entry = store.keep(temporary, files, plan.key, dict(sorted(headers.items())), facts)
     log.say(f"built {entry.signature}")
@@ -638,6 +645,7 @@ def _object(plan: Plan, source: FileHash, store: Store, log: Log) -> Entry:
                 "commands": [shown.shown(edge.command) for edge in steps.edges],
                 "log": said.text(),
                 "extra": "",
+                "unseen": _unseen(plan, [source.path, *headers]),
             }
             made = [path for _, cubin, listing in steps.cubins for path in (cubin, listing)]
             return store.keep(temporary, [Path(path).name for path in (steps.target, *made)], key, headers, facts)
@@ -661,7 +669,8 @@ def _binding(plan: Plan, store: Store, log: Log) -> Entry:
             step = _host_step(plan, plan.binding.path, _relative(temporary / "binding.o", plan.root), BINDING_FLAGS, [])
             _ninja(plan, [step], temporary, "binding", _shown_places(plan, temporary), log)
             headers = _headers(plan, [step], started_ns, [plan.binding])
-            return store.keep(temporary, ["binding.o"], plan.binding_key, headers, {"extra": ""})
+            facts = {"extra": "", "unseen": _unseen(plan, [plan.binding.path, *headers])}
+            return store.keep(temporary, ["binding.o"], plan.binding_key, headers, facts)
 
 
 def _compile_steps(plan: Plan, source: FileHash, temporary: Path) -> Steps:
@@ -951,6 +960,14 @@ def _cubin(plan: Plan, target: str, arch: str, cubin: str, listing: str) -> Cubi
         opcodes=found.opcodes,
         kernels=kernels,
     )
+
+
+def _unseen(plan: Plan, read: Sequence[str]) -> str:
+    """Why a build depends on files that no compiler names: what the project's own sources say; else an empty text."""
+    for name in read:
+        if not name.startswith("<") and (found := UNSEEN.search((plan.root / name).read_bytes())):
+            return f"{name} has {found[0].decode()}, and compilers do not say which files that takes in or looks for"
+    return ""
 
 
 def _summarised(headers: dict[str, str]) -> list[FileHash]:

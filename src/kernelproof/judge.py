@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from kernelproof.errors import TestError
+from kernelproof.errors import KernelproofError, TestError
 from kernelproof.images import Returned
 from kernelproof.operators import Call, Operator, Reference, Relation
 from kernelproof.records import (
@@ -425,6 +425,12 @@ def _numbers(found: _Findings, result: CaseResult, tolerance: Tolerance) -> None
     if square == 0:
         return  # nothing to be relative to: (a) says it all
     u = found.reference.unit_roundoff
+    if not 0 < u < 1:
+        raise KernelproofError(
+            f"it is {u:g}, and the output is of {_name(found.dtype)}; allowed: above 0 and below 1",
+            subject="unit_roundoff of a Reference",
+            hint="state the roundoff of the least precise step, or exact=True where `bound` alone is to be judged",
+        )
     rounding = expected.to(found.dtype).double() - expected
     _rms(found, result, tolerance, rounding, square / count)
     per_row = _by_row((error - rounding) * expected)
@@ -660,6 +666,8 @@ def _precision(found: _Findings, result: CaseResult) -> str | None:
         )
     if found.dtype == torch.bfloat16:
         return "an intermediate is kept in less than bfloat16"
+    if found.dtype == torch.float32 and result.rms_ratio < 3:
+        return "an approximate function (a short series for exp, a reciprocal without a step), or another rounding mode"
     return "an intermediate is kept in a coarser type than declared (bfloat16 where float16 is, or TF32 products)"
 
 

@@ -129,6 +129,7 @@ def _name(variant: Loadable, library: Path | None) -> str:
 def _load_tvm_ffi(entry: str, library: Path | None, root: Path) -> Callable[..., Any]:
     import tvm_ffi
 
+    tvm_ffi.register_error("NotImplementedError", NotImplementedError)  # by default an unknown name is a RuntimeError
     module = tvm_ffi.load_module(str(_existing(library)))
     try:
         function = module.get_function(entry)

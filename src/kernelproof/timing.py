@@ -283,7 +283,7 @@ class _Session:
         self.note(contender, case)
         attempt = Attempt()
         try:
-            with _threads_kept(refused=bool(case)):
+            with _torch_kept(refused=bool(case)):
                 yield attempt
             attempt.succeeded = True
         except Exception as error:
@@ -552,14 +552,14 @@ class _Handed:
 
 
 @contextmanager
-def _threads_kept(*, refused: bool) -> Iterator[None]:
-    """Torch has as many threads afterwards, in as many levels: the next contender would have others.
+def _torch_kept(*, refused: bool) -> Iterator[None]:
+    """Torch is afterwards as it was, with as many threads, in as many levels: the next contender would have another.
 
-    Raises RuntimeError where another number was left, if that is `refused`: while it is loaded one may mean itself.
+    Raises RuntimeError where it was left otherwise, if that is `refused`: while it is loaded one may mean itself.
     """
     import torch
 
-    kept = {"threads": (torch.get_num_threads, torch.set_num_threads)} | _openmp_settings()
+    kept = {"threads": (torch.get_num_threads, torch.set_num_threads)} | _openmp_settings() | _torch_settings()
     found = {name: get() for name, (get, _) in kept.items()}
     left = found
     try:
@@ -570,8 +570,33 @@ def _threads_kept(*, refused: bool) -> Iterator[None]:
             if left[name] != found[name]:
                 put(found[name])
     if refused and (changed := [name for name in kept if left[name] != found[name]]):
-        words = ", ".join(f"{left[name]} {name} where it found {found[name]}" for name in changed)
+        words = ", ".join(f"with {name} {left[name]} where it found {found[name]}" for name in changed)
         raise RuntimeError(f"it left torch {words}, and the others would have had them")
+
+
+@functools.cache
+def _torch_settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
+    """How to read and to set what decides which kernels torch runs, and on what."""
+    import torch
+
+    def flag(module: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+        return (lambda: getattr(module, name)), (lambda value: setattr(module, name, value))
+
+    precision = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+    found: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+        "the default type": (torch.get_default_dtype, torch.set_default_dtype),
+        "gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
+        "the precision of float32 products": precision,
+        "deterministic algorithms": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+        "oneDNN": flag(torch.backends.mkldnn, "enabled"),
+    }
+    for name in ("enabled", "benchmark", "deterministic"):
+        found[f"cuDNN {name}"] = flag(torch.backends.cudnn, name)
+    for kind in ("flash", "mem_efficient", "math", "cudnn"):
+        get, put = (getattr(torch.backends.cuda, name, None) for name in (f"{kind}_sdp_enabled", f"enable_{kind}_sdp"))
+        if get and put:
+            found[f"{kind} attention"] = (get, put)
+    return found
 
 
 @functools.cache

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 # Elements of the score matrix held at once: 2¹⁹ doubles are 4 MiB on a CPU, about a core's cache; a GPU takes 512 MiB.
 CHUNK_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
+FAR_BELOW_ZERO = "far_below"  # the name of a family
+FAR_BELOW = 16000  # beyond −10⁴, and about as far from 0 as the scores of near_overflow: as well known in float32
 
 Inputs = dict[str, torch.Tensor]
 Family = Callable[["Draw"], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
@@ -370,6 +372,19 @@ def _near_overflow(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
     return q, k, v
 
 
+def _far_below(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Every score is about −16000, where a maximum that starts at −10⁴ stays, and weights differ as ever.
+
+    All are whole numbers, so that sums of products are exact in whatever order: half of the features carry the offset.
+    """
+    carrying = (draw.head_dim + 1) // 2
+    square = FAR_BELOW * math.sqrt(draw.head_dim) / carrying
+    ours = 2.0 ** round(math.log2(square) / 2)
+    q, k = draw.integers(-2, 2, draw.query), draw.integers(-2, 2, draw.key)
+    q[..., :carrying], k[..., :carrying] = ours, -round(square / ours)
+    return q, k, draw.normal(draw.key)
+
+
 def _one_hot(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     q, k, v, _ = _one_hot_exact(draw)
     return q, k, v
@@ -389,6 +404,7 @@ FAMILIES: dict[str, Family] = {
     "per_head_scale": _per_head_scale,
     "v_mean": _v_mean,
     "near_overflow": _near_overflow,
+    FAR_BELOW_ZERO: _far_below,
 }
 
 
@@ -616,4 +632,4 @@ def _tile_suspects(rows: _Rows, hidden: torch.Tensor, tile: int) -> Iterator[Sus
 
 OPERATOR = Attention()
 
-__all__ = ["FAMILIES", "OPERATOR", "Attention", "dtype_name", "laid_out", "rows_of", "weights"]
+__all__ = ["FAMILIES", "FAR_BELOW_ZERO", "OPERATOR", "Attention", "dtype_name", "laid_out", "rows_of", "weights"]
