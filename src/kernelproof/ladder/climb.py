@@ -341,8 +341,10 @@ class Climb:
 
     @property
     def has_team(self) -> bool:
-        """Whether it may run in several of the CPU's threads at a time, which could race for memory."""
-        return self.variant.device == "cpu" and self.session.threads > 1
+        """Whether code of its own may run in several of the CPU's threads at a time, which could race for memory."""
+        variant = self.variant
+        own = variant.role == "variant" or variant.abi != "python"
+        return own and variant.device == "cpu" and self.session.threads > 1
 
     @property
     def searches(self) -> bool:
@@ -1187,7 +1189,7 @@ class Climb:
         if reason is None and rung in COLLECTED:
             self._collect()
             # What was handed over before the candidate showed that it cannot go on is judged all the same.
-            reason = None if (rung, what) in self._handed else self.barred
+            reason = None if self._was_tried(rung, what) else self.barred
         if reason:
             return self._note(rung, Outcome("skipped", reason), 0.0, what)
         started = time.monotonic()
@@ -1198,10 +1200,14 @@ class Climb:
         except (WorkerError, TestError) as error:
             loading = rung == "load"
             wrong = _words(error, "while it was loaded") if loading else _words(error) + self._undeclared(error)
-            if (rung, what) not in self._handed:
+            if not self._was_tried(rung, what):
                 self._process_ended(rung, error, what)
         outcome = Outcome("failed", wrong) if wrong else Outcome("passed")
         return self._note(rung, outcome, time.monotonic() - started, what)
+
+    def _was_tried(self, rung: str, what: str) -> bool:
+        """Whether a step's calls were made, or one of their kinds."""
+        return any((name, what) in self._handed for name in (rung, f"{rung} {AWAKE}"))
 
     def _undeclared(self, error: KernelproofError) -> str:
         """What to do where a launcher says in words that it does not take a call, which the binding makes an error."""
