@@ -65,7 +65,7 @@ def test_what_is_refused_gains_nothing(tmp_path: Path, name: str, words: str) ->
     assert words in first_failure(record)
     assert {path: path.read_bytes() for path in before} == before
     assert record.isolation.startswith("landlock-")
-    assert len(record.refused) == 13
+    assert len(record.refused) == 14
 
 
 @pytest.mark.parametrize(

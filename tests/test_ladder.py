@@ -84,7 +84,7 @@ def test_a_right_kernel_is_correct(tmp_path: Path) -> None:
             "differs_from_call_to_call",
             "wrong",
             "determinism",
-            r"\d of \d+ repeats gave other bits .* repeat \d at row 0, column \d+: a race",
+            r"\d of \d+ repeats gave other bits .* repeat \d at row 0, column \d+: a race.*`deterministic: false`$",
         ),
         ("adds_to_what_is_there", "wrong", "sanity", "instead of|nonfinite"),
         (
@@ -118,11 +118,21 @@ def test_a_wrong_kernel_is_named_for_what_it_is(tmp_path: Path, name: str, verdi
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: two threads never run at a time")
-def test_threads_that_race_are_found_where_they_are_awake(tmp_path: Path) -> None:
-    record = climbed(project(tmp_path, "sums_without_a_reduction"), "sums_without_a_reduction")
+def test_threads_that_race_are_found(tmp_path: Path) -> None:
+    name = "one_buffer_for_all_threads"
+    for attempt in range(3):  # where others have the cores, threads seldom run at a time
+        record = climbed(project(tmp_path / str(attempt), name, trials=200), name)
+        if record.verdict != "correct":
+            break
     assert record.verdict == "wrong"
-    assert "repeats gave other bits than the first call" in (record.reason or "")
-    assert (record.reason or "").endswith("(its idle threads spin)")
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: two threads never run at a time")
+def test_half_of_the_repeats_are_made_by_a_process_whose_idle_threads_spin(tmp_path: Path) -> None:
+    record = climbed(project(tmp_path, "prints_environment"), "prints_environment")
+    said = (tmp_path / str(record.log)).read_text()
+    calls, asleep = said.count("OMP_NUM_THREADS="), said.count("OMP_WAIT_POLICY=passive")
+    assert calls - asleep == 3 * 10  # shapes, and half of the trials
 
 
 def test_a_result_that_is_remembered_by_its_address_is_found_in_memory_that_is_used_again(tmp_path: Path) -> None:

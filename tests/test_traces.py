@@ -282,7 +282,7 @@ def test_the_judge_finds_the_first_element_that_differs_in_a_repeat(tmp_path: Pa
         images.unlike_first(layout, tmp_path, 2)
 
 
-GOOD = {"differing": 0, "first_difference": None, "kept": 0, "farthest": None, "out_of_order": []}
+GOOD = {"repeats": 1, "differing": 0, "first_difference": None, "kept": 0, "farthest": None, "out_of_order": []}
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 # Judges and candidates of several variants share the cores. A team whose threads spin at each barrier until the last
 # one is given a core took seven times the processor time of one that sleeps (two threads on two cores, load 12), and
 # the test stage on two cores took half as long again. But a thread that slept wakes when a short call is over: of two
-# planted races at three sizes, six times 100 repeats each, a team that sleeps showed 15 of 36, one that spins all.
+# planted races at three sizes, six times 100 repeats each, a team that sleeps showed 12 of 36, one that spins all.
 IDLE_THREADS_SLEEP = {"OMP_WAIT_POLICY": "passive"}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_PERTURB = -1, -3, -6  # <malloc.h>
 FILL = 0x7F  # the byte that fresh memory of a candidate is full of

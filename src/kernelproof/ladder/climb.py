@@ -73,6 +73,7 @@ SUITE, SEARCH = "all cases together", "the search"
 DEEP_SANITIZER = 4  # times as many cases at the deep level
 CRASHES_ALLOWED = 2  # after that many the remaining cases are not run
 REPEATED_CASES = 3
+IN_ANY_ORDER = "that one is within its bounds: a kernel that may add in any order says so by `deterministic: false`"
 AWAKE = "awake"  # the name of repeats by a process whose idle threads do not sleep at once
 AWAKE_S = 1.0  # threads that spin for one which has no core can take many times as long
 DRAWN_FAMILIES = 3
@@ -273,8 +274,7 @@ class Session:
         """Start the judge and the hosts that will be needed, so that their imports run beside one another."""
         for climb in self.climbs:
             if climb.variant.device == "cpu" or self.gpu[0]:
-                for awake in {False, climb.has_team}:
-                    self.host(climb.variant, awake=awake)
+                self.host(climb.variant)
                 assert self.judge
 
     def enter(self, climb: Climb) -> None:
@@ -824,7 +824,8 @@ class Climb:
             f"repeat {repeat} at {handed.laid.place(element)}"
         )
         if self.variant.deterministic:
-            return f"{found}: a race, a missing barrier, or memory that is read before it is written"
+            cause = "a race, a missing barrier, or memory that is read before it is written"
+            return f"{found}: {cause}" if self._judged(job).failures else f"{found}: {cause}; {IN_ANY_ORDER}"
         if wrong := _failures(self._judged(job).failures):
             return f"{found}, and that one is wrong: {wrong}"
         for place, (repeat, _) in enumerate(handed.unlike):
@@ -1010,6 +1011,8 @@ class Climb:
         if self._collected:
             return
         self._collected = True
+        if self.has_team:
+            self.session.host(self.variant, awake=True)  # its imports run beside the calls until it is needed
         for case in self._asked_for("correctness", self.cases):
             self._attempt("correctness", case, [Job(case)], self.limits.correctness)
         for case in self._asked_for("properties", self.viewed_cases[:1]):
