@@ -145,9 +145,8 @@ LOOKS = 3  # at most, at who is accused by times while others have more than tha
 # A baseline's time among all contenders, in the faster processes, is at most so many times that among baselines alone.
 # Tensor cores at work lower a GPU's clock from 1.98 to 1.4 GHz for want of power, and that slows others beside them.
 IN_COMPANY_LIMIT = {"cpu": 1.25, "cuda": 1.5}
-BUYS_A_CLAIM = (
-    1.03  # times are enough on a CPU, where a claim passes the gate by its time among all, and not by that alone
-)
+# On a CPU so many times are enough where a claim passes the gate by its time among all, and would not by that alone.
+BUYS_A_CLAIM = 1.03
 CLOCK_CHANGED = 0.05  # between the blocks of a contender in one process: their times are of two machines
 
 Key = tuple[str, str, str, str]  # contender, case, mode, method
@@ -556,16 +555,14 @@ class Measurement:
         self, baseline: tuple[str, str], alone_us: float, in_company: Mapping[tuple[str, str], float]
     ) -> bool:
         """Whether it is that much slower beside the variants; on a CPU, or enough for a claim against it to pass."""
-        company_us = in_company[baseline]
-        if company_us > IN_COMPANY_LIMIT[self.device] * alone_us > 0:
+        (_, case), company_us = baseline, in_company[baseline]
+        ratio = company_us / alone_us if alone_us > 0 else 0.0
+        if ratio > IN_COMPANY_LIMIT[self.device]:
             return True
-        limit = self.max_ratio
-        theirs = [in_company.get((name, baseline[1]), 0.0) for name in self.variants_of(self.arena(baseline[1]))]
-        return (
-            self.device == "cpu"
-            and company_us > BUYS_A_CLAIM * alone_us > 0
-            and any(limit * alone_us < time_us <= limit * company_us for time_us in theirs)
-        )
+        if self.device != "cpu" or ratio <= BUYS_A_CLAIM:
+            return False
+        theirs = [in_company.get((name, case), 0.0) for name in self.variants_of(self.arena(case))]
+        return any(self.max_ratio * alone_us < us <= self.max_ratio * company_us for us in theirs)
 
     def time_alone(
         self,

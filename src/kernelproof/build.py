@@ -471,7 +471,7 @@ class Store:
                 self.log.say(f"the kept {self.kind} {marker.name} is damaged: {damage}; it is removed and built again")
                 shutil.rmtree(folder, ignore_errors=True)
                 marker.unlink(missing_ok=True)
-            elif unseen := entry.facts.get("unseen"):
+            elif unseen := entry.facts["unseen"]:
                 self.log.say(f"the kept {self.kind} {entry.signature} is not reused: {unseen}")
             elif entry.facts["extra"] == extra and self._headers_unchanged(entry):
                 return entry
@@ -507,7 +507,7 @@ class Store:
         """Move a finished build's files into place, all at once."""
         made = {name: sha256_file(temporary / name) for name in files}
         # What files the compiler does not tell of are like is known by what came of them alone.
-        signature = _digest([key, headers, facts["extra"], *([made] if facts.get("unseen") else [])])
+        signature = _digest([key, headers, facts["extra"], *([made] if facts["unseen"] else [])])
         finished = Path(tempfile.mkdtemp(prefix="finished-", dir=temporary))
         for name in files:
             (temporary / name).rename(finished / name)
@@ -614,7 +614,7 @@ def _build(plan: Plan, store: Store, bindings: Store, binding: Entry | None, log
         facts["extra"] = binding.signature if binding else ""
         facts["log"] = log.text()
         parts = [*objects, binding] if binding else objects
-        facts["unseen"] = next((part.facts["unseen"] for part in parts if part.facts.get("unseen")), "")
+        facts["unseen"] = next((part.facts["unseen"] for part in parts if part.facts["unseen"]), "")
         headers = {name: digest for entry in objects for name, digest in entry.headers.items()}
         entry = store.keep(temporary, files, plan.key, dict(sorted(headers.items())), facts)
     log.say(f"built {entry.signature}")

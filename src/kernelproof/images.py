@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from kernelproof.errors import TestError
-from kernelproof.loading import handed_over
+from kernelproof.loading import handed_over, span_bytes
 from kernelproof.operators import Call, dtype_name
 
 BAND_BYTES = 4096
@@ -129,7 +129,7 @@ def outline(call: Call) -> dict[str, Any]:
     return {
         name: {
             "offset": BAND_BYTES,
-            "bytes": 2 * BAND_BYTES + _span_bytes(value),
+            "bytes": 2 * BAND_BYTES + span_bytes(value),
             "dtype": dtype_name(value.dtype),
             "shape": list(value.shape),
             "strides": list(value.stride()),
@@ -225,7 +225,7 @@ def _bands(tensor: torch.Tensor, shifted: bool, fenced: str | None) -> tuple[int
     """Bytes of the guard bands before and behind a payload."""
     if fenced is None or not tensor.numel():
         return BAND_BYTES + shifted * tensor.element_size(), BAND_BYTES
-    return (0, BAND_BYTES) if fenced == "start" else (-_span_bytes(tensor) % mmap.PAGESIZE, 0)
+    return (0, BAND_BYTES) if fenced == "start" else (-span_bytes(tensor) % mmap.PAGESIZE, 0)
 
 
 def _image(
@@ -239,13 +239,13 @@ def _image(
 ) -> Image:
     if tensor.numel() and tensor.stride(-1) != 1:
         raise TestError("the last dimension of a tensor argument must have stride 1", subject=name)
-    span_bytes = _span_bytes(tensor)
+    span = span_bytes(tensor)
     offset, after = bands
-    if is_output or span_bytes != tensor.nbytes:
-        raw = random_bytes(offset + span_bytes + after, generator)
+    if is_output or span != tensor.nbytes:
+        raw = random_bytes(offset + span + after, generator)
     else:  # the payload is all elements: random bits under them would be lost
         around = random_bytes(offset + after, generator)
-        payload = torch.empty(span_bytes, dtype=torch.uint8)
+        payload = torch.empty(span, dtype=torch.uint8)
         raw = torch.cat([around[:offset], payload, around[offset:]])
     image = Image(name, path, tensor, raw, offset, after)
     if not is_output:
@@ -260,12 +260,6 @@ def _image(
                 around.bitwise_or_(bits)
         image.elements(raw).copy_(tensor)
     return image
-
-
-def _span_bytes(tensor: torch.Tensor) -> int:
-    """Bytes from the first to the last element, both included."""
-    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
-    return int(span * tensor.element_size())
 
 
 def read_file(path: Path, size: int) -> torch.Tensor:

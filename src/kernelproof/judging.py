@@ -59,7 +59,7 @@ class Job:
     """One call. `part` says how it comes from its case:
 
     case: the case itself. sanity: the exact call `name`. base, relation: the two calls of the relation `name`.
-    repeat: the case once more, and of its repeats the first that gave other bits.
+    repeat: the case once more, and of its repeats the first that gave other bits; `name` tells processes apart.
     tail: the case, but the last quarter of each input's elements drawn with the seed `name`.
     element: the case, but one element of an input drawn with a seed; `name` is seed.n, for the n-th input.
     low: the case, but the low half of every number's mantissa drawn with the seed `name`.

@@ -75,17 +75,23 @@ def unlimited_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+def span_bytes(tensor: Any) -> int:
+    """Bytes from the first to the last element of a torch tensor, both included."""
+    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
+    return int(span * tensor.element_size())
+
+
 def is_there(tensor: Any) -> bool:
     """Whether all memory of a torch tensor on a CPU can be read; whoever waits for a read does not learn of it.
 
     What a handler computes when somebody reads it is not there yet. A byte of every page goes into a pipe: the kernel
     reads it, and says so where it cannot.
     """
-    size = 1 + sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    if not tensor.numel():
+    span = span_bytes(tensor)
+    if not span:
         return True
-    first, last = tensor.data_ptr(), tensor.data_ptr() + size * tensor.element_size() - 1
-    pages = np.arange(first - first % mmap.PAGESIZE, last + 1, mmap.PAGESIZE, dtype=np.uint64)
+    first = tensor.data_ptr()
+    pages = np.arange(first - first % mmap.PAGESIZE, first + span, mmap.PAGESIZE, dtype=np.uint64)
     pages[0] = first
     vectors = np.stack([pages, np.ones_like(pages)], axis=1)  # struct iovec, <sys/uio.h>
     source, target = os.pipe()

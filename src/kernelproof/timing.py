@@ -875,9 +875,9 @@ def _nothing(*_: Any) -> None:
 
 def _read_pages(output: Tensor) -> Tensor:
     """An element of every page that a tensor [any shape] lies on."""
-    size = 1 + sum((extent - 1) * stride for extent, stride in zip(output.shape, output.stride(), strict=True))
     step = max(1, mmap.PAGESIZE // output.element_size())
-    return output.as_strided((math.ceil(size / step) if output.numel() else 0,), (step,)).clone()
+    pages = math.ceil(loading.span_bytes(output) / (step * output.element_size()))
+    return output.as_strided((pages,), (step,)).clone()
 
 
 def _allocating_call(

@@ -500,9 +500,10 @@ class Climb:
         if self.session.only or not self.cases:
             return self.cases
         found = _repeated(self.cases, self.settings, self.variant.device)
-        # However busy the cores are, threads that share a long call overlap.
-        longest = max((c for c in self.cases if c.shape in self.settings.shapes), key=_elements, default=found[0])
-        return list({case.id: case for case in [*found, longest][: len(found) + self.has_team]}.values())
+        if self.has_team:  # however busy the cores are, threads that share a long call overlap
+            longest = max((c for c in self.cases if c.shape in self.settings.shapes), key=_elements, default=found[0])
+            found += [longest] if longest not in found else []
+        return found
 
     # --- rungs
 
@@ -788,11 +789,10 @@ class Climb:
 
     def _repeats(self, case: Case) -> list[tuple[str, Job]]:
         """The calls that are repeated, each with the name of its step."""
-        names = ["", AWAKE] if self.has_team else [""]
-        if self.has_team and _elements(case) > CPU_REPEATED_ELEMENTS:
-            names = [AWAKE]
-        jobs = [Job(case, "repeat", name) for name in names]
-        return [(" ".join(filter(None, ["determinism", job.name])), job) for job in jobs]
+        asleep, awake = ("determinism", Job(case, "repeat")), (f"determinism {AWAKE}", Job(case, "repeat", AWAKE))
+        if not self.has_team:
+            return [asleep]
+        return [awake] if _elements(case) > CPU_REPEATED_ELEMENTS else [asleep, awake]
 
     @property
     def _calls_each(self) -> int:
