@@ -399,21 +399,32 @@ def test_every_method_gives_its_time_on_a_gpu(tmp_path: Path) -> None:
     assert all(clock for clock in found["samples"]["sm_clock_mhz"])
 
 
+def operator(name: str, took_us: float, *below: Any) -> Any:
+    """What torch's profiler tells of an operator and of those that it calls."""
+    took = SimpleNamespace(elapsed_us=lambda: took_us)
+    return SimpleNamespace(name=name, cpu_parent=None, cpu_children=below, time_range=took)
+
+
 def test_a_call_that_was_interrupted_is_not_what_an_operator_takes() -> None:
     """Of four calls, two multiplications and a sum each, one multiplication stood still for 5 ms."""
-
-    def event(name: str, took_us: float) -> SimpleNamespace:
-        took = SimpleNamespace(elapsed_us=lambda: took_us)
-        return SimpleNamespace(name=name, cpu_parent=None, cpu_children=(), time_range=took)
-
     calls = [(2.0, 3.0, 20.0), (2.0, 5000.0, 20.0), (2.0, 4.0, 21.0), (2.0, 3.0, 22.0)]
-    events = [
-        event(n, us) for call in calls for n, us in zip(("aten::mul", "aten::mul", "aten::sum"), call, strict=True)
-    ]
+    names = ("aten::mul", "aten::mul", "aten::sum")
+    events = [operator(name, us) for call in calls for name, us in zip(names, call, strict=True)]
     found = {o["name"]: (o["count"], o["duration_us"]) for o in timing.operators_of(events, 4)}
     assert found == {"aten::mul": (2.0, 5.5), "aten::sum": (1.0, 20.5)}
     # Not every call has it: what it takes is spread over all of them.
     assert timing.operators_of(events[:4], 4)[1]["duration_us"] == 5.0
+
+
+def test_an_operator_that_was_interrupted_inside_another_is_not_that_other() -> None:
+    """Else a mean that stood still for 5 ms inside a norm is what the norm is, and every other mean a norm."""
+
+    def norm(mean_us: float) -> Any:
+        inside = operator("aten::_fused_norm", mean_us + 20.0, operator("aten::mean", mean_us))
+        return operator("aten::norm", inside.time_range.elapsed_us() + 2.0, inside)
+
+    (found,) = timing.operators_of([norm(5.0), norm(5000.0), norm(4.0), norm(6.0)], 4)
+    assert found["inside"] == ["aten::_fused_norm"]
 
 
 def test_a_contender_is_timed_when_the_one_before_has_come_to_rest(

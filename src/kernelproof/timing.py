@@ -1239,14 +1239,16 @@ def operators_of(events: Iterable[Any], calls: int) -> list[dict[str, Any]]:
     """torch's operators among the events of its profiler, with what they call inside: count and µs a call.
 
     Of an operator that every call has equally often, the median call's: one that another program interrupted is not it.
-    inside: the operators that it leaves most of its work to, which are it under other names.
+    inside: the operators that it leaves most of its work to in most calls, which are it under other names.
     """
     found: dict[str, list[float]] = defaultdict(list)
-    below: dict[str, Counter[str]] = defaultdict(Counter)
+    most_of: dict[str, Counter[str]] = defaultdict(Counter)
     for event in events:
         if event.name.startswith(traces.OPERATOR) and not _inside_operator(event):
-            found[event.name].append(event.time_range.elapsed_us())
-            below[event.name].update(_operators_below(event))
+            took_us = event.time_range.elapsed_us()
+            found[event.name].append(took_us)
+            below = _operators_below(event).items()
+            most_of[event.name].update(name for name, us in below if us >= traces.IS_OPERATOR * took_us > 0)
     place: dict[str, Any] = {"shared_bytes": 0, "grid": [], "block": [], "cluster": []}
     return [
         {
@@ -1254,7 +1256,7 @@ def operators_of(events: Iterable[Any], calls: int) -> list[dict[str, Any]]:
             **place,
             "count": len(took_us) / calls,
             "duration_us": _of_a_call(took_us, calls),
-            "inside": [other for other, us in below[name].items() if us >= traces.IS_OPERATOR * sum(took_us) > 0],
+            "inside": [other for other, often in most_of[name].items() if often > len(took_us) / 2],
         }
         for name, took_us in found.items()
     ]
