@@ -10,6 +10,7 @@ Messages are JSON, one line each.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -111,27 +112,38 @@ class Terms:
 
 
 class Judge:
-    """A judge's process for the operators of one project. It starts at once, in parallel with the caller.
+    """A judge's process for the operators of one project (`of`: of another too). It starts at once, beside the caller.
 
     Every method raises JudgeError when the operator's module, a case or the process itself is at fault, or when an
     answer takes longer than `limit_s`: nobody is condemned for that. `scratch`: an existing folder for its log.
     """
 
     def __init__(self, root: Path, scratch: Path, limit_s: float) -> None:
+        self._root = str(root.resolve())
         self._log = scratch.resolve() / "judge.log"
         self._limit_s = limit_s
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._connection.settimeout(limit_s)
-        settings = {"fd": theirs.fileno(), "root": str(root.resolve())}
         with theirs, self._log.open("ab") as log:
             self._process = spawn(
-                [sys.executable, "-P", "-m", "kernelproof.judging", json.dumps(settings)],
+                [sys.executable, "-P", "-m", "kernelproof.judging", str(theirs.fileno())],
                 env=own_environment() | IDLE_THREADS_SLEEP,
                 pass_fds=[theirs.fileno()],
                 stdout=log,
                 stderr=log,
             )
         self._lines = self._connection.makefile("rb")
+
+    def of(self, root: Path) -> Judge:
+        """The same process for another project, of whose cases it knows nothing."""
+        other = copy.copy(self)
+        other._root = str(root.resolve())
+        return other
+
+    @property
+    def alive(self) -> bool:
+        """Has the process not ended?"""
+        return self._process.poll() is None
 
     def families(self, module: str) -> list[str]:
         """The input families of an operator, the default first."""
@@ -208,7 +220,7 @@ class Judge:
 
     def _ask(self, module: str, command: str, **payload: Any) -> Any:
         try:
-            self._connection.sendall(json.dumps([module, command, payload]).encode() + b"\n")
+            self._connection.sendall(json.dumps([self._root, module, command, payload]).encode() + b"\n")
             line = self._lines.readline()
         except TimeoutError:
             kill_group(self._process)
@@ -245,7 +257,6 @@ def _json(value: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Answer requests until the supervisor hangs up."""
-    settings = json.loads(sys.argv[1])
     hide_memory()
     collect_rarely()
     keep_freed_memory()
@@ -253,12 +264,13 @@ def main() -> None:
 
     # Of two cores it uses one: tests run beside one another, and on small tensors two threads cost a fifth more time.
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // TESTS_BESIDE))
-    connection = socket.socket(fileno=settings["fd"])
-    chamber_of = functools.cache(functools.partial(Chamber, Path(settings["root"])))
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    chamber_of = functools.cache(Chamber)
     with connection.makefile("rb") as lines:
         for line in lines:
-            module, command, payload = json.loads(line)
-            connection.sendall(json.dumps(chamber_of(module).answer(command, payload)).encode() + b"\n")
+            root, module, command, payload = json.loads(line)
+            answer = chamber_of(Path(root), module).answer(command, payload)
+            connection.sendall(json.dumps(answer).encode() + b"\n")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

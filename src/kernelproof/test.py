@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 
 LADDER = Path(__file__).resolve().parent / "ladder"
 REPORT = "report this as a fault of kernelproof; the log has the traceback"
+# Plugins of pytest's own; `unraisableexception` alone looks through all memory ten times a run.
+UNNEEDED = (
+    *("cacheprovider", "doctest", "faulthandler", "logging", "pastebin", "stepwise"),
+    *("threadexception", "unraisableexception"),
+)
 LOG_LIMIT_BYTES = 64 << 10  # of what a candidate printed: its beginning and its end
 
 
@@ -229,7 +234,7 @@ def _pytest(junit: Path, written: io.StringIO, plugin: StagePlugin) -> str | Non
         "--capture=no",
         "-rs",
     ]
-    for unneeded in ("cacheprovider", "faulthandler", "doctest", "pastebin", "stepwise"):
+    for unneeded in UNNEEDED:
         arguments += ["-p", f"no:{unneeded}"]
     try:
         with _private_environment(), contextlib.redirect_stdout(written), contextlib.redirect_stderr(written):

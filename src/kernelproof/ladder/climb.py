@@ -18,7 +18,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,7 +184,7 @@ class Resources:
         # Drawn after the build, so that no kernel can have been made for it.
         self.fresh_seed = int.from_bytes(os.urandom(4), "little") >> 1
         self._hosts: dict[tuple[bool, int, bool], WorkerHost] = {}
-        self._judges: dict[Path, Judge] = {}
+        self._judges: dict[tuple[Path | None, float], Judge] = {}
 
     def host(self, variant: VariantConfig, threads: int, *, awake: bool = False) -> WorkerHost:
         """A warm worker host with what the variant needs; the first call starts it, and does not wait."""
@@ -207,11 +207,18 @@ class Resources:
             )
         return self._hosts[key]
 
-    def judge(self, root: Path, limit_s: float) -> Judge:
-        """The judge of a project's operators; the first call starts it, and does not wait."""
-        if root not in self._judges:
-            self._judges[root] = Judge(root, self.scratch, limit_s)
-        return self._judges[root]
+    def judge(self, root: Path, modules: Iterable[str], limit_s: float) -> Judge:
+        """The judge of a project's operators; the first call starts it, and does not wait.
+
+        Projects whose operators are all kernelproof's own share one: no file of theirs is loaded there.
+        """
+        own = all(module.startswith("kernelproof.operators.") for module in modules)
+        key = None if own else root, limit_s
+        if key in self._judges and not self._judges[key].alive:
+            self._judges.pop(key).close()
+        if key not in self._judges:
+            self._judges[key] = Judge(root, self.scratch, limit_s)
+        return self._judges[key].of(root)
 
     def close(self) -> None:
         """End every host, and with them every worker, and the judges."""
@@ -261,7 +268,8 @@ class Session:
     @property
     def judge(self) -> Judge:
         """The judge, started if it is not."""
-        return self.resources.judge(self.root, self.config.test.operator_limit_s)
+        modules = {climb.settings.module for climb in self.climbs}
+        return self.resources.judge(self.root, modules, self.config.test.operator_limit_s)
 
     def families(self, variant: VariantConfig) -> list[str]:
         """The input families of the variant's operator, where the configuration does not choose some."""
