@@ -1,7 +1,11 @@
 """Options and surroundings that the whole test suite shares."""
 
+import contextlib
+import fcntl
+import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +14,38 @@ from kernelproof import privacy
 # A shell that starts a command in the background has it ignore SIGINT, and so do its children: some of ours are to be
 # interrupted.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Of two processes each takes the next file: the longest come first, so that none is left over at the end.
+LONGEST = [
+    f"test_{name}.py"
+    for name in "museum workflow bench build mutants ladder scaffold traces sanitizer profile escapes repro".split()
+]
+DOOR, ROOM = Path(__file__).with_name("gold"), Path(__file__)  # whatever is always there can be locked
+
+
+@contextlib.contextmanager
+def locked(path: Path, how: int) -> Iterator[None]:
+    """Hold a lock that the other processes of the suite see (fcntl.LOCK_EX, LOCK_SH); waits for it."""
+    held = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(held, how)
+        yield
+    finally:
+        os.close(held)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A test that is marked `alone` waits until no other runs, and none begins beside it, not even a new one."""
+    with contextlib.ExitStack() as room:
+        with locked(DOOR, fcntl.LOCK_EX):
+            room.enter_context(locked(ROOM, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH))
+        return (yield)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -43,6 +43,7 @@ from kernelproof.errors import ConfigError
 from kernelproof.records import BenchRecord, CaseResult, FileHash, Sealing, TestRecord
 
 ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.alone
 
 # Each contender is RMSNorm in torch; `work` is how often it is done, so ratios are known.
 CONTENDERS = """

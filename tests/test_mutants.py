@@ -69,6 +69,13 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, MutantsRec
     return found, record, said
 
 
+def with_its_controls(judged: tuple[Config, MutantsRecord, list[str]], folder: Path) -> Config:
+    """The same project, whose honest variant has been through every round, and no mutant."""
+    found = project(folder)
+    records.write(found.results / "mutants" / "mutants.json", MutantsRecord(controls=judged[1].controls))
+    return found
+
+
 def by_outcome(record: MutantsRecord) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for mutant in record.mutants:
@@ -135,7 +142,7 @@ def test_who_hung_beside_others_is_judged_again_alone(
         return [condemned("hung", "launch") if is_late else r for is_late, r in zip(late, found, strict=True)]
 
     monkeypatch.setattr(mutants.Workshop, "test", on_a_busy_machine)
-    found = project(tmp_path)
+    found = with_its_controls(judged, tmp_path)
     chosen = Selection(only=["tile_constant"])
     record = mutants.run(found, chosen, found.results / "mutants", 2, say=lambda line: None)
     outcomes = {
@@ -150,7 +157,7 @@ def test_who_hung_beside_others_is_judged_again_alone(
 
 
 def test_what_could_not_be_judged_is_left_and_the_others_are_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    judged: tuple[Config, MutantsRecord, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     test = mutants.Workshop.test
     unlucky: list[str] = []
@@ -162,7 +169,7 @@ def test_what_could_not_be_judged_is_left_and_the_others_are_judged(
         return test(shop, operator, names, round_name)
 
     monkeypatch.setattr(mutants.Workshop, "test", on_a_full_disk)
-    found = project(tmp_path)
+    found = with_its_controls(judged, tmp_path)
     output = found.results / "mutants"
     said: list[str] = []
     with pytest.raises(MutantsError, match="no space left"):
@@ -202,8 +209,10 @@ def test_an_argument_for_a_mutant_that_is_no_more_is_an_error(
     assert raised.value.subject == "rmsnorm/blocked/0123456789ab"
 
 
-def test_an_honest_variant_that_is_wrong_is_an_error_and_the_others_are_judged(tmp_path: Path) -> None:
-    found = project(tmp_path)
+def test_an_honest_variant_that_is_wrong_is_an_error_and_the_others_are_judged(
+    judged: tuple[Config, MutantsRecord, list[str]], tmp_path: Path
+) -> None:
+    with_its_controls(judged, tmp_path)
     source = (tmp_path / "blocked.cc").read_text()
     (tmp_path / "wrong.cc").write_text(source.replace("+ args.eps", "- args.eps"))
     (tmp_path / "config.yaml").write_text(CONFIG.replace("test: {seeds", f"{WRONG}test: {{seeds"))

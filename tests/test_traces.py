@@ -657,6 +657,7 @@ def timed(folder: Path, names: list[str], **settings: Any) -> BenchRecord:
     return bench.run(loaded, "rmsnorm", "cpu", loaded.record("bench", "rmsnorm-cpu"))
 
 
+@pytest.mark.alone
 def test_on_a_cpu_the_operator_that_a_baseline_is_is_no_own_work(tmp_path: Path) -> None:
     names, declares = (
         ["good", "of_torch", "wrapped", "inner", "threaded", "declared"],
@@ -672,6 +673,7 @@ def test_on_a_cpu_the_operator_that_a_baseline_is_is_no_own_work(tmp_path: Path)
     assert record.kernels_in_interval == {}  # operators are no kernels
 
 
+@pytest.mark.alone
 def test_a_clock_that_lies_and_results_that_are_remembered_are_seen_from_outside(tmp_path: Path) -> None:
     record = timed(tmp_path, ["good", "slow_clock", "by_value", "unless_written"])
     left = {c.name: c.outcome for c in record.contenders}

@@ -646,8 +646,8 @@ def _folder(caller: Path, given: str | None, option: str) -> Path | None:
 
 
 def pytest_command(python: Path, rest: list[str]) -> list[str]:
-    """The project's own tests, a file at a time on each of two processes: most of them wait for others."""
-    return [str(python), "-m", "pytest", "-n", "2", "--dist", "loadfile", *rest]
+    """The project's own tests, a file at a time on each of two processes, in the order of tests/conftest.py."""
+    return [str(python), "-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", *rest]
 
 
 def run_command(python: Path, options: argparse.Namespace, rest: list[str]) -> list[str]:
