@@ -43,7 +43,6 @@ from kernelproof.errors import ConfigError
 from kernelproof.records import BenchRecord, CaseResult, FileHash, Sealing, TestRecord
 
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = pytest.mark.alone
 
 # Each contender is RMSNorm in torch; `work` is how often it is done, so ratios are known.
 CONTENDERS = """
@@ -230,6 +229,7 @@ def outcomes(record: BenchRecord) -> dict[str, str]:
     return {contender.name: contender.outcome for contender in record.contenders}
 
 
+@pytest.mark.alone
 def test_a_known_ratio_is_found_and_every_sample_is_kept(tmp_path: Path) -> None:
     variants = {"ours": contender("once"), "ours_into": contender("into", "destination")}
     loaded = with_long_samples(project(tmp_path, variants, {"slow": contender("thrice")}, modes=("hot", "cold")))
@@ -286,6 +286,7 @@ def test_who_is_too_slow_for_a_mode_has_no_time_there_and_is_named(tmp_path: Pat
     assert "one_call_a_process" in time_row.flags
 
 
+@pytest.mark.alone
 def test_faulty_contenders_are_named_and_the_others_go_on(tmp_path: Path) -> None:
     variants = {name: contender(name) for name in ("once", "raising", "crashing", "remembering")}
     variants["lazy"] = contender("lazy", "destination")

@@ -94,12 +94,11 @@ def followed(page: Path, tmp_path: Path, number: int) -> list[str]:
             )
             assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
             if not re.search(f"the ratio is not known|{bench.NOT_TRIED}", done.stdout):
-                break  # else other programs were in the way: once more
+                break  # else other tests were in the way: once more
         output.append(done.stdout)
     return output
 
 
-@pytest.mark.alone
 def test_the_tutorial_to_the_letter(tmp_path: Path) -> None:
     """Every shell block of the tutorial, in order, in an empty folder."""
     output = followed(TUTORIAL, tmp_path, 8)
@@ -115,7 +114,6 @@ def test_the_tutorial_to_the_letter(tmp_path: Path) -> None:
         assert re.search(line, output[6], re.MULTILINE), output[6]
 
 
-@pytest.mark.alone
 def test_the_way_for_ones_own_repository_to_the_letter(tmp_path: Path) -> None:
     output = followed(REPOSITORY / "docs" / "how-to" / "own-repository.md", tmp_path, 4)
     assert "squash/cpu" in output[2]

@@ -158,7 +158,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_the_whole_of_it_on_a_cpu(project: Path) -> None:
     """What it says of this machine is no matter of a test; that it says it is."""
@@ -194,7 +193,6 @@ def said(module: str, task: dict[str, object]) -> object:
     return json.loads(processes.run(command, env=environment, timeout_s=120).stdout.splitlines()[-1])
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_the_processes_beside_it_call_what_they_are_given(project: Path) -> None:
     """On a CPU nobody counts bytes and no peer times, but the kernels are loaded, given their arguments and called."""

@@ -427,6 +427,13 @@ def test_an_operator_that_was_interrupted_inside_another_is_not_that_other() -> 
     assert found["inside"] == ["aten::_fused_norm"]
 
 
+def test_who_multiplies_twice_is_no_multiplication() -> None:
+    """Attention by two products of matrices, which take nine tenths of it, is a composition."""
+    parts = [operator("aten::bmm", 45.0), operator("aten::softmax", 10.0), operator("aten::bmm", 45.0)]
+    (found,) = timing.operators_of([operator("aten::attention", 100.0, *parts)], 1)
+    assert found["inside"] == []
+
+
 def test_a_contender_is_timed_when_the_one_before_has_come_to_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1239,16 +1239,16 @@ def operators_of(events: Iterable[Any], calls: int) -> list[dict[str, Any]]:
     """torch's operators among the events of its profiler, with what they call inside: count and µs a call.
 
     Of an operator that every call has equally often, the median call's: one that another program interrupted is not it.
-    inside: the operators that it leaves most of its work to in most calls, which are it under other names.
+    inside: operators of which one call takes most of its time, in most of its calls: it is them under another name.
     """
     found: dict[str, list[float]] = defaultdict(list)
-    most_of: dict[str, Counter[str]] = defaultdict(Counter)
+    inside: dict[str, Counter[str]] = defaultdict(Counter)
     for event in events:
         if event.name.startswith(traces.OPERATOR) and not _inside_operator(event):
             took_us = event.time_range.elapsed_us()
             found[event.name].append(took_us)
-            below = _operators_below(event).items()
-            most_of[event.name].update(name for name, us in below if us >= traces.IS_OPERATOR * took_us > 0)
+            least_us = traces.IS_OPERATOR * took_us
+            inside[event.name].update({name for name, us in _operators_below(event) if us >= least_us > 0})
     place: dict[str, Any] = {"shared_bytes": 0, "grid": [], "block": [], "cluster": []}
     return [
         {
@@ -1256,20 +1256,18 @@ def operators_of(events: Iterable[Any], calls: int) -> list[dict[str, Any]]:
             **place,
             "count": len(took_us) / calls,
             "duration_us": _of_a_call(took_us, calls),
-            "inside": [other for other, often in most_of[name].items() if often > len(took_us) / 2],
+            "inside": [other for other, often in inside[name].items() if often > len(took_us) / 2],
         }
         for name, took_us in found.items()
     ]
 
 
-def _operators_below(event: Any) -> Counter[str]:
-    """µs in torch's operators that an event calls, at any depth."""
-    found = Counter[str]()
+def _operators_below(event: Any) -> Iterator[tuple[str, float]]:
+    """Each call of torch's operators that an event makes, at any depth, and the µs that it takes."""
     for child in event.cpu_children:
         if child.name.startswith(traces.OPERATOR):
-            found[child.name] += child.time_range.elapsed_us()
-        found.update(_operators_below(child))
-    return found
+            yield child.name, child.time_range.elapsed_us()
+        yield from _operators_below(child)
 
 
 def _of_a_call(took_us: Sequence[float], calls: int) -> float:
