@@ -21,7 +21,7 @@ from kernelproof import judging, launches, test
 from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import JudgeError, TestError
 from kernelproof.judging import Job, Judge, Terms
-from kernelproof.ladder.climb import Climb
+from kernelproof.ladder.climb import Climb, Resources
 from kernelproof.loading import handed_over
 from kernelproof.operators import Call
 from kernelproof.records import Case
@@ -271,6 +271,25 @@ def test_a_judge_that_is_killed_condemns_nobody(tmp_path: Path) -> None:
     with pytest.raises(JudgeError, match="the judge's process was killed by SIGKILL"):
         judge.families(MODULE)
     judge.close()
+
+
+def test_projects_whose_operators_are_our_own_share_a_judge_and_no_case(tmp_path: Path) -> None:
+    resources = Resources(tmp_path)
+    first, second = (tmp_path / name for name in ("first", "second"))
+    try:
+        judges = [resources.judge(folder, {MODULE}, LIMIT_S) for folder in (first, second)]
+        assert judges[0]._process is judges[1]._process
+        assert resources.judge(first, {MODULE, "mine.py"}, LIMIT_S)._process is not judges[0]._process
+        for judge, folder, rows in zip(judges, (first, second), (17, 3), strict=True):
+            job = Job(dataclasses.replace(CASE, dims={"rows": rows, "cols": 101}))  # under the same id
+            run_right(judge.lay_out(MODULE, job, folder).arguments)
+            judge.take(MODULE, job, folder)
+            assert judge.judge(MODULE, job, TERMS)[0].status == "passed"
+        os.kill(judges[0]._process.pid, signal.SIGKILL)
+        judges[0]._process.wait()
+        assert resources.judge(first, {MODULE}, LIMIT_S).families(MODULE)
+    finally:
+        resources.close()
 
 
 ENDLESS = """
