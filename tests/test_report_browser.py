@@ -26,10 +26,7 @@ FLAGS = (
 WIDTHS = (360, 390, 768, 1280)  # CSS pixels: a small and a usual phone, a tablet, a desk
 BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(BROWSER is None, reason=f"no browser: none of {', '.join(BROWSERS)} is installed"),
-]
+pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"no browser: none of {', '.join(BROWSERS)} is installed")
 
 # Reads every frame once it is laid out. Rows of a plotted table must not reach into one another, as they do when a
 # row's height is fixed and its cells wrap.

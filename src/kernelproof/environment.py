@@ -62,7 +62,7 @@ EPILOG = """\
 commands
   (none)            make the environment, run the workflow, print the verdicts and where report and tarball are
   wheelhouse DIR    fill DIR with all that an installation needs, for --wheelhouse DIR on a machine without a network
-  selftest          run kernelproof's own tests; what follows -- goes to pytest
+  selftest          run kernelproof's own tests but the slow ones; what follows -- goes to pytest: -m '' runs all
 
 what follows -- goes to snakemake, e.g. ./repro.sh -- --dry-run
 
@@ -646,8 +646,12 @@ def _folder(caller: Path, given: str | None, option: str) -> Path | None:
 
 
 def pytest_command(python: Path, rest: list[str]) -> list[str]:
-    """The project's own tests, a file at a time on each of two processes, in the order of tests/conftest.py."""
-    return [str(python), "-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", *rest]
+    """The project's own tests, a file at a time on each of two processes, in the order of tests/conftest.py.
+
+    Slow ones are for who asks for them (`-m ''`).
+    """
+    beside = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+    return [str(python), "-m", "pytest", *beside, "-m", "not slow", *rest]
 
 
 def run_command(python: Path, options: argparse.Namespace, rest: list[str]) -> list[str]:
