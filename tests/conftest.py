@@ -37,7 +37,7 @@ def locked(path: Path, how: int) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """A test that is marked `alone` waits until no other runs, and none begins beside it, not even a new one."""
+    """A test that is marked `alone` waits until no other runs, and meanwhile none begins."""
     with contextlib.ExitStack() as room:
         with locked(DOOR, fcntl.LOCK_EX):
             room.enter_context(locked(ROOM, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH))

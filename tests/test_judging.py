@@ -21,7 +21,7 @@ from kernelproof import judging, launches, test
 from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import JudgeError, TestError
 from kernelproof.judging import Job, Judge, Terms
-from kernelproof.ladder.climb import Climb, Resources
+from kernelproof.ladder.climb import Climb, Resources, Session
 from kernelproof.loading import handed_over
 from kernelproof.operators import Call
 from kernelproof.records import Case
@@ -288,6 +288,19 @@ def test_projects_whose_operators_are_our_own_share_a_judge_and_no_case(tmp_path
         os.kill(judges[0]._process.pid, signal.SIGKILL)
         judges[0]._process.wait()
         assert resources.judge(first, {MODULE}, LIMIT_S).families(MODULE)
+    finally:
+        resources.close()
+
+
+def test_a_judge_that_dies_in_the_middle_of_a_session_is_said_to_have_died(tmp_path: Path) -> None:
+    config, resources = project(tmp_path, "good"), Resources(tmp_path)
+    try:
+        session = Session(config, [config.operator("rmsnorm").variant("good")], resources)
+        assert session.judge.families(MODULE)
+        os.kill(session.judge._process.pid, signal.SIGKILL)
+        session.judge._process.wait()
+        with pytest.raises(JudgeError, match="the judge's process was killed by SIGKILL"):
+            session.judge.forget(MODULE)
     finally:
         resources.close()
 

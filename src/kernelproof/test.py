@@ -36,10 +36,7 @@ if TYPE_CHECKING:
 LADDER = Path(__file__).resolve().parent / "ladder"
 REPORT = "report this as a fault of kernelproof; the log has the traceback"
 # Plugins of pytest's own; `unraisableexception` alone looks through all memory ten times a run.
-UNNEEDED = (
-    *("cacheprovider", "doctest", "faulthandler", "logging", "pastebin", "stepwise"),
-    *("threadexception", "unraisableexception"),
-)
+UNNEEDED = "cacheprovider doctest faulthandler logging pastebin stepwise threadexception unraisableexception".split()
 LOG_LIMIT_BYTES = 64 << 10  # of what a candidate printed: its beginning and its end
 
 

@@ -265,9 +265,9 @@ class Session:
         """The worker host for a variant, started if it is not; `awake`: idle threads spin for a while (WorkerHost)."""
         return self.resources.host(variant, self.threads, awake=awake)
 
-    @property
+    @functools.cached_property
     def judge(self) -> Judge:
-        """The judge, started if it is not."""
+        """The judge, started if it is not. One that dies is not replaced in a session: what it was told is gone."""
         modules = {climb.settings.module for climb in self.climbs}
         return self.resources.judge(self.root, modules, self.config.test.operator_limit_s)
 
