@@ -1,4 +1,4 @@
-"""The workflow does what is needed and no more: run for real, in a small clone with two CPU variants."""
+"""The workflow does what is needed and no more: run for real, in a small clone with three CPU variants."""
 
 import contextlib
 import dataclasses
@@ -47,6 +47,8 @@ operators:
         flags: [-O1, -fopenmp]
         dtypes: [float32]
         precision: {output: float32}
+      third:
+        {abi: python, device: cpu, entry: "callables.right:rms", dtypes: [float32], precision: {output: float32}}
 test: {trials: 3}
 bench: {processes: 1, blocks: 2, sample_ms: 0.1, max_seconds: 0.1, modes: [hot], bootstrap: 100, cpu_threads: 1}
 """
@@ -58,7 +60,14 @@ static const bool waited = [] {{
 }}();
 """
 
+# Of the third variant, which is Python: what its entry imports, and that.
+RIGHT = """
+from callables.weigh import weigh
 
+
+def rms(x, w, eps):
+    return weigh(x, w, eps)
+"""
 WEIGH = """
 def weigh(x, w, eps):
     return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * w{}
@@ -71,8 +80,9 @@ class Clone:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.python = sys.executable
-        self.environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-        for variable in ("KERNELPROOF_EVENTS", "KERNELPROOF_RUN_PID", "CI"):
+        self.environment = dict(os.environ)
+        # With byte code, which copies keep, a stage of the clone starts in half the time.
+        for variable in ("KERNELPROOF_EVENTS", "KERNELPROOF_RUN_PID", "CI", "PYTHONDONTWRITEBYTECODE"):
             self.environment.pop(variable, None)
 
     def write(self, path: str, text: str) -> None:
@@ -127,6 +137,9 @@ class Clone:
     def newest(self) -> Path:
         return max(self.reports(), key=lambda p: (p / "bundle.json").stat().st_mtime_ns)
 
+    def verdict(self, variant: str) -> str:
+        return json.loads((self.folder / "results" / "test" / "rmsnorm" / f"{variant}.json").read_text())["verdict"]
+
     def facts(self) -> dict:
         return json.loads((self.folder / "results" / "manifest" / f"{self.newest().name}.json").read_text())
 
@@ -150,6 +163,11 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     kernel = (ROOT / "csrc" / "rmsnorm" / "cpu_rows.cc").read_text()
     for name in ("first", "second"):
         clone.write(f"kernels/{name}.cc", kernel.replace('#include "launch.h"', '#include "rmsnorm/launch.h"'))
+    clone.append("kernels/first.cc", '#include "../parts/more.inl"\n')
+    clone.write("parts/more.inl", "int something_new() { return 1; }\n")
+    clone.write("callables/__init__.py", "")
+    clone.write("callables/right.py", RIGHT)
+    clone.write("callables/weigh.py", WEIGH.format(""))
     clone.git("init", "-q")
     clone.commit()
     assert stages(clone.run()) == {"capture", "build", "test", "bench", "manifest", "report", "bundle"}
@@ -230,11 +248,8 @@ def test_everything_is_made(clone: Clone) -> None:
     assert {"report.html", "summary.md", "manifest.yaml", "bundle.json"} <= names
     assert [name for name in names if name.endswith(".tar.gz")]
     verdicts = {v["variant"]: (v["build"], v["correctness"], v["bad"]) for v in clone.facts()["verdicts"]}
-    assert verdicts == {"first": ("ok", "correct", False), "second": ("ok", "correct", False)}
-
-
-def test_nothing_changed_nothing_runs(clone: Clone) -> None:
-    assert clone.run() == []
+    right = ("ok", "correct", False)
+    assert verdicts == {"first": right, "second": right, "third": ("not_needed", "correct", False)}
 
 
 def test_an_interpreter_below_a_folder_with_a_space_in_its_name_will_do(clone: Clone, tmp_path: Path) -> None:
@@ -262,18 +277,6 @@ def test_a_readme_costs_no_measurement(clone: Clone) -> None:
     assert len(clone.reports()) == 2
 
 
-def test_a_kernel_costs_its_own_chain(clone: Clone) -> None:
-    clone.append("kernels/first.cc", "// changed\nint something_new() { return 1; }\n")
-    clone.commit()
-    ran = clone.run()
-    assert "build rmsnorm/first" in ran
-    assert "test rmsnorm/first" in ran
-    assert "build rmsnorm/second" not in ran
-    assert "test rmsnorm/second" not in ran
-    assert "capture machine" not in ran
-    assert stages(ran) == {"build", "test", "bench", "manifest", "report", "bundle"}
-
-
 def test_a_library_that_was_damaged_is_built_again(clone: Clone) -> None:
     record = json.loads((clone.folder / "results/build/rmsnorm/first.json").read_text())
     library = clone.folder / record["library"]["path"]
@@ -281,48 +284,43 @@ def test_a_library_that_was_damaged_is_built_again(clone: Clone) -> None:
     data[len(data) // 2] ^= 1
     library.chmod(0o755)
     library.write_bytes(data)
-    ran = clone.run()
-    assert "build rmsnorm/first" in ran
-    assert "build rmsnorm/second" not in ran
+    no_further = ("--until", "test_rmsnorm_first")  # nothing is measured
+    ran = clone.run(*no_further)
+    assert ran == ["build rmsnorm/first", "test rmsnorm/first"]
     assert hashlib.sha256(library.read_bytes()).hexdigest() == record["library"]["sha256"]
-    assert json.loads((clone.folder / "results/test/rmsnorm/first.json").read_text())["verdict"] == "correct"
-    assert clone.run() == []
+    assert clone.verdict("first") == "correct"
+    assert clone.run(*no_further) == []
 
 
-def test_whatever_a_variant_is_made_of_costs_its_chain(clone: Clone) -> None:
+def test_whatever_a_variant_is_made_of_costs_its_own_chain(clone: Clone) -> None:
     """A file with any name in any folder that a source includes, and what lies beside a Python variant."""
-    clone.append("kernels/first.cc", '#include "../parts/more.inl"\n')
-    clone.write("parts/more.inl", "int something_new() { return 1; }\n")
-    clone.write("callables/__init__.py", "")
-    clone.write(
-        "callables/right.py",
-        "from callables.weigh import weigh\n\n\ndef rms(x, w, eps):\n    return weigh(x, w, eps)\n",
-    )
-    clone.write("callables/weigh.py", WEIGH.format(""))
-    third = """      third:
-        {abi: python, device: cpu, entry: "callables.right:rms", dtypes: [float32], precision: {output: float32}}
-"""
-    clone.write("config.yaml", CONFIG.replace("test: {trials", third + "test: {trials"))
-    clone.commit()
-    assert "test rmsnorm/third" in clone.run()
-    assert clone.run() == []
     clone.write("parts/more.inl", "int something_new() { return 2; }\n")
     clone.write("callables/weigh.py", WEIGH.format(" * 2"))
     clone.commit()
-    ran = clone.run()
+    ran = clone.run("--until", *(f"test_rmsnorm_{name}" for name in ("first", "second", "third")))
     assert {"build rmsnorm/first", "test rmsnorm/first", "test rmsnorm/third"} <= set(ran)
-    assert not {"build rmsnorm/second", "test rmsnorm/second"} & set(ran)
-    assert {v["variant"]: v["correctness"] for v in clone.facts()["verdicts"]}["third"] == "wrong"
+    assert set(ran) <= {"build rmsnorm/first", "test rmsnorm/first", "build rmsnorm/third", "test rmsnorm/third"}
+    assert [clone.verdict(name) for name in ("first", "second", "third")] == ["correct", "correct", "wrong"]
 
 
-@pytest.mark.parametrize("module", ["capture", "bench"])
-def test_a_stages_module_costs_that_stage(clone: Clone, module: str) -> None:
-    clone.append(f"src/kernelproof/{module}.py", "\n# changed\n")
+def test_a_stages_module_costs_that_stage(clone: Clone) -> None:
+    for module in ("capture", "bench"):  # neither imports the other: test_layers.py
+        clone.append(f"src/kernelproof/{module}.py", "\n# changed\n")
     clone.commit()
-    assert stages(clone.run()) == {module, "manifest", "report", "bundle"}
+    ran = clone.run()
+    assert stages(ran) == {"capture", "bench", "manifest", "report", "bundle"}
+    assert "bench ceilings of cpu" not in ran
 
 
-@pytest.mark.parametrize("deliverable", ["report.html", "summary.md", "manifest.yaml", "bundle.json", "*.tar.gz"])
+@pytest.mark.parametrize(
+    "deliverable",
+    [
+        "report.html",
+        "*.tar.gz",
+        # Outputs of the same rules, which Snakemake misses as it does the page.
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("summary.md", "manifest.yaml", "bundle.json")),
+    ],
+)
 def test_a_deleted_deliverable_is_made_again(clone: Clone, deliverable: str) -> None:
     folder = clone.newest()
     (path,) = folder.glob(deliverable)
@@ -347,9 +345,15 @@ def test_without_git(clone: Clone) -> None:
     assert clone.facts()["provenance"]["commit"] is None
 
 
-def test_a_broken_kernel_stops_nobody_else(clone: Clone) -> None:
+def test_a_broken_kernel_costs_its_own_chain_and_stops_nobody_else(clone: Clone) -> None:
     clone.append("kernels/first.cc", "this is no C++;\n")
-    clone.run()
+    ran = clone.run()
+    assert [entry for entry in ran if entry.startswith(("build", "test"))] == [
+        "build rmsnorm/first",
+        "test rmsnorm/first",
+    ]
+    assert stages(ran) == {"build", "test", "bench", "manifest", "report", "bundle"}
+    assert "bench ceilings of cpu" not in ran
     verdicts = {v["variant"]: v for v in clone.facts()["verdicts"]}
     assert verdicts["first"]["build"] == "failed"
     assert verdicts["first"]["bad"]
@@ -400,7 +404,8 @@ def test_a_killed_run_is_continued_by_the_same_command(clone: Clone, how: signal
     hold.touch()
     clone.append("kernels/first.cc", WAITS.format(hold))
     clone.append("kernels/second.cc", "// changed\nint something_new() { return 2; }\n")
-    process = clone.start()
+    no_further = ("--until", "test_rmsnorm_first", "test_rmsnorm_second")  # nothing is measured
+    process = clone.start(*no_further)
     while "test rmsnorm/first" not in clone.did("start"):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
@@ -413,8 +418,8 @@ def test_a_killed_run_is_continued_by_the_same_command(clone: Clone, how: signal
     while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left, "processes of the killed run are still there"
-    clone.run()
-    assert {v["correctness"] for v in clone.facts()["verdicts"]} == {"correct"}
+    clone.run(*no_further)
+    assert [clone.verdict(name) for name in ("first", "second")] == ["correct"] * 2
 
 
 def test_the_machine_is_another_with_another_release_of_a_package_that_decides(
@@ -467,12 +472,14 @@ def test_waiting_jobs_of_a_local_run_are_looked_at_when_one_has_ended() -> None:
         assert run.scheduler.job_rate_limiter == left
 
 
-def test_to_see_that_nothing_changed_takes_no_pandas(clone: Clone) -> None:
+def test_nothing_changed_nothing_runs_and_to_see_that_takes_no_pandas(clone: Clone) -> None:
+    clone.events.unlink()
     look = "import sys; from snakemake.cli import main; sys.argv = ['snakemake', '-j1', 'report']\n"
     look += "try: main()\nfinally: print('pandas' in sys.modules)"
     command = [sys.executable, "-c", look]
     done = subprocess.run(command, cwd=clone.folder, env=clone.environment, capture_output=True, text=True, check=True)
     assert "Nothing to be done" in done.stderr
+    assert clone.did("start") == []
     assert done.stdout.split()[-1] == "False"
 
 
