@@ -35,6 +35,12 @@ def climbed(config: Config, name: str) -> TestRecord:
     return written
 
 
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for projects with operators of their own, whose files have a name each: so they share a judge."""
+    return tmp_path_factory.mktemp("own")
+
+
 def status(record: TestRecord) -> dict[str, str]:
     return {rung.name: rung.status for rung in record.rungs}
 
@@ -68,43 +74,44 @@ def test_a_right_kernel_is_correct(tmp_path: Path) -> None:
     assert [element.get("hostname") for element in tree.iter("testsuite")] == [""]
 
 
-@pytest.mark.parametrize(
-    ("name", "verdict", "rung", "words"),
-    [
-        ("writes_past_the_end", "wrong", "sanity", "guard_bands: y: [34] bytes written after the buffer"),
-        ("writes_before_the_start", "wrong", "sanity", "1 element before the beginning"),
-        ("writes_far_past_the_end", "crashed", "launch", "killed by SIGSEGV"),
-        ("skips_constant_rows", "wrong", "sanity", "constant.*unwritten"),
-        ("nan", "wrong", "sanity", "nonfinite: 1 NaN"),
-        ("rows_unwritten", "wrong", "sanity", "unwritten: .*rows 1..3 of each 4-row tile"),
-        ("changes_an_input", "wrong", "sanity", "inputs: the kernel changed its inputs: x"),
-        ("one_row_for_all", "wrong", "sanity", "exact calls are wrong"),
-        ("forgets_eps", "wrong", "sanity", "zero_rows.*NaN values where the reference is finite"),
-        (
-            "differs_from_call_to_call",
-            "wrong",
-            "determinism",
-            r"\d of \d+ repeats gave other bits .* repeat \d at row 0, column \d+: a race.*`deterministic: false`$",
-        ),
-        ("adds_to_what_is_there", "wrong", "sanity", "instead of|nonfinite"),
-        (
-            "fetches_beyond_the_last_row",
-            "crashed",
-            "properties",
-            r"fenced end \(nothing is read or written behind a tensor, where no memory is\): .* killed by SIGSEGV",
-        ),
-        (
-            "recognises_first_values",
-            "wrong",
-            "properties",
-            "new last values|one new value",
-        ),
-        ("raises", "wrong", "launch", "this kernel takes no such input"),
-        ("segfault", "crashed", "launch", "killed by SIGSEGV in the middle of a call"),
-        ("exit_zero", "crashed", "launch", "ended the process with exit code 0 in the middle of a call"),
-        ("hang", "hung", "launch", "no answer within 4 s"),
-    ],
-)
+# Kernel, verdict, the rung that found it, and in which words.
+WRONG = [
+    ("writes_past_the_end", "wrong", "sanity", "guard_bands: y: [34] bytes written after the buffer"),
+    ("writes_before_the_start", "wrong", "sanity", "1 element before the beginning"),
+    ("writes_far_past_the_end", "crashed", "launch", "killed by SIGSEGV"),
+    ("skips_constant_rows", "wrong", "sanity", "constant.*unwritten"),
+    ("nan", "wrong", "sanity", "nonfinite: 1 NaN"),
+    ("rows_unwritten", "wrong", "sanity", "unwritten: .*rows 1..3 of each 4-row tile"),
+    ("changes_an_input", "wrong", "sanity", "inputs: the kernel changed its inputs: x"),
+    ("one_row_for_all", "wrong", "sanity", "exact calls are wrong"),
+    ("forgets_eps", "wrong", "sanity", "zero_rows.*NaN values where the reference is finite"),
+    (
+        "differs_from_call_to_call",
+        "wrong",
+        "determinism",
+        r"\d of \d+ repeats gave other bits .* repeat \d at row 0, column \d+: a race.*`deterministic: false`$",
+    ),
+    ("adds_to_what_is_there", "wrong", "sanity", "instead of|nonfinite"),
+    (
+        "fetches_beyond_the_last_row",
+        "crashed",
+        "properties",
+        r"fenced end \(nothing is read or written behind a tensor, where no memory is\): .* killed by SIGSEGV",
+    ),
+    (
+        "recognises_first_values",
+        "wrong",
+        "properties",
+        "new last values|one new value",
+    ),
+    ("raises", "wrong", "launch", "this kernel takes no such input"),
+    ("segfault", "crashed", "launch", "killed by SIGSEGV in the middle of a call"),
+    ("exit_zero", "crashed", "launch", "ended the process with exit code 0 in the middle of a call"),
+    ("hang", "hung", "launch", "no answer within 4 s"),
+]
+
+
+@pytest.mark.parametrize(("name", "verdict", "rung", "words"), WRONG)
 def test_a_wrong_kernel_is_named_for_what_it_is(tmp_path: Path, name: str, verdict: str, rung: str, words: str) -> None:
     record = climbed(project(tmp_path, name), name)
     found = next(r for r in record.rungs if r.status == "failed")
@@ -167,12 +174,12 @@ def test_the_deep_level_finds_and_shrinks_what_no_listed_case_shows(tmp_path: Pa
     assert failed.id in {case.id for case in again.cases}
 
 
-def test_the_deep_level_draws_every_dimension_and_none_that_the_operator_refuses(tmp_path: Path) -> None:
+def test_the_deep_level_draws_every_dimension_and_none_that_the_operator_refuses(own: Path) -> None:
     name = "wrong_on_6_of_7_rows"
-    config = project(tmp_path, name, level="deep")
+    config = project(own, name, level="deep")
     (failed,) = (case for case in climbed(config, name).cases if case.status == "failed")
     assert failed.dims["rows"] % 7 == 6
-    (tmp_path / "few.py").write_text(
+    (own / "few.py").write_text(
         "from kernelproof.errors import ConfigError\n"
         "from kernelproof.operators import rmsnorm\n"
         "class Few(type(rmsnorm.OPERATOR)):\n"
@@ -414,8 +421,8 @@ def test_a_record_is_written_when_pytest_dies(tmp_path: Path, monkeypatch: pytes
 
 
 BROKEN_MODULES = {
-    "does not import": ("X = 1\nsyntax error", "SyntaxError", "config.yaml:5: operators.rmsnorm.module: broken.py:2: "),
-    "is no operator": ("OPERATOR = 1\n", "lacks name", "config.yaml:5: operators.rmsnorm.module: broken.py: "),
+    "does not import": ("X = 1\nsyntax error", "SyntaxError", "config.yaml:5: operators.rmsnorm.module: {}:2: "),
+    "is no operator": ("OPERATOR = 1\n", "lacks name", "config.yaml:5: operators.rmsnorm.module: {}: "),
     "cannot make the inputs": (
         "from kernelproof.operators import rmsnorm\n"
         "class Broken(type(rmsnorm.OPERATOR)):\n"
@@ -423,7 +430,7 @@ BROKEN_MODULES = {
         "        raise RuntimeError('there is no memory for that')\n"
         "OPERATOR = Broken()\n",
         r"`Broken.make_call` raised RuntimeError: there is no memory for that \(case tiny-float32-normal-s0\)",
-        "rmsnorm/good: broken.py:4: ",
+        "rmsnorm/good: {}:4: ",
     ),
     "gives no reference": (
         "from kernelproof.operators import rmsnorm\n"
@@ -432,30 +439,31 @@ BROKEN_MODULES = {
         "        return call.output\n"
         "OPERATOR = Broken()\n",
         "`reference` gave Tensor where Reference belongs",
-        "rmsnorm/good: broken.py: ",
+        "rmsnorm/good: {}: ",
     ),
 }
 
 
 @pytest.mark.parametrize("fault", BROKEN_MODULES)
-def test_a_fault_in_the_operators_module_is_an_error_and_no_verdict(tmp_path: Path, fault: str) -> None:
+def test_a_fault_in_the_operators_module_is_an_error_and_no_verdict(own: Path, fault: str) -> None:
     """Else a variant would be `not run`, and the run would end with 0."""
-    config = project(tmp_path, "good")
+    config = project(own, "good")
     text, words, subject = BROKEN_MODULES[fault]
-    (tmp_path / "broken.py").write_text(text)
-    operator = dataclasses.replace(config.operators["rmsnorm"], module="broken.py")
+    module = f"{fault.replace(' ', '_')}.py"
+    (own / module).write_text(text)
+    operator = dataclasses.replace(config.operators["rmsnorm"], module=module)
     config = dataclasses.replace(config, operators={"rmsnorm": operator})
     with pytest.raises((ConfigError, TestError), match=words) as caught:
         climbed(config, "good")
-    assert str(caught.value).startswith(subject)
+    assert str(caught.value).startswith(subject.format(module))
     assert records.read(config.record("test", "rmsnorm", "good"), TestRecord).status == "failed"
 
 
 @pytest.mark.parametrize("kind", ["moves", "exact"])
-def test_a_relation_that_does_not_hold_condemns_nobody(tmp_path: Path, kind: str) -> None:
+def test_a_relation_that_does_not_hold_condemns_nobody(own: Path, kind: str) -> None:
     """Where elements merely move, or bits are compared, the reference is not computed for a kernel that keeps it."""
-    config = project(tmp_path, "good")
-    (tmp_path / "false.py").write_text(
+    config = project(own, "good")
+    (own / f"false_{kind}.py").write_text(
         "from kernelproof.operators import Relation, changed, exactly, rmsnorm\n"
         "class False_(type(rmsnorm.OPERATOR)):\n"
         "    def relations(self, case, call, generator):\n"
@@ -465,7 +473,7 @@ def test_a_relation_that_does_not_hold_condemns_nobody(tmp_path: Path, kind: str
         f"        return [Relation('twice', 'twice x, twice y', c, lambda y: 2 * y, {kind}=True) for c in after]\n"
         "OPERATOR = False_()\n"
     )
-    operator = dataclasses.replace(config.operators["rmsnorm"], module="false.py")
+    operator = dataclasses.replace(config.operators["rmsnorm"], module=f"false_{kind}.py")
     config = dataclasses.replace(config, operators={"rmsnorm": operator})
     with pytest.raises(TestError, match=r"twice: the references break the relation themselves") as caught:
         climbed(config, "good")
@@ -473,10 +481,10 @@ def test_a_relation_that_does_not_hold_condemns_nobody(tmp_path: Path, kind: str
 
 
 def test_what_an_operator_does_not_supply_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = project(tmp_path, "good")
-    (tmp_path / "bare.py").write_text(
+    config = project(own, "good")
+    (own / "bare.py").write_text(
         "from kernelproof.operators import rmsnorm\n"
         "class Bare(type(rmsnorm.OPERATOR)):\n"
         "    def sanity_calls(self, case, generator):\n"
@@ -487,9 +495,9 @@ def test_what_an_operator_does_not_supply_is_said(
     )
     said = climbed(config, "good")
     assert not any(rung.message for rung in said.rungs)
-    text = (tmp_path / "config.yaml").read_text()
-    (tmp_path / "config.yaml").write_text(text.replace("kernelproof.operators.rmsnorm", "bare.py"))
-    monkeypatch.chdir(tmp_path)
+    text = (own / "config.yaml").read_text()
+    (own / "config.yaml").write_text(text.replace("kernelproof.operators.rmsnorm", "bare.py"))
+    monkeypatch.chdir(own)
     assert cli.main(["test", "--operator", "rmsnorm", "--variant", "good"]) == 0
     first, *rest = capsys.readouterr().out.splitlines()
     assert first.startswith("rmsnorm/good: correct")
