@@ -127,10 +127,17 @@ def twins() -> dict[str, str]:
     return found
 
 
-def workshop(folder: Path, pieces: Iterable[Piece], device: str = "cpu", archs: list[str] | None = None) -> Config:
+def workshop(
+    folder: Path,
+    pieces: Iterable[Piece],
+    device: str = "cpu",
+    archs: list[str] | None = None,
+    seeds: list[int] | None = None,
+) -> Config:
     """A project in `folder` with the honest twins of a device and those of the pieces that run there.
 
-    Sources are copied from here. `archs` replaces the configuration's, for a compiler without a GPU.
+    Sources are copied from here. `archs` replaces the configuration's, for a compiler without a GPU; `seeds` those of
+    its cases, of which there is a fresh one in any run.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, source in (("csrc", REPOSITORY / "csrc"), ("museum", MUSEUM)):
@@ -138,6 +145,8 @@ def workshop(folder: Path, pieces: Iterable[Piece], device: str = "cpu", archs: 
     data = yaml.safe_load(CONFIGURATIONS[device].read_text(encoding="utf-8"))
     if archs:
         data["archs"] = archs
+    if seeds:
+        data["test"]["seeds"] = seeds
     for piece in (piece for piece in pieces if piece.device == device):
         variants = data["operators"][piece.operator]["variants"]
         variants[piece.name] = dict(variants[TWIN[device]], idea=piece.wrong)
