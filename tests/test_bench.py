@@ -314,11 +314,37 @@ def test_faulty_contenders_are_named_and_the_others_go_on(tmp_path: Path) -> Non
     assert left == {"raising", "crashing", "remembering", "lazy"}
 
 
-def test_who_wants_to_take_the_host_down_is_refused_and_leaves(tmp_path: Path) -> None:
-    variants = {name: contender(name) for name in ("once", "killing")}
-    found = outcomes(measured(project(tmp_path, variants, {})))
-    assert found["once"] == "timed"
-    assert "PermissionError" in found["killing"]
+@pytest.fixture(scope="module")
+def left_over(tmp_path_factory: pytest.TempPathFactory) -> BenchRecord:
+    """Of a benchmark whose contenders leave for a reason each, all but one."""
+    works = {"once": "once", "bad": "once", "new": "once", "killing": "killing", "late": "failing_later"}
+    variants = {name: contender(work) for name, work in works.items()}
+    loaded = project(tmp_path_factory.mktemp("left"), variants, {"picky": contender("refusing")})
+    path = loaded.record("test", "rmsnorm", "bad")
+    path.write_text(path.read_text().replace('"verdict": "correct"', '"verdict": "wrong"'))
+    loaded.record("test", "rmsnorm", "new").unlink()
+    return measured(loaded)
+
+
+def test_only_correct_contenders_are_timed(left_over: BenchRecord) -> None:
+    assert outcomes(left_over)["bad"] == "not benchmarked: wrong"
+    assert outcomes(left_over)["new"].startswith("not benchmarked: it was not tested (do that with: ")
+    assert {row.contender for row in left_over.times} == {"once"}
+    (line,) = (line for line in left_over.oracle if line.variant == "once")
+    assert (line.passed, line.reason) == (False, "no correct baseline was timed")
+
+
+def test_a_baseline_that_refuses_the_shape_is_named(left_over: BenchRecord) -> None:
+    assert outcomes(left_over)["picky"] == "dropped: refused: NotImplementedError: only squares"
+
+
+def test_one_that_fails_in_the_middle_is_named(left_over: BenchRecord) -> None:
+    assert outcomes(left_over)["late"] == "dropped: failed: RuntimeError: enough"
+
+
+def test_who_wants_to_take_the_host_down_is_refused_and_leaves(left_over: BenchRecord) -> None:
+    assert outcomes(left_over)["once"] == "timed"
+    assert "PermissionError" in outcomes(left_over)["killing"]
 
 
 def test_who_takes_the_host_down_is_found_and_nobody_else_is_blamed(
@@ -347,22 +373,15 @@ def test_who_garbles_the_answer_is_found_and_nobody_else_is_blamed(
     assert {row.contender for row in record.times} == {"once", "base"}
 
 
-@pytest.mark.parametrize("name", ["when_read", "mostly_when_read"])
-def test_a_result_that_is_computed_when_it_is_read_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setattr(bench.Measurement, "look_from_outside", lambda *_: True)  # whose clock sees a part of it
-    record = measured(project(tmp_path, {"once": contender("once"), name: contender(name)}, {}))
-    assert outcomes(record)[name] == "dropped: failed: TypeError: it returned a Lazy, not a plain Tensor"
-    assert {row.contender for row in record.times} == {"once"}
-
-
-def test_a_result_that_cannot_be_read_when_its_call_is_over_is_none(
+def test_a_result_that_is_computed_when_it_is_read_or_cannot_be_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench.Measurement, "look_from_outside", lambda *_: True)  # which reads it
-    record = measured(project(tmp_path, {"once": contender("once"), "behind_bars": contender("behind_bars")}, {}))
-    assert outcomes(record)["behind_bars"] == f"dropped: times escape: RuntimeError: {timing.ABSENT}"
+    monkeypatch.setattr(bench.Measurement, "look_from_outside", lambda *_: True)  # whose clock sees a part of it
+    names = ("once", "when_read", "mostly_when_read", "behind_bars")
+    record = measured(project(tmp_path, {name: contender(name) for name in names}, {}))
+    lazy = "dropped: failed: TypeError: it returned a Lazy, not a plain Tensor"
+    absent = f"dropped: times escape: RuntimeError: {timing.ABSENT}"
+    assert outcomes(record) == dict(zip(names, ("timed", lazy, lazy, absent), strict=True))
     assert {row.contender for row in record.times} == {"once"}
     assert next(e["check"] for e in record.discarded if e.get("contender") == "behind_bars") == "wall"
 
@@ -399,41 +418,27 @@ def test_timed_results_are_held_to_every_criterion(tmp_path: Path) -> None:
     assert str(said(1 + 2**-13)).startswith("the result is too large by")
 
 
-def test_only_correct_contenders_are_timed(tmp_path: Path) -> None:
-    loaded = project(tmp_path, {"good": contender("once"), "bad": contender("once"), "new": contender("once")}, {})
-    path = loaded.record("test", "rmsnorm", "bad")
-    path.write_text(path.read_text().replace('"verdict": "correct"', '"verdict": "wrong"'))
-    loaded.record("test", "rmsnorm", "new").unlink()
-    record = measured(loaded)
-    assert outcomes(record)["bad"] == "not benchmarked: wrong"
-    assert outcomes(record)["new"].startswith("not benchmarked: it was not tested (do that with: ")
-    assert {row.contender for row in record.times} == {"good"}
-    assert [row.reason for row in record.oracle] == ["no correct baseline was timed"]
-    assert not record.oracle[0].passed
-
-
-@pytest.mark.parametrize("tested", [True, False])
-def test_what_the_operator_does_not_have_is_told_and_nothing_is_lost(tmp_path: Path, tested: bool) -> None:
+def test_what_the_operator_does_not_have_is_told_and_nothing_is_lost_and_samples_go_with_their_record(
+    tmp_path: Path,
+) -> None:
     loaded = project(tmp_path, {"good": contender("once")}, {})
-    if not tested:
-        loaded.record("test", "rmsnorm", "good").unlink()
     output = loaded.record("bench", "rmsnorm-cpu")
-    measured(loaded)
-    kept = {path.name: path.read_bytes() for path in output.parent.iterdir()}
-    assert len(kept) == (2 if tested else 1)
     faulty = config.load(tmp_path / "config.yaml", {"operators.rmsnorm.test.families": ["nonsense"]}, root=tmp_path)
-    with pytest.raises(ConfigError, match="rmsnorm has no family nonsense"):
-        bench.run(faulty, "rmsnorm", "cpu", output)
-    assert {path.name: path.read_bytes() for path in output.parent.iterdir()} == kept
 
+    def nothing_is_lost(files: int) -> None:
+        kept = {path.name: path.read_bytes() for path in output.parent.iterdir()}
+        assert len(kept) == files
+        with pytest.raises(ConfigError, match="rmsnorm has no family nonsense"):
+            bench.run(faulty, "rmsnorm", "cpu", output)
+        assert {path.name: path.read_bytes() for path in output.parent.iterdir()} == kept
 
-def test_samples_of_an_earlier_run_go_with_its_record(tmp_path: Path) -> None:
-    loaded = project(tmp_path, {"good": contender("once")}, {})
     first = tmp_path / str(measured(loaded).samples)
     assert first.is_file()
+    nothing_is_lost(2)
     loaded.record("test", "rmsnorm", "good").unlink()
     assert measured(loaded).samples is None
     assert not first.exists()
+    nothing_is_lost(1)
 
 
 def summarised(
@@ -668,12 +673,6 @@ def test_energy_is_recorded_or_says_why_not(tmp_path: Path) -> None:
     assert [(row.joules_per_call, row.reason) for row in record.energy] == [(0.0015, None), (None, "no counter")]
 
 
-def test_a_baseline_that_refuses_the_shape_is_named(tmp_path: Path) -> None:
-    record = measured(project(tmp_path, {"once": contender("once")}, {"picky": contender("refusing")}))
-    assert outcomes(record)["picky"] == "dropped: refused: NotImplementedError: only squares"
-    assert [row.reason for row in record.oracle] == ["no correct baseline was timed"]
-
-
 @pytest.mark.parametrize(
     ("reason", "tested", "check", "undecided"),
     [
@@ -714,12 +713,6 @@ def test_a_claim_is_not_decided_where_a_baseline_is_slower_beside_the_variants(t
     (row,) = record.oracle
     assert (row.best_baseline, row.undecided, row.passed) == ("base", True, False)
     assert row.reason.startswith("peer: 1.7 times")
-
-
-def test_one_that_fails_in_the_middle_is_named(tmp_path: Path) -> None:
-    record = measured(project(tmp_path, {"once": contender("once"), "late": contender("failing_later")}, {}))
-    assert outcomes(record)["late"] == "dropped: failed: RuntimeError: enough"
-    assert {row.contender for row in record.times} == {"once"}
 
 
 def test_nothing_to_measure_is_a_record(tmp_path: Path) -> None:
