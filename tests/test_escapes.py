@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -81,8 +82,6 @@ def test_what_is_refused_gains_nothing(tmp_path: Path, name: str, words: str) ->
         ("child_writes_later", "wrong", "sanity: .*exact calls are wrong"),
         ("forged_answer", "crashed", "not written by the worker"),
         ("nested_answer", "crashed", "not written by the worker"),
-        ("exit_zero", "crashed", "exit code 0"),
-        ("hang", "hung", "no answer within 4 s"),
     ],
 )
 def test_who_lies_or_takes_too_much_is_named(tmp_path: Path, name: str, verdict: str, words: str) -> None:
@@ -121,6 +120,17 @@ def test_from_python(tmp_path: Path, name: str, verdict: str, words: str) -> Non
     assert record.isolation.startswith("landlock-")
 
 
+@pytest.fixture(scope="module")
+def unconfined() -> Iterator[None]:
+    """From here on workers have no sandbox: the last tests of this file share a judge and hosts that say so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sandbox, "DEVICES", frozenset())
+        test._resources.cache_clear()  # which keeps a host
+        yield
+    test._resources.cache_clear()
+
+
+@pytest.mark.usefixtures("unconfined")
 @pytest.mark.parametrize(
     ("name", "verdict", "words"),
     [
@@ -133,16 +143,8 @@ def test_from_python(tmp_path: Path, name: str, verdict: str, words: str) -> Non
         ("looks_for_references", "correct", ""),
     ],
 )
-def test_without_a_sandbox_they_would(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, verdict: str, words: str
-) -> None:
-    monkeypatch.setattr(sandbox, "DEVICES", frozenset())
-    test._resources.cache_clear()  # which keeps a host
-    try:
-        settings = project(tmp_path, name)
-        folder = settings.results / "test" / "rmsnorm"
-        (record,) = test.run(settings, "rmsnorm", [name], folder)
-    finally:
-        test._resources.cache_clear()
+def test_without_a_sandbox_they_would(tmp_path: Path, name: str, verdict: str, words: str) -> None:
+    settings = project(tmp_path, name)
+    (record,) = test.run(settings, "rmsnorm", [name], settings.results / "test" / "rmsnorm")
     assert (record.verdict, record.isolation, record.refused) == (verdict, "process", []), record.reason
     assert not words or re.search(words, first_failure(record)), first_failure(record)
