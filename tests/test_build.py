@@ -607,6 +607,7 @@ def test_what_ptxas_says_of_lost_speed_is_advice_and_no_failure(project: Path) -
 
 
 @needs_cuda
+@pytest.mark.slow  # a run of the project builds it too, and its report lists advice
 def test_ptxas_has_no_advice_on_the_ladders_wgmma(project: Path) -> None:
     shutil.copytree(SOURCE.parent / "csrc", project / "csrc", dirs_exist_ok=True)
     record = built(project, cuda("fp16_wgmma", sources=["csrc/attention/fp16_wgmma.cu"]))

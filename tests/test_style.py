@@ -65,8 +65,8 @@ def test_python_is_formatted() -> None:
     passes(tool("ruff"), "format", "--check", "--no-cache", ".")
 
 
-def test_types_hold(tmp_path: Path) -> None:
-    passes(tool("mypy"), "--cache-dir", str(tmp_path))
+def test_types_hold() -> None:
+    passes(tool("mypy"), "--cache-dir", os.devnull)
 
 
 def test_kernels_are_formatted() -> None:
