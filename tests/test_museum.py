@@ -147,10 +147,10 @@ class TestOnGpu:
 
 
 def test_pieces_for_a_gpu_compile(tmp_path: Path) -> None:
-    """A twin and a piece of each operator, for both architectures: all of them take minutes (`museum.py --compile`)."""
+    """A piece of each operator and one twin, for both architectures: all take minutes (`museum.py --compile`)."""
     chosen = [[p for p in PIECES.values() if p.operator == o and p.suffix == ".cu"][:1] for o in OPERATORS_ON_GPU]
     project = workshop(tmp_path, itertools.chain(*chosen), "cuda", archs=["sm_89", "sm_90a"])
-    wanted = {piece.key for pieces in chosen for piece in pieces} | {f"{o}/{TWIN['cuda']}" for o in OPERATORS_ON_GPU}
+    wanted = {piece.key for pieces in chosen for piece in pieces} | {f"rmsnorm/{TWIN['cuda']}"}
     for key in sorted(wanted):
         operator, name = key.split("/")
         record = build.run(project, operator, name, project.record("build", operator, name))
