@@ -179,9 +179,14 @@ class OnStream:
 
 def _note(taken: Taken, when: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Count the bytes in which two states of the outputs differ."""
-    changed = sum(int((now[name] != value).sum()) for name, value in then.items())
+    changed = sum(int((compared(now[name]) != compared(value)).sum()) for name, value in then.items())
     if changed:
         taken.when, taken.changed_bytes = when, changed
+
+
+def compared(values: Any) -> Any:
+    """The same memory, to be compared with other: of the host's it is NumPy's, ten times as fast at that as torch."""
+    return values.numpy() if getattr(values, "is_cpu", False) else values
 
 
 def _copy(raw: Any) -> Any:

@@ -618,7 +618,9 @@ def _bits(view: Any) -> Any:
 
 def _first_difference(now: Any, then: Any) -> int | None:
     """Flat index of the first element whose bits are not those of the first call; None when all are."""
-    different = (now != then).reshape(-1)
+    from kernelproof.ordering import compared
+
+    different = (compared(now) != compared(then)).reshape(-1)
     if not bool(different.any()):
         return None
     return int(different.nonzero()[0].reshape(-1)[0])
