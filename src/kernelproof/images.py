@@ -149,7 +149,7 @@ def layout_images(
     fenced: str | None = None,
     finite: bool = False,
 ) -> Layout:
-    """Write a call's tensors as images into a folder; without a generator the random bits are the system's.
+    """Write a call's tensors as images into a folder; without a generator the system seeds the random bits.
 
     shifted: the tensors that begin one element behind the page on which they lie otherwise.
     fenced: all tensors end where a page does (`end`), or begin there (`start`), with no guard band on that side.
@@ -201,9 +201,9 @@ def unlike_first(layout: Layout, folder: Path, count: int) -> list[tuple[int, in
     wanted = _bits(image.elements(first))
     for position in range(count):
         output = image.elements(repeats[position * size : (position + 1) * size].clone())
-        apart = (_bits(output) != wanted).any(1)
-        if bool(apart.any()):
-            found.append((position, int(apart.nonzero()[0, 0]), output))
+        bits = _bits(output)
+        if not np.array_equal(bits.numpy(), wanted.numpy()):
+            found.append((position, int((bits != wanted).any(1).nonzero()[0, 0]), output))
     return found
 
 
@@ -215,8 +215,9 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 def random_bytes(count: int, generator: torch.Generator | None = None) -> torch.Tensor:
     """Random bits, uint8 [count]."""
     if generator is None:
-        data = bytearray(os.urandom(count))
-        return torch.frombuffer(data, dtype=torch.uint8) if count else torch.empty(0, dtype=torch.uint8)
+        # From a seed of the system's, whose own bits are slow. Who has the memory can read what lies in it anyway.
+        stream = np.random.SFC64(int.from_bytes(os.urandom(16), "little"))
+        return torch.from_numpy(stream.random_raw(count // 8 + 1).view(np.uint8)[:count])
     words = torch.randint(-(2**63), 2**63 - 1, (count // 8 + 1,), generator=generator)
     return words.view(torch.uint8)[:count]
 
@@ -302,7 +303,7 @@ def _band_damage(image: Image, after: torch.Tensor) -> list[str]:
     """A sentence for each guard band that is no longer what it was."""
     item, end = image.tensor.element_size(), image.offset + image.span_bytes
     found = []
-    differs = after != image.raw
+    differs = torch.from_numpy(after.numpy() != image.raw.numpy())  # ten times as fast as torch compares bytes
     for side, start, stop in (("before", 0, image.offset), ("after", end, len(after))):
         places = differs[start:stop].nonzero()[:, 0]
         if len(places):
@@ -331,7 +332,7 @@ def _band_damage(image: Image, after: torch.Tensor) -> list[str]:
 
 def _changes(image: Image, after: torch.Tensor) -> list[str]:
     start, end = image.offset, image.offset + image.span_bytes
-    if torch.equal(after[start:end], image.raw[start:end]):
+    if np.array_equal(after[start:end].numpy(), image.raw[start:end].numpy()):
         return []
     before, now = (_bits(image.elements(raw)) for raw in (image.raw, after))
     places = (before != now).any(1).nonzero()[:, 0]
