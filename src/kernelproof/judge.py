@@ -431,12 +431,13 @@ def _numbers(found: _Findings, result: CaseResult, tolerance: Tolerance) -> None
             subject="unit_roundoff of a Reference",
             hint="state the roundoff of the least precise step, or exact=True where `bound` alone is to be judged",
         )
-    rounding = expected.to(found.dtype).double() - expected
+    rounded = expected.to(found.dtype).double()
+    rounding = rounded - expected
     _rms(found, result, tolerance, rounding, square / count)
     per_row = _by_row((error - rounding) * expected)
     result.bias = float(per_row.sum()) / square
     chance = STANDARD_ERRORS * math.sqrt(float(per_row.square().sum())) / square
-    by_rounding = max(_lopsided(found, expected, square), _tipped(found, expected, square))
+    by_rounding = max(_lopsided(found, expected, rounded, square), _tipped(found, expected, rounded, square))
     limit = max(tolerance.bias_case * u, chance, found.reference.bias_floor) + by_rounding
     result.bias_ratio = abs(result.bias) / limit
     if result.bias_ratio > 1:
@@ -449,7 +450,7 @@ def _numbers(found: _Findings, result: CaseResult, tolerance: Tolerance) -> None
         )
 
 
-def _lopsided(found: _Findings, expected: torch.Tensor, square: float) -> float:
+def _lopsided(found: _Findings, expected: torch.Tensor, rounded: torch.Tensor, square: float) -> float:
     """The bias that rounding the output makes of errors that have none, by where the reference lies between numbers.
 
     Where one key has nearly all of the weight, results lie just below a value that is itself a number of the output's
@@ -457,26 +458,24 @@ def _lopsided(found: _Findings, expected: torch.Tensor, square: float) -> float:
     large as evenly spread ones within the bound, are rounded; what does not cancel is no fault of a kernel.
     """
 
-    def rounded(values: torch.Tensor) -> torch.Tensor:
-        return values.to(found.dtype).double()
-
     unit = torch.finfo(found.dtype).eps / 2
     bound = found.reference.bound
     within = (bound if _all_finite(bound) else bound.where(torch.isfinite(bound), 0.0)) - unit * expected.abs()
     spread = within.clamp_(min=0.0).div_(math.sqrt(3))
-    both_ways = (rounded(expected + spread) + rounded(expected - spread)) / 2 - rounded(expected)
-    return abs(float(torch.nan_to_num(both_ways * expected, posinf=0.0, neginf=0.0).sum())) / square
+    up, down = (values.to(found.dtype).double() for values in (expected + spread, expected - spread))
+    both_ways = up.add_(down).div_(2).sub_(rounded).mul_(expected)
+    return abs(float(both_ways.nan_to_num_(posinf=0.0, neginf=0.0).sum())) / square
 
 
-def _tipped(found: _Findings, expected: torch.Tensor, square: float) -> float:
+def _tipped(found: _Findings, expected: torch.Tensor, rounded: torch.Tensor, square: float) -> float:
     """The bias that rounding the output makes of a tiny one, which float32 alone may cause, beyond that itself.
 
     Where many results lie halfway between two numbers of the output's type (means of 2^k codes that are subnormal
     float16), one rounded scale that is right in 23 bits moves all of them to the same side.
     """
-    rounded, tiny = expected.to(found.dtype).double(), found.reference.bias_floor
-    moved = [(expected * (1 + way * tiny)).to(found.dtype).double() - rounded for way in (-1, 1)]
-    return max(0.0, *(abs(float((by * expected).sum())) / square - tiny for by in moved))
+    tiny = found.reference.bias_floor
+    moved = ((expected * (1 + way * tiny)).to(found.dtype).double().sub_(rounded) for way in (-1, 1))
+    return max(0.0, *(abs(float(by.mul_(expected).sum())) / square - tiny for by in moved))
 
 
 def _bound(found: _Findings, result: CaseResult, factor: float) -> None:

@@ -562,7 +562,8 @@ def forward_bound(
     condition is A, the sum of the magnitudes of the terms of O; accumulation is the u_a term, already multiplied.
     """
     u = unit.intermediate
-    return unit.output * output.abs() + u * (1 + u) * condition + accumulation + unit.smallest
+    # In place: the outputs of a case fill a cache many times over.
+    return output.abs().mul_(unit.output).add_(u * (1 + u) * condition).add_(accumulation).add_(unit.smallest)
 
 
 # RMS of the relative error of rounding to nearest, in units of the roundoff, over significands spread as 1/x: √(1/3 of

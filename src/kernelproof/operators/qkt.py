@@ -95,8 +95,8 @@ class Scores:
         q, k = (simfp8.values(call.tensor(n).to(device), call.tensor(f"{n}_scale").to(device)) for n in "qk")
         unit = units(precision, call.output.dtype)
         factor = call.scalar("factor")
-        output = factor * (q @ k.mT)
-        condition = (abs(factor) * (q.float().abs() @ k.float().abs().mT)).double()
+        output = (q @ k.mT).mul_(factor)
+        condition = (q.float().abs() @ k.float().abs().mT).mul_(abs(factor)).double()
         accumulation = ACCUMULATION * unit.accumulate * condition
         bound = forward_bound(output, 2 * condition, accumulation, unit)
         return Reference(output, bound, unit.coarse, *accumulation_floors(output, accumulation, unit))
