@@ -209,7 +209,7 @@ def _attend(
 
     The last is 0 unless the weights are `coarse_weights`.
     """
-    p = weights(q.double() @ k.double().mT * scale, mask)
+    p = weights((q.double() @ k.double().mT).mul_(scale), mask)
     output = p @ v.double()
     p32, v_abs = p.float(), v.float().abs()
     pt = (q.float().abs() @ k.float().abs().mT).mul_(abs(scale)).mul_(p32)
