@@ -845,6 +845,39 @@ def test_of_the_kept_samples_none_is_bent(tmp_path: Path, monkeypatch: pytest.Mo
     assert not [(name, reason) for name, _, reason in measurement.bent()]
 
 
+def test_who_is_faster_on_inputs_that_take_turns_is_an_escape(tmp_path: Path) -> None:
+    """Copies of one case's inputs have the same values: who remembers these need not compute where they are cold."""
+
+    def sampled(name: str, mode: str, *times_us: float) -> list[dict[str, Any]]:
+        times = [{"calls": 100, "time_us": time_us} for time_us in times_us]
+        return [{"contender": name, "mode": mode, "method": "graph_slope", **each} for each in times]
+
+    rows = sampled("honest", "hot", 10.0, 14.0, 14.0) + sampled("honest", "cold", 9.9, 9.9, 30.0)
+    rows += [row for name in ("keeps", "base") for row in sampled(name, "hot", 10.0, 14.0, 14.0)]
+    rows += [row for name in ("keeps", "base") for row in sampled(name, "cold", 7.0, 7.0, 30.0)]
+    measurement = sampled_on_a_gpu(tmp_path, {"honest", "keeps", "base"}, rows)
+    measurement.found.others[measurement.arenas[0].id] = [0.5]
+    assert not list(measurement.faster_when_cold())  # beside other programs
+    measurement.found.others.clear()
+    measurement.drop_escaped()
+    (dropped,) = measurement.found.dropped
+    assert (dropped["contender"], dropped["check"]) == ("keeps", "wall")
+    assert "takes 7 µs where copies of its inputs take turns (cold), and no less than 10 µs" in dropped["reason"]
+
+
+def test_of_the_kept_samples_none_is_faster_when_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "HOT_OVER_COLD", 1.05)
+    rows = []
+    for path in sorted((ROOT / "reports" / "reference").glob("*/records/bench/*-cuda.csv.gz")):
+        with gzip.open(path, "rt") as stream:
+            found = [row for row in csv.DictReader(stream) if row["method"] == "graph_slope"]
+        rows += [{**row, "case": f"{path} {row['case']}", "time_us": float(row["time_us"])} for row in found]
+    assert {row["mode"] for row in rows} == {"hot", "cold"}
+    measurement = sampled_on_a_gpu(tmp_path, {row["contender"] for row in rows}, rows)
+    monkeypatch.setattr(measurement, "arena", lambda case: case)
+    assert not [(name, reason) for name, _, reason in measurement.faster_when_cold()]
+
+
 class Crowded(bench.Outside):
     """A contender where other programs take a CPU for longer than it does, and an answer waits until it is read."""
 

@@ -139,6 +139,8 @@ PREDICTED_GAP_US, PREDICTED_LIMIT = 100.0, 10.0
 OUTSIDE_GAP_US = 1.5  # from one kernel to the next: what a call behind another kernel may cost beyond that
 # A call in the long graph, less what its replay costs, takes at most so many times the slope; 1.003 in kept samples.
 SLOPE_AGREES, REPLAY_US = 1.1, 10.0
+# The shortest hot sample is at most so many times the typical cold one; of kept medians the largest ratio is 1.04.
+HOT_OVER_COLD = 1.25
 # Of a CPU's cores, in the worst process: threads that spin for one another take hundreds of times as long beside more.
 OTHERS_SHARE = 0.1
 LOOKS = 3  # at most, at who is accused by times while others have more than that
@@ -921,6 +923,7 @@ class Measurement:
                 )
                 self.found.escapes.append((name, self.arena(case), Escape(reason)))
         self.found.escapes += self.bent()
+        self.found.escapes += self.faster_when_cold()
         for name, arena, escape in self.found.escapes:
             if name in arena.names:
                 self.drop(name, arena, escape.reason, escape.check)
@@ -936,6 +939,29 @@ class Measurement:
             share = plain_statistics.median(found)
             if share > SLOPE_AGREES and self.entrants[name].variant.role == "variant":
                 reason = f"times escape: in the long graph a call takes {share:.3g} times what the slope says ({mode})"
+                yield name, self.arena(case), Escape(reason)
+
+    def faster_when_cold(self) -> Iterator[tuple[str, Arena, Escape]]:
+        """Variants whose calls are cheaper where inputs have to come from memory: there they do not compute.
+
+        Whether results are remembered is looked at in the first mode, which copies of the inputs that take turns give
+        away. Nobody is accused by times that were taken beside other programs on a CPU; those decide nothing.
+        """
+        columns, times = self.found.samples, defaultdict[tuple[str, str, str], list[float]](list)
+        names = ("contender", "case", "mode", "method", "time_us")
+        for name, case, mode, method, time_us in zip(*(columns[n] for n in names), strict=True):
+            if method == PRIMARY[self.device]:
+                times[name, case, mode].append(time_us)
+        for (name, case, mode), cold in times.items():
+            hot = times.get((name, case, "hot"))
+            if mode != "cold" or not hot or self.entrants[name].variant.role != "variant":
+                continue
+            cold_us, hot_us = plain_statistics.median(cold), min(hot)
+            if hot_us > HOT_OVER_COLD * cold_us and max(self.found.others.get(case, [0.0])) <= OTHERS_SHARE:
+                reason = (
+                    f"times escape: a call takes {cold_us:.4g} µs where copies of its inputs take turns (cold), and no "
+                    f"less than {hot_us:.4g} µs where it gets the same ones again (hot): results are remembered there"
+                )
                 yield name, self.arena(case), Escape(reason)
 
     def largest_samples(self) -> dict[tuple[str, str], float]:

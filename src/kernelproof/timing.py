@@ -846,8 +846,13 @@ class _ClockRunner:
         return run, count
 
     def moved(self, touch: Touch | Draw) -> list[Tensor]:
-        """Calls in a row on values that move; what the last one gave, of the values that the case names."""
+        """Calls in a row on values that move; what the last one gave, of the values that the case names.
+
+        They follow as many as a sample may have, in memory that still holds a result: who computes nothing in a long
+        row of calls, or but for the one that ends a sample, does so here too, where nobody can say which is the last.
+        """
         touch.before(MOVED_CALLS)
+        self.timed(self.calls, random.randint(1, self.batch))
         for _ in range(MOVED_CALLS):
             self.last = [self.calls[touch.step(1)]()]
         return self.last
