@@ -101,6 +101,7 @@ CHANGED = "from kernelproof.operators import rmsnorm\nclass O(rmsnorm.RmsNorm):\
         ("X = 1\n", "defines no OPERATOR"),
         ("class O:\n    pass\nOPERATOR = O\n", r"OPERATOR is a class; write OPERATOR = O\(\)"),
         (f"{CHANGED}    axes = 'row'\nOPERATOR = O()\n", "OPERATOR.axes is 'row', not a tuple of names"),
+        (f"{CHANGED}    axes = ()\nOPERATOR = O()\n", r"OPERATOR.axes is \(\), not a tuple of names"),
         (
             f"{CHANGED}    dtypes = ('fp32',)\nOPERATOR = O()\n",
             "OPERATOR.dtypes has 'fp32', which is no data type; allowed",

@@ -319,7 +319,9 @@ def load(module: str, root: Path) -> Operator:
         )
     for name in ("families", "dtypes", "axes"):
         if isinstance(getattr(found, name), str) or not getattr(found, name):
-            raise ConfigError(f"OPERATOR.{name} is {getattr(found, name)!r}, not a tuple of names", subject=module)
+            single = "a result that is one number has shape [1], and one axis" if name == "axes" else ""
+            words = f"OPERATOR.{name} is {getattr(found, name)!r}, not a tuple of names"
+            raise ConfigError(words, subject=module, hint=single)
     if unknown := [name for name in found.dtypes if name not in DTYPES]:
         raise ConfigError(
             f"OPERATOR.dtypes has {unknown[0]!r}, which is no data type; allowed: {', '.join(DTYPES)}", subject=module
