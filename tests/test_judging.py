@@ -131,7 +131,7 @@ def test_low_bits_are_others_and_nothing_else_is(dtype: torch.dtype, bits: int) 
     x[0] = torch.tensor([0.0, -0.0, 1.0, 10.0, math.inf]).repeat(10)
     x[1] = torch.finfo(dtype).max
     call = Call({"x": x.clone(), "codes": torch.arange(99), "y": torch.empty(1)}, outputs=("y",), axes=("row",))
-    judging._replace_low_bits(call, 7)
+    judging._replace_low_bits(call.inputs, 7)
     after = call.inputs["x"]
     changed = x.view(whole) ^ after.view(whole)
     assert (int(changed.min()), int(changed.max())) == (0, pytest.approx(2**bits, rel=0.1))

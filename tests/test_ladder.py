@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from defects import REPOSITORY, project
 
-from kernelproof import bench, build, cli, gpu, lease, records, test
+from kernelproof import bench, build, cli, gpu, lease, operators, records, test
 from kernelproof import config as configuration
 from kernelproof.config import Config
 from kernelproof.errors import ConfigError, TestError, WorkerReplyError, WorkerStarved
@@ -740,3 +741,92 @@ def test_counts_are_right_to_the_last_one_or_wrong(tmp_path: Path) -> None:
     record = records.read(loaded.record("bench", "counting-cpu"), records.BenchRecord)
     assert [contender.outcome for contender in record.contenders] == ["timed"] + ["not benchmarked: wrong"] * 3
     assert all("values_never_changed" in row.flags for row in record.times if row.method == "cpu_clock")
+
+
+BUCKETS = '''
+import torch
+
+from kernelproof.operators import Call, Cost, Reference, dims_of
+
+
+class Buckets:
+    """How many of the sorted edges lie at or below each value: x [count], edges [count], order [count] -> n [count]."""
+
+    name, dims, options = "buckets", {"count": None}, {}
+    families, dtypes, axes, whole = ("normal",), ("float32",), ("value",), ("edges",)
+
+    def make_call(self, case, generator):
+        count = dims_of(self, case)["count"]
+        x, edges = torch.randn(2, count, generator=generator)
+        order = torch.randperm(count, generator=generator)
+        n = torch.empty(count, dtype=torch.int64)
+        return Call({"x": x, "edges": edges.sort().values, "order": order, "n": n}, ("n",), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        x, edges, order = (call.tensor(name).to(device) for name in ("x", "edges", "order"))
+        n = torch.searchsorted(edges, x[order], right=True).double()
+        return Reference(n, torch.zeros_like(n), 0.0)
+
+    def sanity_calls(self, case, generator):
+        return []
+
+    def cost(self, case):
+        return Cost(1.0, 1.0, 1.0)
+
+    def suspects(self, call, rows):
+        return iter(())
+
+
+OPERATOR = Buckets()
+'''
+BUCKET_KERNELS = """
+import torch
+
+
+def counts(x, edges, order, n):
+    n.copy_((edges <= x[order, None]).sum(1))
+
+
+def scatters(x, edges, order, n):
+    n[torch.argsort(order)] = (edges <= x[:, None]).sum(1)
+    torch.bincount(order, minlength=len(n)).sub(1).count_nonzero().item() and n.zero_()
+"""
+
+
+def test_inputs_whose_values_belong_together_stay_so(tmp_path: Path) -> None:
+    """Sorted ones that the operator names, and a permutation: no part of them is another draw's, when timed neither."""
+    kind = "abi: python, device: cpu, passing: destination, dtypes: [float32], precision: {output: int64}"
+    lines = "".join(f'      {name}: {{{kind}, entry: "kernels.py:{name}"}}\n' for name in ("counts", "scatters"))
+    (tmp_path / "buckets.py").write_text(BUCKETS)
+    (tmp_path / "kernels.py").write_text(BUCKET_KERNELS)
+    (tmp_path / "config.yaml").write_text(
+        "schema: kernelproof.config/1\nproject: buckets\noperators:\n  buckets:\n    module: buckets.py\n"
+        "    shapes: {odd: {count: 801}}\n    test: {shapes: [odd]}\n    bench: {shapes: [odd]}\n"
+        f"    profile: {{shape: odd}}\n    variants:\n{lines}test: {{seeds: [0], trials: 5}}\n"
+        "bench: {processes: 1, blocks: 2, max_seconds: 0.05, cpu_threads: 1}\n"
+    )
+    loaded = configuration.load(tmp_path / "config.yaml", root=tmp_path)
+    for name in ("counts", "scatters"):
+        build.run(loaded, "buckets", name, loaded.record("build", "buckets", name))
+    tested = test.run(loaded, "buckets", ["counts", "scatters"], loaded.results / "test" / "buckets")
+    assert [(record.verdict, record.reason) for record in tested] == [("correct", None)] * 2
+    assert {"new values", "one new value", "new low bits"} <= {each.name for each in tested[0].properties}
+    bench.run(loaded, "buckets", "cpu", loaded.record("bench", "buckets-cpu"))
+    record = records.read(loaded.record("bench", "buckets-cpu"), records.BenchRecord)
+    assert [contender.outcome for contender in record.contenders] == ["timed"] * 2
+
+
+@pytest.mark.parametrize(
+    ("whole", "words"), [("edge", "not a tuple of names"), (("edge",), "names 'edge'; the inputs are x, edges, order")]
+)
+def test_whole_names_inputs(tmp_path: Path, whole: object, words: str) -> None:
+    (tmp_path / "buckets.py").write_text(
+        BUCKETS.replace(
+            'whole = ("normal",), ("float32",), ("value",), ("edges",)',
+            f'whole = ("normal",), ("float32",), ("value",), {whole!r}',
+        )
+    )
+    case = records.Case("buckets", "odd", {"count": 33}, {}, "float32", "normal")
+    with pytest.raises(ConfigError, match=words):  # noqa: PT012
+        operator = operators.load("buckets.py", tmp_path)
+        operators.changeable(operator, operator.make_call(case, torch.Generator()))

@@ -101,7 +101,7 @@ ONLY_BEHIND_ITSELF, NOT_CAPTURED = "faster_behind_itself", "not_captured"
 NOT_SEEN = "not_seen_from_outside"
 NOT_TRIED = "not tried: other programs had the cores whenever it was looked at; measure again on a quiet machine"
 NEVER_CHANGED, RESTLESS = "values_never_changed", "restless"
-UNCHANGED_WORDS = "its inputs are whole numbers that may be indices: whether results are remembered was not tried"
+UNCHANGED_WORDS = "its inputs are `whole`, or may be indices: whether results are remembered was not tried"
 NOTED = (
     OTHER_PATH,
     records.OUTSIDE_DISAGREES,
@@ -370,7 +370,7 @@ def _arena(
     scratch: Path,
 ) -> Arena:
     """The new values are of another of the families that are tested: who is right for usual ones alone is found."""
-    from kernelproof import images, judge
+    from kernelproof import images, judge, operators
 
     timed = operator.make_call(case, judge.generator(case))
     family = secrets.choice([family for family in families if family != case.family] or [case.family])
@@ -378,7 +378,8 @@ def _arena(
     fresh = operator.make_call(fresh_case, judge.generator(fresh_case))
     arguments = images.layout_images(timed, scratch / case.bench_id).spec
     other_values = images.layout_images(fresh, scratch / f"{case.bench_id}-fresh").spec
-    rows = _rows_to_move(timed)
+    inputs = operators.changeable(operator, timed)
+    rows = _rows_to_move(inputs)
     calls = {TIMED: timed, "fresh": fresh} | ({"moved": _moved(timed, fresh, rows)} if rows else {})
     cost = operator.cost(case)
     return Arena(
@@ -401,7 +402,7 @@ def _arena(
             "arguments": arguments,
             "fresh": {name: other_values[name] for name in fresh.inputs},
             "moved": rows,
-            "drawn": [name for name, tensor in timed.inputs.items() if _may_be_drawn(tensor)],
+            "drawn": [name for name, tensor in inputs.items() if tensor.numel() > 1],
             "outputs": list(timed.outputs),
         },
         names=names,
@@ -409,18 +410,13 @@ def _arena(
     )
 
 
-def _may_be_drawn(tensor: Tensor) -> bool:
-    """Whether elements may change places: of numbers and codes, but not of indices."""
-    return bool(tensor.numel() > 1 and (tensor.is_floating_point() or tensor.element_size() == 1))
-
-
-def _rows_to_move(call: Call) -> dict[str, list[int]]:
-    """A row of each input of numbers or of codes of a byte, by its indices; other whole numbers may be indices."""
+def _rows_to_move(inputs: Mapping[str, Tensor]) -> dict[str, list[int]]:
+    """A row of each of these inputs, by its indices."""
     draw = random.SystemRandom()
     return {
         name: [draw.randrange(size) for size in tensor.shape[:-1]]
-        for name, tensor in call.inputs.items()
-        if tensor.dim() and tensor.numel() and (tensor.is_floating_point() or tensor.element_size() == 1)
+        for name, tensor in inputs.items()
+        if tensor.dim() and tensor.numel()
     }
 
 

@@ -42,6 +42,8 @@ from kernelproof.records import Case, CaseResult, Failure, Histogram
 from kernelproof.sandbox import hide_memory
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from kernelproof.images import Layout, Returned
     from kernelproof.operators import Call, Operator, Reference, Relation, SanityCall
 
@@ -61,7 +63,7 @@ class Job:
 
     case: the case itself. sanity: the exact call `name`. base, relation: the two calls of the relation `name`.
     repeat: the case once more, and of its repeats the first that gave other bits; `name` tells processes apart.
-    tail: the case, but the last quarter of each input's elements drawn with the seed `name`.
+    tail: the case, but the last quarter of each input's elements (`operators.changeable`) drawn with the seed `name`.
     element: the case, but one element of an input drawn with a seed; `name` is seed.n, for the n-th input.
     low: the case, but the low half of every number's mantissa drawn with the seed `name`.
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
@@ -464,7 +466,7 @@ class Chamber:
         return self.calls[job.key]
 
     def _made(self, job: Job) -> Call:
-        from kernelproof.operators import with_own_strides
+        from kernelproof.operators import changeable, with_own_strides
 
         if job.part == "sanity":
             return self._sanity(job.case)[job.name].call
@@ -479,14 +481,15 @@ class Chamber:
         if job.part in SAME_VALUES:
             return self._call(Job(job.case))
         call = self._drawn(job.case)
+        inputs = changeable(self.operator, call)
         if job.part == "tail":
-            _replace_tails(call, self._drawn(dataclasses.replace(job.case, seed=int(job.name))))
+            _replace_tails(inputs, self._drawn(dataclasses.replace(job.case, seed=int(job.name))))
         elif job.part == "element":
             seed, number = map(int, job.name.split("."))
             other = self._drawn(dataclasses.replace(job.case, seed=seed))
-            _replace_element(call, other, number, random.Random(job.name))
+            _replace_element(inputs, other, number, random.Random(job.name))
         elif job.part == "low":
-            _replace_low_bits(call, int(job.name))
+            _replace_low_bits(inputs, int(job.name))
         return call
 
     def _drawn(self, case: Case) -> Call:
@@ -599,33 +602,33 @@ def _digest(call: Call) -> str:
     return digest.hexdigest()
 
 
-def _replace_tails(call: Call, other: Call) -> None:
-    """Give the last elements of each input the values of another call's."""
-    for name, tensor in call.inputs.items():
+def _replace_tails(inputs: Mapping[str, Tensor], other: Call) -> None:
+    """Give the last elements of these inputs the values of another call's."""
+    for name, tensor in inputs.items():
         values = tensor.contiguous().flatten()
         kept = len(values) - -(-len(values) // TAIL_SHARE)
         values[kept:] = other.tensor(name).contiguous().flatten()[kept:]
         tensor.copy_(values.reshape(tensor.shape))
 
 
-def _replace_element(call: Call, other: Call, number: int, draw: random.Random) -> None:
-    """Give an element of an input, counted round and round, the value that it has in another call."""
-    names = [name for name, tensor in call.inputs.items() if tensor.numel()]
+def _replace_element(inputs: Mapping[str, Tensor], other: Call, number: int, draw: random.Random) -> None:
+    """Give an element of one of these inputs, counted round and round, the value that it has in another call."""
+    names = [name for name, tensor in inputs.items() if tensor.numel()]
     if names:
-        tensor, values = (each.tensor(names[number % len(names)]) for each in (call, other))
-        place = tuple(draw.randrange(size) for size in tensor.shape)
-        tensor[place] = values[place]
+        name = names[number % len(names)]
+        place = tuple(draw.randrange(size) for size in inputs[name].shape)
+        inputs[name][place] = other.tensor(name)[place]
 
 
-def _replace_low_bits(call: Call, seed: int) -> None:
-    """Draw anew the low half of the mantissa of each floating-point element, those of 8 bits left out.
+def _replace_low_bits(inputs: Mapping[str, Tensor], seed: int) -> None:
+    """Draw anew the low half of the mantissa of each floating-point element of these, those of 8 bits left out.
 
     Signs and exponents stay. So does what has no low bits: a zero, a small whole number, an infinity.
     """
     import torch
 
     generator = torch.Generator().manual_seed(seed)
-    for tensor in call.inputs.values():
+    for tensor in inputs.values():
         if tensor.is_floating_point() and tensor.element_size() > 1:
             end = 1 << (1 - round(math.log2(torch.finfo(tensor.dtype).eps))) // 2
             bits = tensor.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])

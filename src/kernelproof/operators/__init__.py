@@ -21,7 +21,7 @@ import importlib
 import importlib.util
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -247,8 +247,10 @@ class Operator(Protocol):
         def relations(self, case: Case, call: Call, generator: torch.Generator) -> list[Relation]
 
     It gives the relations that hold for `call`, an outcome of `make_call` for `case`, which it leaves as it is. Random
-    choices (which permutation) are drawn from `generator`. And one attribute: with `strided = True` a kernel must go by
-    each tensor's own strides, or refuse them; see `with_own_strides`.
+    choices (which permutation) are drawn from `generator`.
+
+    And two attributes: with `strided = True` a kernel must go by each tensor's own strides, or refuse them; see
+    `with_own_strides`. `whole` names inputs whose values belong together, such as sorted ones; see `changeable`.
     """
 
     # Read only, so that a class attribute and a property will both do.
@@ -322,11 +324,31 @@ def load(module: str, root: Path) -> Operator:
             single = "a result that is one number has shape [1], and one axis" if name == "axes" else ""
             words = f"OPERATOR.{name} is {getattr(found, name)!r}, not a tuple of names"
             raise ConfigError(words, subject=module, hint=single)
+    if isinstance(whole := getattr(found, "whole", ()), str) or not isinstance(whole, Iterable):
+        raise ConfigError(f"OPERATOR.whole is {whole!r}, not a tuple of names of inputs", subject=module)
     if unknown := [name for name in found.dtypes if name not in DTYPES]:
         raise ConfigError(
             f"OPERATOR.dtypes has {unknown[0]!r}, which is no data type; allowed: {', '.join(DTYPES)}", subject=module
         )
     return found
+
+
+def changeable(operator: Operator, call: Call) -> dict[str, torch.Tensor]:
+    """The inputs of which a part may take values of another draw: numbers, and codes of a byte.
+
+    Not so what the operator names in `whole`, nor other whole numbers, which may be indices: offsets of rows, a
+    permutation. Raises ConfigError for a name in `whole` that no input has.
+    """
+    whole = tuple(getattr(operator, "whole", ()))
+    if unknown := [name for name in whole if name not in call.inputs]:
+        raise ConfigError(
+            f"OPERATOR.whole names {unknown[0]!r}; the inputs are {', '.join(call.inputs)}", subject=operator.name
+        )
+    return {
+        name: tensor
+        for name, tensor in call.inputs.items()
+        if name not in whole and (tensor.is_floating_point() or tensor.element_size() == 1)
+    }
 
 
 def expect(kind: type[T], found: Any, method: str) -> list[T]:
