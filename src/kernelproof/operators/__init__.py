@@ -587,7 +587,7 @@ def forward_bound(
     """
     u = unit.intermediate
     # In place: the outputs of a case fill a cache many times over.
-    return output.abs().mul_(unit.output).add_(u * (1 + u) * condition).add_(accumulation).add_(unit.smallest)
+    return output.double().abs().mul_(unit.output).add_(u * (1 + u) * condition).add_(accumulation).add_(unit.smallest)
 
 
 # RMS of the relative error of rounding to nearest, in units of the roundoff, over significands spread as 1/x: √(1/3 of
