@@ -140,7 +140,8 @@ def test_half_of_the_repeats_are_made_by_a_process_whose_idle_threads_spin(tmp_p
     record = climbed(project(tmp_path, "prints_environment"), "prints_environment")
     said = (tmp_path / str(record.log)).read_text()
     calls, asleep = said.count("OMP_NUM_THREADS="), said.count("OMP_WAIT_POLICY=passive")
-    assert 3 <= calls - asleep <= 3 * 10  # shapes, and half of the trials at most
+    # Shapes, and half of the trials at most; a long log is cut once, which may tear one call in two.
+    assert 3 <= calls - asleep <= 3 * 10 + 1
 
 
 def test_a_result_that_is_remembered_by_its_address_is_found_in_memory_that_is_used_again(tmp_path: Path) -> None:
