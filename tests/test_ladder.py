@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -716,22 +717,30 @@ def half_written(v, h):
 """
 
 
-def test_counts_are_right_to_the_last_one_or_wrong(tmp_path: Path) -> None:
-    """Whole numbers in and out, with no floating-point number anywhere, from the tests through the benchmark."""
-    names = ("right", "one_missing", "not_cleared", "half_written")
-    kind = "abi: python, device: cpu, passing: destination, dtypes: [int32], precision: {output: int64}"
-    lines = "".join(f'      {name}: {{{kind}, entry: "counters.py:{name}"}}\n' for name in names)
-    (tmp_path / "counting.py").write_text(COUNTING)
-    (tmp_path / "counters.py").write_text(COUNTERS)
-    (tmp_path / "config.yaml").write_text(
-        "schema: kernelproof.config/1\nproject: counts\noperators:\n  counting:\n    module: counting.py\n"
-        "    shapes: {odd: {count: 1001, bins: 17}}\n    test: {shapes: [odd]}\n    bench: {shapes: [odd]}\n"
+def built(
+    folder: Path, operator: str, shape: str, dtype: str, names: Sequence[str], module: str, kernels: str
+) -> Config:
+    """A project with one operator and shape, whose module and kernels are Python, and that gives whole numbers."""
+    kind = f"abi: python, device: cpu, passing: destination, dtypes: [{dtype}], precision: {{output: int64}}"
+    lines = "".join(f'      {name}: {{{kind}, entry: "kernels.py:{name}"}}\n' for name in names)
+    (folder / f"{operator}.py").write_text(module)
+    (folder / "kernels.py").write_text(kernels)
+    (folder / "config.yaml").write_text(
+        f"schema: kernelproof.config/1\nproject: own\noperators:\n  {operator}:\n    module: {operator}.py\n"
+        f"    shapes: {{odd: {shape}}}\n    test: {{shapes: [odd]}}\n    bench: {{shapes: [odd]}}\n"
         f"    profile: {{shape: odd}}\n    variants:\n{lines}test: {{seeds: [0], trials: 5}}\n"
         "bench: {processes: 1, blocks: 2, max_seconds: 0.05, cpu_threads: 1}\n"
     )
-    loaded = configuration.load(tmp_path / "config.yaml", root=tmp_path)
-    for name in names:
-        build.run(loaded, "counting", name, loaded.record("build", "counting", name))
+    loaded = configuration.load(folder / "config.yaml", root=folder)
+    for name in loaded.operators[operator].variants:
+        build.run(loaded, operator, name, loaded.record("build", operator, name))
+    return loaded
+
+
+def test_counts_are_right_to_the_last_one_or_wrong(tmp_path: Path) -> None:
+    """Whole numbers in and out, with no floating-point number anywhere, from the tests through the benchmark."""
+    names = ("right", "one_missing", "not_cleared", "half_written")
+    loaded = built(tmp_path, "counting", "{count: 1001, bins: 17}", "int32", names, COUNTING, COUNTERS)
     tested = test.run(loaded, "counting", list(names), loaded.results / "test" / "counting")
     assert [record.verdict for record in tested] == ["correct", "wrong", "wrong", "wrong"]
     right, one_missing, *unwritten = (record.reason or "" for record in tested)
@@ -796,20 +805,9 @@ def scatters(x, edges, order, n):
 
 def test_inputs_whose_values_belong_together_stay_so(tmp_path: Path) -> None:
     """Sorted ones that the operator names, and a permutation: no part of them is another draw's, when timed neither."""
-    kind = "abi: python, device: cpu, passing: destination, dtypes: [float32], precision: {output: int64}"
-    lines = "".join(f'      {name}: {{{kind}, entry: "kernels.py:{name}"}}\n' for name in ("counts", "scatters"))
-    (tmp_path / "buckets.py").write_text(BUCKETS)
-    (tmp_path / "kernels.py").write_text(BUCKET_KERNELS)
-    (tmp_path / "config.yaml").write_text(
-        "schema: kernelproof.config/1\nproject: buckets\noperators:\n  buckets:\n    module: buckets.py\n"
-        "    shapes: {odd: {count: 801}}\n    test: {shapes: [odd]}\n    bench: {shapes: [odd]}\n"
-        f"    profile: {{shape: odd}}\n    variants:\n{lines}test: {{seeds: [0], trials: 5}}\n"
-        "bench: {processes: 1, blocks: 2, max_seconds: 0.05, cpu_threads: 1}\n"
-    )
-    loaded = configuration.load(tmp_path / "config.yaml", root=tmp_path)
-    for name in ("counts", "scatters"):
-        build.run(loaded, "buckets", name, loaded.record("build", "buckets", name))
-    tested = test.run(loaded, "buckets", ["counts", "scatters"], loaded.results / "test" / "buckets")
+    names = ["counts", "scatters"]
+    loaded = built(tmp_path, "buckets", "{count: 801}", "float32", names, BUCKETS, BUCKET_KERNELS)
+    tested = test.run(loaded, "buckets", names, loaded.results / "test" / "buckets")
     assert [(record.verdict, record.reason) for record in tested] == [("correct", None)] * 2
     assert {"new values", "one new value", "new low bits"} <= {each.name for each in tested[0].properties}
     bench.run(loaded, "buckets", "cpu", loaded.record("bench", "buckets-cpu"))
