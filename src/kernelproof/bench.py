@@ -943,16 +943,14 @@ class Measurement:
         Whether results are remembered is looked at in the first mode, which copies of the inputs that take turns give
         away. Nobody is accused by times that were taken beside other programs on a CPU; those decide nothing.
         """
-        columns, times = self.found.samples, defaultdict[tuple[str, str, str], list[float]](list)
-        names = ("contender", "case", "mode", "method", "time_us")
-        for name, case, mode, method, time_us in zip(*(columns[n] for n in names), strict=True):
-            if method == PRIMARY[self.device]:
-                times[name, case, mode].append(time_us)
-        for (name, case, mode), cold in times.items():
-            hot = times.get((name, case, "hot"))
-            if mode != "cold" or not hot or self.entrants[name].variant.role != "variant":
+        hot, cold = (defaultdict[tuple[str, str], list[float]](list) for _ in range(2))
+        for mode, times in (("hot", hot), ("cold", cold)):
+            for _, key, time_us in self.primary_samples(self.found.samples, mode):
+                times[key].append(time_us)
+        for name, case in cold:
+            if (name, case) not in hot or self.entrants[name].variant.role != "variant":
                 continue
-            cold_us, hot_us = plain_statistics.median(cold), min(hot)
+            cold_us, hot_us = plain_statistics.median(cold[name, case]), min(hot[name, case])
             if hot_us > HOT_OVER_COLD * cold_us and max(self.found.others.get(case, [0.0])) <= OTHERS_SHARE:
                 reason = (
                     f"times escape: a call takes {cold_us:.4g} µs where copies of its inputs take turns (cold), and no "
@@ -967,11 +965,14 @@ class Measurement:
             found[key] = max(time_us, found.get(key, 0.0))
         return found
 
-    def primary_samples(self, samples: Mapping[str, Sequence[Any]]) -> Iterator[tuple[int, tuple[str, str], float]]:
-        """Those of the primary method in the first mode: place in the columns, contender and case, µs."""
+    def primary_samples(
+        self, samples: Mapping[str, Sequence[Any]], mode: str | None = None
+    ) -> Iterator[tuple[int, tuple[str, str], float]]:
+        """Those of the primary method in a mode (default: the first): place in the columns, contender and case, µs."""
         columns = (samples[name] for name in ("contender", "case", "mode", "method", "time_us"))
-        for place, (name, case, mode, method, time_us) in enumerate(zip(*columns, strict=True)):
-            if (mode, method) == (self.settings.modes[0], PRIMARY[self.device]):
+        wanted = (mode or self.settings.modes[0], PRIMARY[self.device])
+        for place, (name, case, *taken, time_us) in enumerate(zip(*columns, strict=True)):
+            if tuple(taken) == wanted:
                 yield place, (name, case), time_us
 
     def plan(self, action: str, seed: int, *, with_energy: bool = False) -> dict[str, Any]:
