@@ -39,7 +39,7 @@ from kernelproof import (
 )
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Precision
-from kernelproof.errors import ConfigError
+from kernelproof.errors import ConfigError, WorkerError
 from kernelproof.records import BenchRecord, CaseResult, FileHash, Sealing, TestRecord
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,6 +73,14 @@ def thrice(x, weight, eps):
 
 def into(x, weight, y, eps):
     y.copy_(norm(x, weight, eps))
+
+
+def keeps_where_cold(x, weight, eps):
+    again, SEEN["last"] = SEEN.get("last") == x.data_ptr(), x.data_ptr()
+    values, result = SEEN.get(x.data_ptr(), (None, None))
+    if again or values is None or not torch.equal(x, values):
+        SEEN[x.data_ptr()] = x.clone(), (result := thrice(x, weight, eps))
+    return result.clone()
 
 
 def raising(x, weight, eps):
@@ -845,24 +853,55 @@ def test_of_the_kept_samples_none_is_bent(tmp_path: Path, monkeypatch: pytest.Mo
     assert not [(name, reason) for name, _, reason in measurement.bent()]
 
 
-def test_who_is_faster_on_inputs_that_take_turns_is_an_escape(tmp_path: Path) -> None:
-    """Copies of one case's inputs have the same values: who remembers these need not compute where they are cold."""
+@pytest.mark.parametrize("kept", ["kept", "not_again", "crowded", "fails"])
+def test_who_is_faster_where_inputs_take_turns_is_accused_if_it_is_so_every_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    """A machine that was slow for the hot samples alone accuses nobody: further processes are asked."""
 
     def sampled(name: str, mode: str, *times_us: float) -> list[dict[str, Any]]:
         times = [{"calls": 100, "time_us": time_us} for time_us in times_us]
         return [{"contender": name, "mode": mode, "method": "graph_slope", **each} for each in times]
 
+    def ask(worker: Any, arena: bench.Arena, names: list[str], *_: Any) -> dict[str, Any]:
+        asked.append(names)
+        if kept == "fails":
+            raise WorkerError("enough")
+        pace = 10.0 if kept == "not_again" and len(asked) == bench.LOOKS else 7.0
+        found = timing.Found()
+        for row in sampled(names[0], "hot", 10.0) + sampled(names[0], "cold", pace):
+            found.sample(case=arena.id, **row)
+        return vars(found)
+
     rows = sampled("honest", "hot", 10.0, 14.0, 14.0) + sampled("honest", "cold", 9.9, 9.9, 30.0)
     rows += [row for name in ("keeps", "base") for row in sampled(name, "hot", 10.0, 14.0, 14.0)]
     rows += [row for name in ("keeps", "base") for row in sampled(name, "cold", 7.0, 7.0, 30.0)]
+    asked = list[list[str]]()
     measurement = sampled_on_a_gpu(tmp_path, {"honest", "keeps", "base"}, rows)
-    measurement.found.others[measurement.arenas[0].id] = [0.5]
-    assert not list(measurement.faster_when_cold())  # beside other programs
-    measurement.found.others.clear()
+    monkeypatch.setattr(measurement, "ask", ask)
+    monkeypatch.setattr(measurement, "spawn", lambda: types.SimpleNamespace(close=lambda: None))
+    beside = types.SimpleNamespace(share=lambda: 0.5)
+    monkeypatch.setattr(bench, "Beside", lambda *_: beside)
+    monkeypatch.setattr(measurement, "crowded", lambda share: share == 0.5 and kept == "crowded")
+    measurement.look_at_faster_when_cold()
     measurement.drop_escaped()
-    (dropped,) = measurement.found.dropped
-    assert (dropped["contender"], dropped["check"]) == ("keeps", "wall")
-    assert "takes 7 µs where copies of its inputs take turns (cold), and no less than 10 µs" in dropped["reason"]
+    assert asked == [["keeps"]] * {"kept": bench.LOOKS, "not_again": bench.LOOKS, "crowded": 1, "fails": 1}[kept]
+    said = [(entry["contender"], entry.get("check"), entry["reason"]) for entry in measurement.found.dropped]
+    words = (
+        "times escape: a call takes 7 µs where copies of its inputs take turns (cold), and no less than 10 µs where it "
+        "gets the same ones again (hot): results are remembered there"
+    )
+    of_it = {"kept": [("keeps", "wall", words)], "fails": [("keeps", None, "crashed: enough")]}
+    assert said == of_it.get(kept, [])
+
+
+def test_results_that_are_kept_where_inputs_take_turns_are_an_escape(tmp_path: Path) -> None:
+    """It computes what comes in the same memory as the call before, and what has changed: only copies give it away."""
+    variants, baselines = {"keeps": contender("keeps_where_cold")}, {"base": contender("thrice")}
+    loaded = project(tmp_path, variants, baselines, modes=("hot", "cold"))
+    found = outcomes(measured(with_long_samples(loaded, processes=1)))
+    assert found["base"] == "timed"
+    assert re.match(r"dropped: times escape: a call takes \S+ µs where copies of its inputs take turns", found["keeps"])
 
 
 def test_of_the_kept_samples_none_is_faster_when_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -874,8 +913,8 @@ def test_of_the_kept_samples_none_is_faster_when_cold(tmp_path: Path, monkeypatc
         rows += [{**row, "case": f"{path} {row['case']}", "time_us": float(row["time_us"])} for row in found]
     assert {row["mode"] for row in rows} == {"hot", "cold"}
     measurement = sampled_on_a_gpu(tmp_path, {row["contender"] for row in rows}, rows)
-    monkeypatch.setattr(measurement, "arena", lambda case: case)
-    assert not [(name, reason) for name, _, reason in measurement.faster_when_cold()]
+    found = measurement.faster_when_cold(measurement.found.samples)
+    assert not {key: times_us for key, times_us in found.items() if key[0] != "base"}
 
 
 class Crowded(bench.Outside):

@@ -143,7 +143,7 @@ SLOPE_AGREES, REPLAY_US = 1.1, 10.0
 HOT_OVER_COLD = 1.25
 # Of a CPU's cores, in the worst process: threads that spin for one another take hundreds of times as long beside more.
 OTHERS_SHARE = 0.1
-LOOKS = 3  # at most, at who is accused by times while others have more than that
+LOOKS = 3  # at most, at who is accused by times that other programs may have changed
 # A baseline's time among all contenders, in the faster processes, is at most so many times that among baselines alone.
 # Tensor cores at work lower a GPU's clock from 1.98 to 1.4 GHz for want of power, and that slows others beside them.
 IN_COMPANY_LIMIT = {"cpu": 1.25, "cuda": 1.5}
@@ -453,7 +453,7 @@ class Measured:
     others: dict[str, list[float]] = field(default_factory=dict)  # case: the share that others had of them, by process
     neighbours: int | None = None  # other processes on the GPU, at most; None where they are not shown
     state_s: float = 0.0  # spent on looking at the machine's state
-    # By action: trace, outside, time, alone (the baselines).
+    # By action: trace, outside, time, alone (baselines without variants, who was faster cold than hot).
     request_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     @property
@@ -509,6 +509,7 @@ class Measurement:
                     self.get_ready_to_count(ends)
                 self.process("time", index)
             self.look_at_baselines_alone()
+            self.look_at_faster_when_cold()
             if self.device == "cuda":
                 started = time.monotonic()
                 self.get_ready_to_count(ends)
@@ -588,6 +589,46 @@ class Measurement:
                     worker = self.spawn()
         finally:
             worker.close()
+
+    def look_at_faster_when_cold(self) -> None:
+        """Accuse variants whose calls are cheaper where inputs have to come from memory: there they do not compute.
+
+        Whether results are remembered is looked at in the first mode, which copies of the inputs that take turns give
+        away. Hot and cold times are of two moments, between which a machine may change its pace: who is faster in all
+        further processes too is accused, and on a CPU nobody is by times that were taken beside other programs.
+        """
+        for (name, case), (cold_us, hot_us) in self.faster_when_cold(self.found.samples).items():
+            arena = self.arena(case)
+            if name in self.variants_of(arena) and all(self.is_faster_when_cold(arena, name) for _ in range(LOOKS)):
+                reason = (
+                    f"times escape: a call takes {cold_us:.4g} µs where copies of its inputs take turns (cold), and no "
+                    f"less than {hot_us:.4g} µs where it gets the same ones again (hot): results are remembered there"
+                )
+                self.found.escapes.append((name, arena, Escape(reason)))
+
+    def is_faster_when_cold(self, arena: Arena, name: str) -> bool:
+        """Whether it is so in a process of its own, which others left alone; who fails there is dropped."""
+        worker = self.spawn()
+        try:
+            beside = Beside(self.host, worker)
+            started = time.monotonic()
+            reply = self.ask(worker, arena, [name], "time", 1, self.random.getrandbits(31))
+            self.found.request_s["alone"] += time.monotonic() - started
+            return bool(self.faster_when_cold(reply["samples"])) and not self.crowded(beside.share())
+        except WorkerError as error:
+            self.drop(name, None, f"crashed: {error.message}")
+            return False
+        finally:
+            worker.close()
+
+    def faster_when_cold(self, samples: Mapping[str, Sequence[Any]]) -> dict[tuple[str, str], tuple[float, float]]:
+        """By contender and case, of those who seem so: the typical cold sample and the shortest hot one, in µs."""
+        hot, cold = (defaultdict[tuple[str, str], list[float]](list) for _ in range(2))
+        for mode, times in (("hot", hot), ("cold", cold)):
+            for _, key, time_us in self.primary_samples(samples, mode):
+                times[key].append(time_us)
+        found = {key: (plain_statistics.median(cold[key]), min(hot[key])) for key in cold if key in hot}
+        return {key: (cold_us, hot_us) for key, (cold_us, hot_us) in found.items() if hot_us > HOT_OVER_COLD * cold_us}
 
     def get_ready_to_count(self, ends: contextlib.ExitStack) -> None:
         """Start the process under Nsight Compute, unless that was done; where it cannot be had, say why."""
@@ -919,7 +960,6 @@ class Measurement:
                 )
                 self.found.escapes.append((name, self.arena(case), Escape(reason)))
         self.found.escapes += self.bent()
-        self.found.escapes += self.faster_when_cold()
         for name, arena, escape in self.found.escapes:
             if name in arena.names:
                 self.drop(name, arena, escape.reason, escape.check)
@@ -935,27 +975,6 @@ class Measurement:
             share = plain_statistics.median(found)
             if share > SLOPE_AGREES and self.entrants[name].variant.role == "variant":
                 reason = f"times escape: in the long graph a call takes {share:.3g} times what the slope says ({mode})"
-                yield name, self.arena(case), Escape(reason)
-
-    def faster_when_cold(self) -> Iterator[tuple[str, Arena, Escape]]:
-        """Variants whose calls are cheaper where inputs have to come from memory: there they do not compute.
-
-        Whether results are remembered is looked at in the first mode, which copies of the inputs that take turns give
-        away. Nobody is accused by times that were taken beside other programs on a CPU; those decide nothing.
-        """
-        hot, cold = (defaultdict[tuple[str, str], list[float]](list) for _ in range(2))
-        for mode, times in (("hot", hot), ("cold", cold)):
-            for _, key, time_us in self.primary_samples(self.found.samples, mode):
-                times[key].append(time_us)
-        for name, case in cold:
-            if (name, case) not in hot or self.entrants[name].variant.role != "variant":
-                continue
-            cold_us, hot_us = plain_statistics.median(cold[name, case]), min(hot[name, case])
-            if hot_us > HOT_OVER_COLD * cold_us and max(self.found.others.get(case, [0.0])) <= OTHERS_SHARE:
-                reason = (
-                    f"times escape: a call takes {cold_us:.4g} µs where copies of its inputs take turns (cold), and no "
-                    f"less than {hot_us:.4g} µs where it gets the same ones again (hot): results are remembered there"
-                )
                 yield name, self.arena(case), Escape(reason)
 
     def largest_samples(self) -> dict[tuple[str, str], float]:
