@@ -815,13 +815,16 @@ class _ClockRunner:
         self.last = last
 
     def trace(self) -> tuple[str, list[dict[str, Any]]]:
-        """Who saw it, and torch's operators that one call runs; what a library does by itself has no names there."""
-        from torch.profiler import ProfilerActivity, profile
+        """Who saw it, and torch's operators that one call runs; what a library does by itself has no names there.
+
+        By what torch.profiler.profile does its work with: that imports TorchInductor first, which takes seconds.
+        """
+        from torch.autograd.profiler import profile
 
         count = 1 if self.too_slow else TRACED_CALLS
-        with profile(activities=[ProfilerActivity.CPU], **_all_threads()) as profiler:
+        with profile(use_kineto=True, **_all_threads()) as profiler:
             self.timed(self.calls, count)
-        return "torch.profiler", operators_of(profiler.events(), count)
+        return "torch.profiler", operators_of(profiler.function_events, count)
 
     def repeat(self, times: int) -> float:
         """The batch that is a sample, so many times; µs by the clock that samples are taken with."""
