@@ -39,7 +39,7 @@ from kernelproof import (
 )
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Precision
-from kernelproof.errors import ConfigError, WorkerError
+from kernelproof.errors import ConfigError, WorkerCrashed, WorkerGreedy
 from kernelproof.records import BenchRecord, CaseResult, FileHash, Sealing, TestRecord
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,9 +77,32 @@ def into(x, weight, y, eps):
 
 def keeps_where_cold(x, weight, eps):
     again, SEEN["last"] = SEEN.get("last") == x.data_ptr(), x.data_ptr()
-    values, result = SEEN.get(x.data_ptr(), (None, None))
-    if again or values is None or not torch.equal(x, values):
-        SEEN[x.data_ptr()] = x.clone(), (result := thrice(x, weight, eps))
+    known = (x.data_ptr(), float(x.view(-1) @ SEEN.setdefault("ramp", torch.arange(1.0, x.numel() + 1))))
+    if again or known not in SEEN:
+        SEEN[known] = thrice(thrice(x, weight, eps), weight, eps) * 0 + norm(x, weight, eps)
+    return SEEN[known]
+
+
+def marking(x, weight, eps):
+    os.environ["MARKED"] = "1"  # what one may see of others in its process
+    return thrice(x, weight, eps)
+
+
+def keeps_beside_others(x, weight, eps):
+    if "MARKED" not in os.environ or "kept" not in SEEN or not torch.equal(x, SEEN["kept"][0]):
+        SEEN["kept"] = x.clone(), thrice(x, weight, eps)
+    elif "MARKED" in os.environ:
+        return SEEN["kept"][1].clone()
+    return thrice(x, weight, eps)
+
+
+def keeps_until_changed(x, weight, eps):
+    if "first" not in SEEN:
+        SEEN["first"] = x.clone(), thrice(x, weight, eps)
+    values, result = SEEN["first"]
+    if SEEN.get("changed") or not torch.equal(x, values):
+        SEEN["changed"] = True
+        return thrice(x, weight, eps)
     return result.clone()
 
 
@@ -853,55 +876,84 @@ def test_of_the_kept_samples_none_is_bent(tmp_path: Path, monkeypatch: pytest.Mo
     assert not [(name, reason) for name, _, reason in measurement.bent()]
 
 
-@pytest.mark.parametrize("kept", ["kept", "not_again", "crowded", "fails"])
+def of_mode(name: str, mode: str, *times_us: float, sm_clock_mhz: float | None = None) -> list[dict[str, Any]]:
+    """Samples of a graph's slope."""
+    of_all = {"contender": name, "mode": mode, "method": "graph_slope", "calls": 100, "sm_clock_mhz": sm_clock_mhz}
+    return [{**of_all, "time_us": time_us} for time_us in times_us]
+
+
+@pytest.mark.parametrize(
+    ("what", "processes", "said"),
+    [
+        (
+            "kept",
+            bench.LOOKS,
+            "times escape: a call takes 7 µs where copies of its inputs take turns (cold), and 10 µs",
+        ),
+        ("kept_among_others", bench.LOOKS, bench.NOT_TRIED),
+        ("not_again", bench.LOOKS, None),
+        ("no_memory", 1, None),
+        ("crashes", 1, "crashed: the candidate's process was killed"),
+        ("refuses", 1, "not loaded: it waits for somebody"),
+    ],
+)
 def test_who_is_faster_where_inputs_take_turns_is_accused_if_it_is_so_every_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, processes: int, said: str | None
 ) -> None:
     """A machine that was slow for the hot samples alone accuses nobody: further processes are asked."""
 
-    def sampled(name: str, mode: str, *times_us: float) -> list[dict[str, Any]]:
-        times = [{"calls": 100, "time_us": time_us} for time_us in times_us]
-        return [{"contender": name, "mode": mode, "method": "graph_slope", **each} for each in times]
-
     def ask(worker: Any, arena: bench.Arena, names: list[str], *_: Any) -> dict[str, Any]:
         asked.append(names)
-        if kept == "fails":
-            raise WorkerError("enough")
-        pace = 10.0 if kept == "not_again" and len(asked) == bench.LOOKS else 7.0
+        if what in ("no_memory", "crashes"):
+            raise WorkerGreedy("it wrote too much") if what == "no_memory" else WorkerCrashed(-9)
         found = timing.Found()
-        for row in sampled(names[0], "hot", 10.0) + sampled(names[0], "cold", pace):
+        if what == "refuses":
+            waits = {"contender": names[0], "case": arena.id, "mode": "cold", "outcome": "not_loaded"}
+            found.outcomes.append({**waits, "message": "it waits for somebody"})
+        cold_us = 10.0 if what == "not_again" and len(asked) == bench.LOOKS else 7.0
+        for row in of_mode(names[0], "hot", 10.0) + ([] if what == "refuses" else of_mode(names[0], "cold", cold_us)):
             found.sample(case=arena.id, **row)
         return vars(found)
 
-    rows = sampled("honest", "hot", 10.0, 14.0, 14.0) + sampled("honest", "cold", 9.9, 9.9, 30.0)
-    rows += [row for name in ("keeps", "base") for row in sampled(name, "hot", 10.0, 14.0, 14.0)]
-    rows += [row for name in ("keeps", "base") for row in sampled(name, "cold", 7.0, 7.0, 30.0)]
+    rows = of_mode("honest", "hot", *[10.0] * 3, 14.0) + of_mode("honest", "cold", 9.9, 9.9, 30.0)
+    # A clock that was lower for the hot ones makes them longer; a short graph that somebody slowed, too short.
+    rows += of_mode("slowed", "hot", 10.0, sm_clock_mhz=1400.0) + of_mode("slowed", "cold", 7.0, sm_clock_mhz=1980.0)
+    for name in ("keeps", "base"):
+        rows += of_mode(name, "hot", -2.0, 3.0, *[10.0] * 6, 14.0) + of_mode(name, "cold", 7.0, 7.0, 30.0)
     asked = list[list[str]]()
-    measurement = sampled_on_a_gpu(tmp_path, {"honest", "keeps", "base"}, rows)
+    measurement = sampled_on_a_gpu(tmp_path, {"honest", "slowed", "keeps", "base"}, rows)
     monkeypatch.setattr(measurement, "ask", ask)
     monkeypatch.setattr(measurement, "spawn", lambda: types.SimpleNamespace(close=lambda: None))
-    beside = types.SimpleNamespace(share=lambda: 0.5)
-    monkeypatch.setattr(bench, "Beside", lambda *_: beside)
-    monkeypatch.setattr(measurement, "crowded", lambda share: share == 0.5 and kept == "crowded")
-    measurement.look_at_faster_when_cold()
+    monkeypatch.setattr(bench, "Beside", lambda *_: types.SimpleNamespace(share=lambda: 0.5))
+    monkeypatch.setattr(measurement, "crowded", lambda share: what == "kept_among_others" and len(asked) == 2)
+    measurement.look_at_doubtful_times()
     measurement.drop_escaped()
-    assert asked == [["keeps"]] * {"kept": bench.LOOKS, "not_again": bench.LOOKS, "crowded": 1, "fails": 1}[kept]
-    said = [(entry["contender"], entry.get("check"), entry["reason"]) for entry in measurement.found.dropped]
-    words = (
-        "times escape: a call takes 7 µs where copies of its inputs take turns (cold), and no less than 10 µs where it "
-        "gets the same ones again (hot): results are remembered there"
+    assert asked == [["keeps"]] * processes
+    dropped = measurement.found.dropped
+    assert [entry["contender"] for entry in dropped] == ["keeps"] * bool(said)
+    assert not said or dropped[0]["reason"].startswith(said)
+    assert [entry["contender"] for entry in dropped if entry.get("check") == "wall"] == ["keeps"] * (what == "kept")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("keeps_where_cold", r"a call takes \S+ µs where copies of its inputs take turns \(cold\), and \S+ µs where"),
+        ("keeps_beside_others", r"seen from outside a call takes \S+ µs; when it was timed it took \S+ µs"),
+        ("keeps_until_changed", r"a call takes \S+ µs since values changed for the first time, and \S+ before"),
+    ],
+)
+def test_results_that_are_kept_where_nobody_looks_are_an_escape(tmp_path: Path, name: str, words: str) -> None:
+    """Each computes whenever it is looked at once: what is new, what has changed, what is alone in its process."""
+    # Only who has been through all copies once can remember.
+    modes, longer = (
+        (("hot", "cold"), {"sample_ms": 20.0, "max_seconds": 2.0}) if name == "keeps_where_cold" else (("hot",), {})
     )
-    of_it = {"kept": [("keeps", "wall", words)], "fails": [("keeps", None, "crashed: enough")]}
-    assert said == of_it.get(kept, [])
-
-
-def test_results_that_are_kept_where_inputs_take_turns_are_an_escape(tmp_path: Path) -> None:
-    """It computes what comes in the same memory as the call before, and what has changed: only copies give it away."""
-    variants, baselines = {"keeps": contender("keeps_where_cold")}, {"base": contender("thrice")}
-    loaded = project(tmp_path, variants, baselines, modes=("hot", "cold"))
-    found = outcomes(measured(with_long_samples(loaded, processes=1)))
+    loaded = project(tmp_path, {name: contender(name)}, {"base": contender("marking")}, modes)
+    record = measured(dataclasses.replace(loaded, bench=dataclasses.replace(loaded.bench, processes=1, **longer)))
+    found = outcomes(record)
     assert found["base"] == "timed"
-    assert re.match(r"dropped: times escape: a call takes \S+ µs where copies of its inputs take turns", found["keeps"])
+    assert re.match(f"dropped: times escape: {words}", found[name]), found[name]
 
 
 def test_of_the_kept_samples_none_is_faster_when_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -910,11 +962,16 @@ def test_of_the_kept_samples_none_is_faster_when_cold(tmp_path: Path, monkeypatc
     for path in sorted((ROOT / "reports" / "reference").glob("*/records/bench/*-cuda.csv.gz")):
         with gzip.open(path, "rt") as stream:
             found = [row for row in csv.DictReader(stream) if row["method"] == "graph_slope"]
-        rows += [{**row, "case": f"{path} {row['case']}", "time_us": float(row["time_us"])} for row in found]
+        numbers = {name: [float(row[name]) for row in found] for name in ("time_us", "sm_clock_mhz")}
+        rows += [
+            {**row, "case": f"{path} {row['case']}", "time_us": time_us, "sm_clock_mhz": mhz}
+            for row, time_us, mhz in zip(found, *numbers.values(), strict=True)
+        ]
     assert {row["mode"] for row in rows} == {"hot", "cold"}
     measurement = sampled_on_a_gpu(tmp_path, {row["contender"] for row in rows}, rows)
-    found = measurement.faster_when_cold(measurement.found.samples)
-    assert not {key: times_us for key, times_us in found.items() if key[0] != "base"}
+    everybody = types.SimpleNamespace(names=list(measurement.entrants))
+    monkeypatch.setattr(measurement, "arena", lambda case: everybody)
+    assert not list(measurement.faster_when_cold())
 
 
 class Crowded(bench.Outside):

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,8 +140,8 @@ PREDICTED_GAP_US, PREDICTED_LIMIT = 100.0, 10.0
 OUTSIDE_GAP_US = 1.5  # from one kernel to the next: what a call behind another kernel may cost beyond that
 # A call in the long graph, less what its replay costs, takes at most so many times the slope; 1.003 in kept samples.
 SLOPE_AGREES, REPLAY_US = 1.1, 10.0
-# The shortest hot sample is at most so many times the typical cold one; of kept medians the largest ratio is 1.04.
-HOT_OVER_COLD = 1.25
+# Hot samples are at most so many times as long as cold ones; of kept medians the largest ratio is 1.04.
+HOT_AND_COLD, HOT_OVER_COLD = ("hot", "cold"), 1.25
 # Of a CPU's cores, in the worst process: threads that spin for one another take hundreds of times as long beside more.
 OTHERS_SHARE = 0.1
 LOOKS = 3  # at most, at who is accused by times that other programs may have changed
@@ -153,6 +154,7 @@ CLOCK_CHANGED = 0.05  # between the blocks of a contender in one process: their 
 
 Key = tuple[str, str, str, str]  # contender, case, mode, method
 Output = tuple[str, str, str, str]  # contender, case, values, hash
+Columns = Mapping[str, Sequence[Any]]  # samples as processes give them: by column
 Samples = dict[Key, dict[int, dict[int, list[float]]]]  # … process, block: µs of each visit
 
 
@@ -453,7 +455,7 @@ class Measured:
     others: dict[str, list[float]] = field(default_factory=dict)  # case: the share that others had of them, by process
     neighbours: int | None = None  # other processes on the GPU, at most; None where they are not shown
     state_s: float = 0.0  # spent on looking at the machine's state
-    # By action: trace, outside, time, alone (baselines without variants, who was faster cold than hot).
+    # By action: trace, outside, time, alone (baselines without variants, a variant whose times are doubted).
     request_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     @property
@@ -509,7 +511,7 @@ class Measurement:
                     self.get_ready_to_count(ends)
                 self.process("time", index)
             self.look_at_baselines_alone()
-            self.look_at_faster_when_cold()
+            self.look_at_doubtful_times()
             if self.device == "cuda":
                 started = time.monotonic()
                 self.get_ready_to_count(ends)
@@ -579,6 +581,7 @@ class Measurement:
                 started = time.monotonic()
                 reply = self.ask(worker, arena, names, "time", 1, self.random.getrandbits(31), alone=True)
                 self.found.request_s["alone"] += time.monotonic() - started
+                self.keep_outputs(reply)
                 seen = defaultdict[tuple[str, str], list[float]](list)
                 for _, key, time_us in self.primary_samples(reply["samples"]):
                     seen[key].append(time_us)
@@ -590,45 +593,87 @@ class Measurement:
         finally:
             worker.close()
 
-    def look_at_faster_when_cold(self) -> None:
-        """Accuse variants whose calls are cheaper where inputs have to come from memory: there they do not compute.
+    def look_at_doubtful_times(self) -> None:
+        """Accuse variants whose calls seem to compute nothing where they are timed, if further processes say so too.
+
+        What is compared are times of two moments, between which a machine may change its pace: once is not enough.
+        """
+        for doubt in [*self.faster_when_cold(), *self.faster_in_company()]:
+            crowded: list[bool] = []
+            if all(self.is_so_alone(doubt, crowded) for _ in range(LOOKS)):
+                escape = Escape(NOT_TRIED, check="") if any(crowded) else Escape(f"times escape: {doubt.words}")
+                self.found.escapes.append((doubt.name, doubt.arena, escape))
+
+    def faster_when_cold(self) -> Iterator[Doubt]:
+        """Variants whose calls are cheaper where inputs have to come from memory.
 
         Whether results are remembered is looked at in the first mode, which copies of the inputs that take turns give
-        away. Hot and cold times are of two moments, between which a machine may change its pace: who is faster in all
-        further processes too is accused, and on a CPU nobody is by times that were taken beside other programs.
+        away.
         """
-        for (name, case), (cold_us, hot_us) in self.faster_when_cold(self.found.samples).items():
-            arena = self.arena(case)
-            if name in self.variants_of(arena) and all(self.is_faster_when_cold(arena, name) for _ in range(LOOKS)):
-                reason = (
-                    f"times escape: a call takes {cold_us:.4g} µs where copies of its inputs take turns (cold), and no "
-                    f"less than {hot_us:.4g} µs where it gets the same ones again (hot): results are remembered there"
+        hot, cold = (self.times_in(self.found.samples, mode) for mode in HOT_AND_COLD)
+        for (name, case), times in hot.items():
+            hot_us, cold_us = _hot_and_cold_us(times, cold.get((name, case)))
+            if hot_us > HOT_OVER_COLD * cold_us:
+                words = (
+                    f"a call takes {cold_us:.4g} µs where copies of its inputs take turns (cold), and {hot_us:.4g} µs "
+                    "where it gets the same ones again (hot): results are remembered there"
                 )
-                self.found.escapes.append((name, arena, Escape(reason)))
+                yield Doubt(name, self.arena(case), words, self.is_faster_when_cold)
 
-    def is_faster_when_cold(self, arena: Arena, name: str) -> bool:
-        """Whether it is so in a process of its own, which others left alone; who fails there is dropped."""
+    def is_faster_when_cold(self, worker: Worker, name: str, arena: Arena) -> bool:
+        """Whether it is so of the samples that this process takes."""
+        reply = self.ask(worker, arena, [name], "time", 1, self.random.getrandbits(31))
+        self.keep_outputs(reply)
+        for outcome in reply["outcomes"]:
+            self.take(arena, outcome, self.settings.processes)
+        hot, cold = (self.times_in(reply["samples"], mode).get((name, arena.id)) for mode in HOT_AND_COLD)
+        hot_us, cold_us = _hot_and_cold_us(hot, cold)
+        return hot_us > HOT_OVER_COLD * cold_us
+
+    def faster_in_company(self) -> Iterator[Doubt]:
+        """Variants of a CPU whose calls are cheaper when they are timed, beside others, than when our clock looks.
+
+        A GPU's samples, which other programs do not change, are held against our clock themselves (`drop_escaped`).
+        """
+        for (name, case), times in self.times_in(self.found.samples, self.settings.modes[0]).items():
+            company_us, seen_us = plain_statistics.median(times.us), self.found.seen_us.get((name, case), 0.0)
+            if self.device == "cpu" and seen_us > _behind_limit_us(company_us, "cpu"):
+                words = (
+                    f"seen from outside a call takes {seen_us:.4g} µs; when it was timed it took {company_us:.4g} µs"
+                )
+                yield Doubt(name, self.arena(case), words, functools.partial(self.is_slower, than_us=company_us))
+
+    def is_slower(self, worker: Worker, name: str, arena: Arena, *, than_us: float) -> bool:
+        """Whether a call takes so much longer by our clock, in this process."""
+        outside = self.held(worker, arena, name, self.random.getrandbits(31))
+        return outside is not None and outside.settled_us() > _behind_limit_us(than_us, "cpu")
+
+    def is_so_alone(self, doubt: Doubt, crowded: list[bool]) -> bool:
+        """Whether it is so in a process of its own, and whether others had the cores; who fails there is dropped."""
         worker = self.spawn()
         try:
-            beside = Beside(self.host, worker)
-            started = time.monotonic()
-            reply = self.ask(worker, arena, [name], "time", 1, self.random.getrandbits(31))
+            beside, started = Beside(self.host, worker), time.monotonic()
+            is_so = doubt.is_so(worker, doubt.name, doubt.arena)
             self.found.request_s["alone"] += time.monotonic() - started
-            return bool(self.faster_when_cold(reply["samples"])) and not self.crowded(beside.share())
-        except WorkerError as error:
-            self.drop(name, None, f"crashed: {error.message}")
-            return False
+            crowded.append(self.crowded(beside.share()))
+            return is_so
+        except (WorkerCrashed, WorkerTimeout, WorkerReplyError) as error:
+            self.drop(doubt.name, None, _how_it_ended(error))
+        except WorkerError:  # of the machine, or of what lies on the disk: it says nothing of a contender
+            pass
         finally:
             worker.close()
+        return False
 
-    def faster_when_cold(self, samples: Mapping[str, Sequence[Any]]) -> dict[tuple[str, str], tuple[float, float]]:
-        """By contender and case, of those who seem so: the typical cold sample and the shortest hot one, in µs."""
-        hot, cold = (defaultdict[tuple[str, str], list[float]](list) for _ in range(2))
-        for mode, times in (("hot", hot), ("cold", cold)):
-            for _, key, time_us in self.primary_samples(samples, mode):
-                times[key].append(time_us)
-        found = {key: (plain_statistics.median(cold[key]), min(hot[key])) for key in cold if key in hot}
-        return {key: (cold_us, hot_us) for key, (cold_us, hot_us) in found.items() if hot_us > HOT_OVER_COLD * cold_us}
+    def times_in(self, samples: Columns, mode: str) -> dict[tuple[str, str], Times]:
+        """Of variants that are still in: samples of the primary method that count, and the clocks that they were at."""
+        found = defaultdict[tuple[str, str], Times](Times)
+        for place, (name, case), time_us in self.primary_samples(samples, mode):
+            usable = time_us > 0 and not _reasons(samples["throttle"][place]) & DISCARDED_STATES
+            if usable and name in self.variants_of(self.arena(case)):
+                found[name, case].us.append(time_us)
+                found[name, case].mhz.append(samples["sm_clock_mhz"][place] or 0.0)
+        return found
 
     def get_ready_to_count(self, ends: contextlib.ExitStack) -> None:
         """Start the process under Nsight Compute, unless that was done; where it cannot be had, say why."""
@@ -840,7 +885,11 @@ class Measurement:
         return True
 
     def seen_alone(self, arena: Arena, name: str, seed: int) -> Escape | None:
-        """What is seen of a contender in a process of its own; where others have the cores, in another one again."""
+        """What is seen of a contender in a process of its own; where others have the cores, in another one again.
+
+        So too where more processes than one must see it.
+        """
+        agreed = 0
         for _ in range(LOOKS):
             alone = self.spawn()
             try:
@@ -849,8 +898,12 @@ class Measurement:
                 share = beside.share()
             finally:
                 alone.close()
-            if escape is None or not escape.by_times or not self.crowded(share):
-                return escape
+            if escape is None:
+                return None
+            if not escape.by_times or not self.crowded(share):
+                agreed += 1
+                if agreed >= escape.processes:
+                    return escape
             not_tried = dataclasses.replace(escape, reason=NOT_TRIED, check="")
         return not_tried
 
@@ -892,7 +945,11 @@ class Measurement:
             return self.remembered("that it has not seen", new_us, same_us)
         behind_us, own_us = outside.behind_touch_us(seen_us)
         if behind_us <= _behind_limit_us(own_us, self.device):
-            return None
+            first_us = outside.unchanged_us
+            if self.device == "cuda" or own_us <= _behind_limit_us(first_us, "cpu"):
+                return None
+            words = f"a call takes {own_us:.4g} µs since values changed for the first time, and {first_us:.4g} before"
+            return Escape(f"times escape: {words}: results are remembered", processes=LOOKS)
         words = f"behind other work a call takes {behind_us:.4g} µs, behind one of its own {own_us:.4g} µs"
         if self.device == "cpu":  # nothing overlaps there that could make it cheaper
             return Escape(
@@ -985,7 +1042,7 @@ class Measurement:
         return found
 
     def primary_samples(
-        self, samples: Mapping[str, Sequence[Any]], mode: str | None = None
+        self, samples: Columns, mode: str | None = None
     ) -> Iterator[tuple[int, tuple[str, str], float]]:
         """Those of the primary method in a mode (default: the first): place in the columns, contender and case, µs."""
         columns = (samples[name] for name in ("contender", "case", "mode", "method", "time_us"))
@@ -1053,11 +1110,15 @@ class Measurement:
         if reply["neighbours"] is not None:
             self.found.neighbours = max(self.found.neighbours or 0, reply["neighbours"])
         self.found.state_s += reply["state_s"]
+        self.keep_outputs(reply)
+        for outcome in reply["outcomes"]:
+            self.take(arena, outcome, index)
+
+    def keep_outputs(self, reply: Mapping[str, Any]) -> None:
+        """Results to judge, each once."""
         for output in reply["outputs"]:
             values = "fresh" if output["version"] == "fresh" else "timed"
             self.found.outputs.setdefault((output["contender"], output["case"], values, output["sha256"]), output)
-        for outcome in reply["outcomes"]:
-            self.take(arena, outcome, index)
 
     def take(self, arena: Arena, outcome: Mapping[str, Any], index: int) -> None:
         """What happened to a contender in a process that lived on."""
@@ -1080,8 +1141,7 @@ class Measurement:
             raise BenchError(
                 f"the measuring process failed, and no contender is to blame: {error.message}", subject=arena.id
             )
-        what = {WorkerTimeout: "hung", WorkerReplyError: "failed"}.get(type(error), "crashed")
-        self.drop(name, None, f"{what}: {error.message}")
+        self.drop(name, None, _how_it_ended(error))
 
     def drop(self, name: str, arena: Arena | None, reason: str, check: str = "") -> None:
         """Out of one case, or of all; its samples stay in the file and count for nothing. `check`: which one it failed.
@@ -1099,17 +1159,37 @@ class Measurement:
             self.entrants[name].contender.outcome = f"dropped: {reason}"
 
 
+@dataclass
+class Times:
+    """Samples of a contender, case and mode: µs, and the SM clock at each (0 where nobody knows)."""
+
+    us: list[float] = field(default_factory=list)
+    mhz: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What times of two moments say of a contender; `is_so` asks a process in which it is alone."""
+
+    name: str
+    arena: Arena
+    words: str
+    is_so: Callable[[Worker, str, Arena], bool]
+
+
 @dataclass(frozen=True)
 class Escape:
     """Why a contender's time is not what it seems.
 
     spoils_others: others' times in its process cannot be trusted either. by_times: that other programs had the cores
-    may be why it seems so. check: which one it failed; none where it was not tried.
+    may be why it seems so. processes: how many have to see it, where times of two moments are compared. check: which
+    one it failed; none where it was not tried.
     """
 
     reason: str
     spoils_others: bool = False
     by_times: bool = True
+    processes: int = 1
     check: str = "wall"
 
 
@@ -1163,6 +1243,7 @@ class Outside:
         self.room_bytes = room_bytes
         self.spins = spins
         self.least: dict[tuple[str, int], Look] = {}  # of replays of a kind, so many at a time
+        self.unchanged_us = 0.0  # a CPU's call before any value changed, as `behind_touch_us` has it afterwards
 
     def works_on(self) -> float:
         """How many threads its processes keep at work long after a call, or waiting for a core; 0 where all rest."""
@@ -1187,11 +1268,22 @@ class Outside:
         seen_us, own_us = 0.0, 0.0
         for (slope,) in self.looks("timed"):
             seen_us, own_us = slope.own_us + slope.hidden_us, slope.own_us
+            self.unchanged_us = self.cost_us(slope)
             if _agree(seen_us, own_us):
                 break
+        self.least.clear()
         if seen_us <= 0:
             return 1.0, seen_us, own_us
         return (seen_us / own_us if own_us > 0 else math.inf), seen_us, own_us
+
+    def settled_us(self) -> float:
+        """What a call takes after some looks, of a CPU."""
+        *_, (slope,) = itertools.islice(self.looks("timed"), OUTSIDE_SETTLED + 1)
+        return self.cost_us(slope)
+
+    def cost_us(self, look: Look) -> float:
+        """What a CPU's call takes: by our clock where threads spin for one another, else the processor time it had."""
+        return max(0.0, look.outside_us if self.spins else look.processor_us)
 
     def values_apart(self) -> tuple[float, float, float]:
         """How many times as long calls on new values take as calls on those of the call before; both, in µs.
@@ -1282,6 +1374,24 @@ class Outside:
     def ask(self, step: str, **payload: Any) -> Any:
         asked = {"step": step, "contender": self.name, **payload}
         return self.worker.request("witness", timeout_s=OUTSIDE_WAIT_S, room_bytes=self.room_bytes, **asked)
+
+
+def _how_it_ended(error: WorkerError) -> str:
+    what = {WorkerTimeout: "hung", WorkerReplyError: "failed"}.get(type(error), "crashed")
+    return f"{what}: {error.message}"
+
+
+def _quarter(times_us: Collection[float]) -> float:
+    """The lower quartile: whatever the machine does besides adds to a time."""
+    return sorted(times_us)[len(times_us) // 4]
+
+
+def _hot_and_cold_us(hot: Times | None, cold: Times | None) -> tuple[float, float]:
+    """What a call takes hot at least, at the clock of the cold ones if that was higher, and what it takes cold."""
+    if not hot or not cold:
+        return 0.0, 0.0
+    hot_mhz, cold_mhz = map(plain_statistics.median, (hot.mhz, cold.mhz))
+    return _quarter(hot.us) * (min(1.0, hot_mhz / cold_mhz) if cold_mhz else 1.0), plain_statistics.median(cold.us)
 
 
 def _whole(count: float) -> bool:

@@ -462,7 +462,8 @@ def _lopsided(found: _Findings, expected: torch.Tensor, rounded: torch.Tensor, s
     bound = found.reference.bound
     within = (bound if _all_finite(bound) else bound.where(torch.isfinite(bound), 0.0)) - unit * expected.abs()
     spread = within.clamp_(min=0.0).div_(math.sqrt(3))
-    up, down = (values.to(found.dtype).double() for values in (expected + spread, expected - spread))
+    up = (expected + spread).to(found.dtype).double()
+    down = (expected - spread).to(found.dtype).double()  # one after the other: each is as large as the output
     both_ways = up.add_(down).div_(2).sub_(rounded).mul_(expected)
     return abs(float(both_ways.nan_to_num_(posinf=0.0, neginf=0.0).sum())) / square
 

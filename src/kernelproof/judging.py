@@ -166,6 +166,10 @@ class Judge:
         """
         return list(self._ask(module, "relations", case=_json(case)))
 
+    def changeable(self, module: str, case: Case) -> list[str]:
+        """The inputs of a case of which a part may take other values (`operators.changeable`)."""
+        return list(self._ask(module, "changeable", case=_json(case)))
+
     def views(self, module: str, case: Case) -> list[Job]:
         """The ways in which a case is also laid out in memory: with other strides, and off its boundary."""
         return [Job(case, part, name) for part, name in self._ask(module, "views", case=_json(case))]
@@ -366,6 +370,11 @@ class Chamber:
             }
             for relation in self._relations(case).values()
         ]
+
+    def do_changeable(self, case: Case) -> list[str]:
+        from kernelproof.operators import changeable
+
+        return list(changeable(self.operator, self._call(Job(case))))
 
     def do_views(self, case: Case) -> list[list[str]]:
         tensors = self._call(Job(case)).tensors

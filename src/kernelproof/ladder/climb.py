@@ -78,6 +78,14 @@ AWAKE = "awake"  # the name of repeats by a process whose idle threads do not sl
 AWAKE_S = 1.0  # threads that spin for one which has no core can take many times as long
 DRAWN_FAMILIES = 3
 ELEMENTS = 3  # inputs that get another element, one at a time
+PARTS = {  # of the inputs, by the job's: a property's name and claim
+    "low": ("new low bits", "other low bits of every number change the result"),
+    "element": ("one new value", "another value of a single element of an input changes the result"),
+    "tail": ("new last values", "other values in the last quarter of each input change the result"),
+}
+NO_PARTS = (
+    "no part of any input may take other values: all are whole numbers of more than a byte, or named in OPERATOR.whole"
+)
 SIDES = {"end": "behind", "start": "in front of"}  # of a tensor, where it is fenced
 FENCED = 8  # cases
 NAMED = 3  # of the reasons why it takes no case
@@ -711,6 +719,8 @@ class Climb:
             self.properties_found.append(PropertyResult(name, claim, case.id, status, message))
             if message:
                 wrong.append((name, f"{name} ({claim}): {message}"))
+        if not self._changeable(case):
+            self.properties_found += [PropertyResult(*part, case.id, "skipped", NO_PARTS) for part in PARTS.values()]
         if refused := self._scalars_refused.get(case.id):
             for relation in self._relations(case):
                 if relation["other_scalars"]:
@@ -775,7 +785,7 @@ class Climb:
         seed = case.seed
         jobs = [(Job(case), "fresh values", "values drawn after the build give the right result")]
         low = Job(case, "low", str(seed + 4))  # behind the call that it is like, for who remembers no other
-        jobs.append((low, "new low bits", "other low bits of every number change the result"))
+        jobs.append((low, *PARTS["low"]))
         for relation in self._relations(case):
             if relation["other_scalars"] and case.id in self._scalars_refused:
                 continue
@@ -786,11 +796,12 @@ class Climb:
         jobs.append((Job(other), "new values", "other values in the same memory give their own result"))
         # Each differs from the call before it in less than a kernel that recognises inputs by a few values may notice.
         for number in range(ELEMENTS):
-            element = Job(other, "element", f"{seed + 3}.{number}")
-            jobs.append((element, "one new value", "another value of a single element of an input changes the result"))
-        tail = Job(other, "tail", str(seed + 2))
-        jobs.append((tail, "new last values", "other values in the last quarter of each input change the result"))
-        return jobs
+            jobs.append((Job(other, "element", f"{seed + 3}.{number}"), *PARTS["element"]))
+        jobs.append((Job(other, "tail", str(seed + 2)), *PARTS["tail"]))
+        return jobs if self._changeable(case) else [each for each in jobs if each[0].part not in PARTS]
+
+    def _changeable(self, case: Case) -> list[str]:
+        return self.session.judge.changeable(self.settings.module, case)
 
     def _relations(self, case: Case) -> list[dict[str, Any]]:
         return self.session.judge.relations(self.settings.module, case)

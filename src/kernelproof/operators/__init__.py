@@ -250,7 +250,8 @@ class Operator(Protocol):
     choices (which permutation) are drawn from `generator`.
 
     And two attributes: with `strided = True` a kernel must go by each tensor's own strides, or refuse them; see
-    `with_own_strides`. `whole` names inputs whose values belong together, such as sorted ones; see `changeable`.
+    `with_own_strides`. `whole` names inputs, of every case, whose values belong together, such as sorted ones;
+    see `changeable`.
     """
 
     # Read only, so that a class attribute and a property will both do.
