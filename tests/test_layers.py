@@ -11,7 +11,7 @@ GROUND = {"errors", "privacy", "records"}
 STAGES = {"capture", "build", "test", "bench", "profile", "manifest", "report", "bundle"}
 STAGES |= {"gate", "compare", "history", "derive", "doctor", "scaffold", "run", "mutants"}
 # What a stage consists of besides its own file, and shares with nobody.
-PARTS = {"report": {"views"}, "mutants": {"mutations"}, "test": {"ladder"}, "bench": {"selfcheck"}}
+PARTS = {"report": {"views"}, "mutants": {"mutations"}, "test": {"ladder"}, "bench": {"outside", "selfcheck"}}
 TOP = {"cli", "workflow", "__main__"}
 NEEDS_TENSORS = {
     "operators",
