@@ -88,13 +88,9 @@ def followed(page: Path, tmp_path: Path, number: int) -> list[str]:
     assert len(blocks) == number
     output = []
     for block in blocks:
-        for _ in range(3):
-            done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", block], cwd=folder, env=environment, capture_output=True, text=True
-            )
-            assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
-            if not re.search(f"the ratio is not known|{bench.NOT_TRIED}", done.stdout):
-                break  # else other tests were in the way: once more
+        command = ["bash", "-euo", "pipefail", "-c", block]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
         output.append(done.stdout)
     return output
 
@@ -109,7 +105,7 @@ def test_the_tutorial_to_the_letter(tmp_path: Path) -> None:
     assert re.search("unwritten: .*row 6, column 32", broken["reason"]), broken["reason"]
     assert json.loads((tmp_path / "project/results/test/squash/cpu.json").read_text())["verdict"] == "correct"
     timed = records.read(tmp_path / "project/results/bench/squash-cpu.json", records.BenchRecord)
-    if timed.states["others_share"] <= bench.OTHERS_SHARE:  # else a ratio may be any
+    if timed.status == records.OK and timed.states["others_share"] <= bench.OTHERS_SHARE:  # else other tests ran
         line = r"^squash/cpu: timed; .* times the fastest correct baseline( \(\w+(, \w+)*\))?$"
         assert re.search(line, output[6], re.MULTILINE), output[6]
 
