@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import errno
 import fcntl
+import importlib
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from kernelproof import build, sass, toolchain
+from kernelproof import build, loading, sass, toolchain
 from kernelproof.config import (
     BenchConfig,
     Budget,
@@ -663,30 +664,30 @@ def test_python_variant_is_recorded_by_its_source(project: Path) -> None:
 def test_torch_extension_is_built_without_importing_torch(project: Path) -> None:
     if toolchain.package_folder("torch") is None:
         pytest.skip("torch is not installed")
-    record = built(project, variant("extension", abi="torch", sources=["csrc/extension.cc"], macros={"STEP": 2}))
-    path = library(project, record)
-    assert f"PyInit_{build.EXTENSION_NAME}".encode() in path.read_bytes()
+    chosen = variant("extension", abi="torch", sources=["csrc/extension.cc"], macros={"STEP": 2})
+    record = built(project, chosen)
+    path, name = library(project, record), build.extension_name(chosen)
+    assert f"PyInit_{name}".encode() in path.read_bytes()
     assert any(header.path.startswith("<python>/") for header in record.headers)
     code = (
         "import torch, sys, importlib.util as u;"
         "spec = u.spec_from_file_location(sys.argv[2], sys.argv[1]); module = u.module_from_spec(spec);"
         "spec.loader.exec_module(module); print(module.run(40))"
     )
-    assert run([sys.executable, "-W", "ignore", "-c", code, path, build.EXTENSION_NAME]).stdout == "42\n"
+    assert run([sys.executable, "-W", "ignore", "-c", code, path, name]).stdout == "42\n"
 
 
 @pytest.mark.slow
-def test_torch_extension_of_the_usual_kind(project: Path) -> None:
+def test_torch_extensions_of_the_usual_kind_are_loaded_beside_each_other(project: Path) -> None:
+    """torch's registry knows a library by its name, and refuses a second one."""
     if toolchain.package_folder("torch") is None:
         pytest.skip("torch is not installed")
-    record = built(project, variant("usual", abi="torch", sources=["csrc/torch_extension.cc"], macros={"STEP": 2}))
-    code = (
-        "import torch, sys, importlib.util as u;"
-        "spec = u.spec_from_file_location(sys.argv[2], sys.argv[1]); module = u.module_from_spec(spec);"
-        "spec.loader.exec_module(module); print(module.run(torch.full((1,), 40)).item())"
-    )
-    path = library(project, record)
-    assert run([sys.executable, "-W", "ignore", "-c", code, path, build.EXTENSION_NAME]).stdout == "42\n"
+    torch, found = importlib.import_module("torch"), []
+    for step in (2, 3):
+        chosen = variant(f"by-{step}", abi="torch", sources=["csrc/torch_extension.cc"], macros={"STEP": step})
+        path = Path(library(project, built(project, chosen)))
+        found.append(loading.load(loading.Candidate("torch", "cpu", "return", "run", None, "."), path, project))
+    assert [call(torch.full((1,), 40)).item() for call in found] == [42, 43]
 
 
 # --- small parts ------------------------------------------------------------------------------------------------------

@@ -109,6 +109,24 @@ def test_torch_extension_whatever_its_module_is_called(tmp_path: Path) -> None:
         loading.load(of("torch"), target, tmp_path)
 
 
+def test_two_extensions_whose_modules_have_one_name_are_two(tmp_path: Path) -> None:
+    """pybind11 knows a module by the name that it is imported by: of the second one it gave the first."""
+    headers = [sysconfig.get_path("include"), str(Path(torch.__file__).parent / "include")]
+    if not Path(headers[0], "Python.h").exists():
+        pytest.skip("this Python has no headers")
+    source = tmp_path / "extension.cc"
+    source.write_text(
+        '#include <pybind11/pybind11.h>\nPYBIND11_MODULE(same, m) { m.def("run", [](int x) { return x + STEP; }); }\n'
+    )
+    found = []
+    for step in (1, 2):
+        target = tmp_path / f"{step}.so"
+        command = [os.environ.get("CXX", "g++"), "-std=c++17", "-O0", "-shared", "-fPIC", *(f"-I{h}" for h in headers)]
+        subprocess.run([*command, f"-DSTEP={step}", source, "-o", target], check=True)
+        found.append(loading.load(of("torch"), target, tmp_path))
+    assert [run(40) for run in found] == [41, 42]
+
+
 @pytest.mark.parametrize("with_torch", [False, True])
 def test_an_image_is_seen_with_its_strides(tmp_path: Path, with_torch: bool) -> None:
     whole = np.arange(24, dtype=np.float32).reshape(2, 3, 4)

@@ -45,10 +45,9 @@ from kernelproof.processes import run as run_process
 from kernelproof.records import BudgetRow, BuildRecord, Cubin, FileHash, sha256_file
 from kernelproof.repository import HERE, provenance
 
-FORMAT = 5  # of what is kept; a change makes all earlier builds unused
+FORMAT = 6  # of what is kept; a change makes all earlier builds unused
 TIME_LIMIT_S = 900.0
 UNSEEN = re.compile(rb"\.incbin\b|#\s*embed\b|\b__has_(?:include|embed)\b|\.include\b(?=\s*\\?\")")
-EXTENSION_NAME = "kernelproof_extension"  # what TORCH_EXTENSION_NAME is for every `abi: torch` library
 MESSAGE_LINES = 16
 
 # Hidden but for what a binding exports: the loader makes one of all variables of a name that are static in inline
@@ -774,8 +773,13 @@ def _torch_flags(plan: Plan) -> list[str]:
     if plan.cuda is not None:
         folders.append(plan.cuda.include)
     system = [part for folder in folders for part in ("-isystem", str(folder))]
-    name = [f"-DTORCH_EXTENSION_NAME={EXTENSION_NAME}", "-DTORCH_API_INCLUDE_EXTENSION_H"]
+    name = [f"-DTORCH_EXTENSION_NAME={extension_name(plan.variant)}", "-DTORCH_API_INCLUDE_EXTENSION_H"]
     return [*system, *name, f"-D_GLIBCXX_USE_CXX11_ABI={abi[1] if abi else 1}"]
+
+
+def extension_name(variant: VariantConfig) -> str:
+    """What TORCH_EXTENSION_NAME is for a variant: pybind11 and torch's registry hold two of one name for the same."""
+    return re.sub(r"\W", "_", f"kernelproof_{variant.operator}_{variant.name}")
 
 
 def _sets_standard(flags: Sequence[str]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import importlib
 import importlib.machinery
 import importlib.util
@@ -168,14 +169,16 @@ def _no_such_entry(entry: str, library: Path) -> NoSuchEntry:
 
 def _load_torch_extension(entry: str, library: Path | None, root: Path) -> Callable[..., Any]:
     path = _existing(library)
-    # The module's name was fixed when it was compiled (TORCH_EXTENSION_NAME); its initialiser bears it.
+    # The module's name was fixed when it was compiled (TORCH_EXTENSION_NAME); its initialiser bears it. In front of it,
+    # as a package's, stands one of its file: pybind11 gives the first of two modules of one name for both.
+    package = f"variant_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
     names = sorted({name.decode() for name in re.findall(rb"PyInit_(\w+)", path.read_bytes())})
     if not names:
         raise WorkerReplyError("the library is no Python extension (no PyInit_ function)", subject=path.name)
     importlib.import_module("torch")
     for name in names:
-        loader = importlib.machinery.ExtensionFileLoader(name, str(path))
-        spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+        loader = importlib.machinery.ExtensionFileLoader(f"{package}.{name}", str(path))
+        spec = importlib.util.spec_from_file_location(loader.name, path, loader=loader)
         if spec is None:
             continue
         try:
