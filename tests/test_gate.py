@@ -43,9 +43,9 @@ def loaded(tmp_path: Path) -> config.Config:
     return config.load(tmp_path / "config.yaml", root=tmp_path)
 
 
-def after_test(loaded: config.Config, name: str, verdict: str, reason: str | None = None) -> None:
+def after_test(loaded: config.Config, name: str, verdict: str, reason: str | None = None, **more: Any) -> None:
     path = loaded.record("test", "op", name)
-    records.write(path, TestRecord(operator="op", variant=name, verdict=verdict, reason=reason))
+    records.write(path, TestRecord(operator="op", variant=name, verdict=verdict, reason=reason, **more))
 
 
 def benched(loaded: config.Config, highs: dict[str, float], **more: Any) -> None:
@@ -81,6 +81,13 @@ def test_what_decided_nothing_passes_no_limit() -> None:
     assert not claims.held_to([forged], 0.95)[0].passed
     above = replace(forged, passed=False)
     assert claims.held_to([above], 1.5)[0].passed  # by the run's own limit it did not
+
+
+def test_a_test_that_did_not_end_passes_no_gate(loaded: config.Config) -> None:
+    after_test(loaded, "plain", "not_run", "the test run was cut short", status=records.FAILED)
+    code, rows = judged(loaded)
+    assert code == ExitCode.BAD_VERDICT
+    assert (rows["plain"].status, rows["plain"].reason) == ("fails", "the test run was cut short")
 
 
 def test_a_claim_that_holds(loaded: config.Config) -> None:

@@ -272,6 +272,17 @@ def test_unwritten_rows_are_counted_and_located() -> None:
     assert "49152 of 65536 elements (75 %)" in result.failures[0].message
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.float64])
+def test_unwritten_elements_are_found_whatever_their_size(dtype: torch.dtype) -> None:
+    wanted = torch.arange(64.0, dtype=torch.float64).reshape(4, 16)
+    call = Call({"x": torch.zeros(4), "y": torch.empty(4, 16, dtype=dtype)}, ("y",), ("row", "column"))
+    poison = images.random_bytes(call.output.nbytes, torch.Generator().manual_seed(3)).view(dtype).view(4, 16)
+    output = torch.cat([wanted[:3].to(dtype), poison[3:]])
+    reference = Reference(wanted, torch.zeros_like(wanted), 0.0, exact=True)
+    result = judge.judge(case_of(), call, reference, Returned(output, poison), TOLERANCE)
+    assert (result.unwritten, result.unwritten_where) == (16, "row 3, in all columns")
+
+
 def test_an_output_that_nobody_wrote() -> None:
     call, output = correct_output(case_of())
     poison = torch.full_like(output, 448.0)

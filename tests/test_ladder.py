@@ -305,6 +305,21 @@ def test_a_hang_costs_one_time_limit(tmp_path: Path) -> None:
     assert sum("no answer within" in (rung.message or "") for rung in record.rungs) == 1
 
 
+@pytest.mark.parametrize("changed", [{"macros": {"STEP": 2}}, {"flags": ["-O1"]}, {"abi": "torch"}])
+def test_a_build_of_another_configuration_is_not_tested(tmp_path: Path, changed: dict[str, Any]) -> None:
+    config = project(tmp_path, "good")
+    operator = config.operators["rmsnorm"]
+    variants = {"good": dataclasses.replace(operator.variants["good"], **changed)}
+    operator = dataclasses.replace(operator, variants=variants)
+    (word,) = changed
+    record = climbed(dataclasses.replace(config, operators={"rmsnorm": operator}), "good")
+    assert record.verdict == "failed_to_build"
+    assert re.match(
+        rf"build: `{word}` in the configuration, .* changed after the build, which is of .*; build it again: ",
+        record.reason or "",
+    )
+
+
 def test_an_altered_library_is_not_loaded(tmp_path: Path) -> None:
     config = project(tmp_path, "good")
     with (tmp_path / "good.so").open("ab") as stream:
@@ -459,7 +474,8 @@ def test_a_fault_in_the_operators_module_is_an_error_and_no_verdict(own: Path, f
     with pytest.raises((ConfigError, TestError), match=words) as caught:
         climbed(config, "good")
     assert str(caught.value).startswith(subject.format(module))
-    assert records.read(config.record("test", "rmsnorm", "good"), TestRecord).status == "failed"
+    left = records.read(config.record("test", "rmsnorm", "good"), TestRecord)
+    assert (left.status, left.verdict, left.reason) == ("failed", "not_run", str(caught.value).splitlines()[0])
 
 
 @pytest.mark.parametrize("kind", ["moves", "exact"])

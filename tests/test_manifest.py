@@ -120,6 +120,13 @@ def test_a_fault_that_the_benchmark_found_is_bad_as_for_the_gate(config: Config)
     assert said.correctness == "wrong"
 
 
+def test_a_test_that_did_not_end_is_bad_and_no_verdict(config: Config) -> None:
+    changes = {"verdict": "not_run", "status": "failed", "reason": "the test run was cut short"}
+    rewrite(config, "results/test/op/tiled.json", records.TestRecord, **changes)
+    said = verdict(gathered(config), "tiled")
+    assert (said.correctness, said.bad, said.reason) == ("not_run", True, "test: the test run was cut short")
+
+
 def test_what_was_not_run_makes_the_run_incomplete(config: Config) -> None:
     rewrite(
         config, "results/test/op/tiled.json", records.TestRecord, verdict="not_run", status="not_run", reason="no GPU"

@@ -13,12 +13,13 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 
 from kernelproof import config as configuration
-from kernelproof import gpu, workflow
+from kernelproof import gpu, records, workflow
 from kernelproof.errors import KernelproofError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -536,4 +537,28 @@ def test_a_build_record_that_cannot_be_read_stops_nobody(tmp_path: Path, record:
     path = config.record("build", "rmsnorm", "naive")
     path.parent.mkdir(parents=True)
     path.write_text(record)
-    workflow.drop_stale_builds(config, tmp_path / "reports")
+    workflow.drop_stale_records(config, tmp_path / "reports")
+
+
+@pytest.mark.parametrize(
+    ("changes", "stays"),
+    [
+        ({"verdict": "correct"}, True),
+        ({"verdict": "wrong", "status": "failed", "reason": "sanity: no"}, True),
+        ({"verdict": "not_run", "status": "not_run", "reason": "no GPU", "level": "quick"}, True),
+        ({"verdict": "not_run", "status": "failed", "reason": "the test run was cut short"}, False),
+        ({"verdict": "correct", "level": "quick"}, False),
+    ],
+)
+def test_a_test_that_did_not_end_or_was_of_another_level_is_made_again(
+    tmp_path: Path, changes: dict[str, Any], stays: bool
+) -> None:
+    config = dataclasses.replace(configuration.load(ROOT / "config.yaml"), root=tmp_path)
+    kept = [config.record("test", "rmsnorm", "naive"), config.results / "manifest" / "a.json"]
+    receipt = tmp_path / "a" / "bundle.json"
+    records.write(kept[0], records.TestRecord(operator="rmsnorm", variant="naive", **{"level": "default", **changes}))
+    for path in (kept[1], receipt):
+        path.parent.mkdir(parents=True)
+        path.write_text("{}")
+    workflow.drop_stale_records(config, tmp_path / "a")
+    assert [path.exists() for path in (*kept, receipt)] == [stays] * 3

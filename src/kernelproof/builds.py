@@ -22,13 +22,28 @@ def altered(file: FileHash | Cubin, root: Path, *, source: bool = False) -> str 
     return None
 
 
+def outdated(variant: VariantConfig, built: BuildRecord) -> str | None:
+    """What the configuration says of a variant and its build does not know, in words; None where it is of that."""
+    sources = [file.path for file in built.sources] or list(variant.sources)  # none where one was missing
+    for what, now, then in (
+        ("abi", variant.abi, built.abi),
+        ("macros", dict(variant.macros), built.macros),
+        ("flags", list(variant.flags), built.flags),
+        ("sources", list(variant.sources), [name for name in variant.sources if name in sources]),
+    ):
+        if now != then:
+            return f"`{what}` in the configuration, {now}, changed after the build, which is of {then}"
+    return None
+
+
 def library(config: Config, variant: VariantConfig, built: BuildRecord) -> Path | None:
     """A build's library, None for a Python variant. Raises RecordError where bytes are not those that were built."""
     if built.library is None and variant.abi != "python":
         raise RecordError("its build record names no library", subject=variant.key)
-    for file in [built.library] if built.library else built.sources:
-        if why := altered(file, config.root, source=not built.library):
-            raise RecordError(f"{why}; build it again: {config.command('build', variant)}", subject=variant.key)
+    files = [built.library] if built.library else built.sources
+    found = (altered(file, config.root, source=not built.library) for file in files)
+    if why := outdated(variant, built) or next(filter(None, found), None):
+        raise RecordError(f"{why}; build it again: {config.command('build', variant)}", subject=variant.key)
     return (config.root / built.library.path).resolve() if built.library else None
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelproof import EVENTS, RUN_PID, __version__, formats
-from kernelproof.errors import ExitCode, KernelproofError, RecordError
+from kernelproof.errors import ConfigError, ExitCode, KernelproofError, RecordError
 
 if TYPE_CHECKING:
     from kernelproof.records import ManifestRecord
@@ -397,15 +397,25 @@ def _changed_since_built(config: Any, operator: str, name: str) -> Iterator[str]
 
 
 def _each_variant(arguments: argparse.Namespace, stage: str, run: Callable[[str], Any]) -> int:
-    """One record prints as it is, several as a list."""
-    found = [_told(stage, f"{arguments.operator}/{name}", functools.partial(run, name)) for name in arguments.variant]
-    if arguments.json:
-        _print_json(found if len(found) > 1 else found[0])
-    else:
-        named = zip(arguments.variant, found, strict=True)
-        _print_lines(line for name, record in named for line in _lines(stage, f"{arguments.operator}/{name}", record))
+    """One record prints as it is, several as a list; what fails outside a variant is raised when all had their turn."""
+    found, faults = {}, list[KernelproofError]()
+    for name in arguments.variant:
+        try:
+            found[name] = _told(stage, f"{arguments.operator}/{name}", functools.partial(run, name))
+        except ConfigError:
+            raise
+        except KernelproofError as error:
+            faults.append(error)
+    if arguments.json and found:
+        _print_json(list(found.values()) if len(arguments.variant) > 1 else found[name])
+    elif not arguments.json:
+        _print_lines(
+            line for name, record in found.items() for line in _lines(stage, f"{arguments.operator}/{name}", record)
+        )
+    if faults:
+        raise faults[0]
     # It failed and has no verdict: what failed is not the variant.
-    ours = any(record.status == "failed" and getattr(record, "verdict", "") == "not_run" for record in found)
+    ours = any(record.status == "failed" and getattr(record, "verdict", "") == "not_run" for record in found.values())
     return ExitCode.COULD_NOT_RUN if ours else ExitCode.WELL
 
 

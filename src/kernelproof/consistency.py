@@ -998,7 +998,7 @@ def _faults(bundle: Bundle, key: str, verdict: Mapping[str, Any]) -> Iterator[st
         yield "there is no record of its test"
     elif test["verdict"] in RAN_AND_FAILED | {"failed_to_build"}:
         yield f"its test's verdict is {_said(test['verdict'])}"
-    for stage, record in (("build", build), ("bench", bench), ("profile", profile)):
+    for stage, record in (("build", build), ("test", test), ("bench", bench), ("profile", profile)):
         if record and record["status"] == "failed":
             yield f"the status of its {stage} is 'failed'"
     if build and not all(row["ok"] for row in build["budget"]):

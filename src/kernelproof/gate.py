@@ -211,7 +211,7 @@ def _row(variant: VariantConfig, now: Run, max_ratio: float) -> Row:
     test = now.tests.get(variant.key)
     if test is None or test.verdict == records.NOT_RUN:
         reason = (test.reason if test else None) or "there is no test record"
-        return Row(*who, NOT_RUN, unjudged, NOT_RUN, reason)
+        return Row(*who, NOT_RUN, unjudged, FAILS if test and test.status == records.FAILED else NOT_RUN, reason)
     if test.verdict != "correct":
         reason = test.reason or "correctness is a precondition"
         status = FAILS if test.verdict in BAD_VERDICTS else NOT_RUN

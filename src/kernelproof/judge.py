@@ -347,7 +347,7 @@ class _Findings:
 
 def _more_than_chance(same: torch.Tensor, among: torch.Tensor, bits: int) -> bool:
     """Whether more elements are the same than random bits make so (by Poisson's law: such events are rare)."""
-    count, expected = same.sum().double(), among.sum().double() / 2**bits
+    count, expected = same.sum().double(), among.sum().double() * 2.0**-bits
     return float(torch.special.gammainc(count, expected)) < BY_CHANCE
 
 

@@ -188,6 +188,8 @@ def _faults(
         yield "there is no record of its test"
     elif test.verdict in BAD_CORRECTNESS:
         yield _first_line(test.reason) or f"the test says: {test.verdict}"
+    elif test.status == FAILED:
+        yield f"test: {_first_line(test.reason)}"
     for over in build.budget if build else []:
         if not over.ok:
             yield f"{over.kernel} on {over.arch}: {over.what} {over.value}, budget {over.limit}"

@@ -47,8 +47,8 @@ def run(config: Config, operator: str, names: list[str], output_dir: Path, case:
 
     Calls in one process share a warm worker host, references and the fresh seed. Raises ConfigError for an unknown
     name, and TestError when not the candidate failed but what judges it: the operator's module, or a shape it refuses.
-    Where kernelproof itself fails on one variant, its record says so: it `failed` and has no verdict (`not_run`). Where
-    others measure on every GPU for too long, none is run.
+    Where kernelproof itself or the operator's module fails on one variant, its record says so: it `failed` and has no
+    verdict (`not_run`). Where others measure on every GPU for too long, none is run.
     """
     variants = [config.operator(operator).variant(name) for name in names]
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -64,12 +64,17 @@ def run(config: Config, operator: str, names: list[str], output_dir: Path, case:
 
 
 def _left_out(variant: VariantConfig, path: Path, state: Provenance, busy: LeaseError) -> TestRecord:
-    for ending in (".xml", ".log", records.LAUNCHES):  # of an earlier run: they are not this record's
-        path.with_suffix(ending).unlink(missing_ok=True)
+    _remove_what_lay_beside(path)
     record = _empty(variant, state, records.NOT_RUN, busy.message)
     record.remedy = busy.hint
     records.write(path, record)
     return record
+
+
+def _remove_what_lay_beside(path: Path) -> None:
+    """What an earlier run wrote is not this record's."""
+    for ending in (".xml", ".log", records.LAUNCHES):
+        path.with_suffix(ending).unlink(missing_ok=True)
 
 
 def _empty(variant: VariantConfig, state: Provenance, status: Status, reason: str) -> TestRecord:
@@ -90,12 +95,14 @@ def _test(config: Config, variant: VariantConfig, path: Path, state: Provenance,
     from kernelproof.ladder.climb import Session
 
     started = time.monotonic()
+    _remove_what_lay_beside(path)
     cut_short = _empty(variant, state, records.FAILED, "the test run was cut short")
     records.write(path, cut_short)
 
     def written(record: TestRecord) -> TestRecord:
         record.provenance = state
-        record.junit, record.log = (os.path.relpath(path.with_suffix(end), config.root) for end in (".xml", ".log"))
+        beside = [path.with_suffix(ending) for ending in (".xml", ".log")]
+        record.junit, record.log = (os.path.relpath(file, config.root) if file.exists() else None for file in beside)
         record.duration_s = time.monotonic() - started
         records.write(path, record)
         return record
@@ -103,7 +110,8 @@ def _test(config: Config, variant: VariantConfig, path: Path, state: Provenance,
     try:
         with contextlib.closing(Session(config, [variant], _resources(), case)) as session:
             return written(_climb(session, path))
-    except KernelproofError:
+    except KernelproofError as error:
+        written(dataclasses.replace(cut_short, reason=str(error).splitlines()[0], remedy=error.hint))
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:

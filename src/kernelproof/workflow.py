@@ -23,7 +23,18 @@ from kernelproof import gpu
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import KernelproofError, RecordError
 from kernelproof.processes import SHARED_FROM
-from kernelproof.records import DECISIVE_PACKAGES, BuildRecord, Cubin, FileHash, read, sha256_file
+from kernelproof.records import (
+    DECISIVE_PACKAGES,
+    FAILED,
+    NOT_RUN,
+    BuildRecord,
+    Cubin,
+    FileHash,
+    R,
+    TestRecord,
+    read,
+    sha256_file,
+)
 
 DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -230,7 +241,7 @@ def binding_files(operator: OperatorConfig, variant: VariantConfig) -> list[str]
     """The binding and every header that a variant's sources may include.
 
     Too many on purpose: the build stage knows from the compiler which were read, and keeps a build that is current. And
-    too few, for any file can be included: see `drop_stale_builds`.
+    too few, for any file can be included: see `drop_stale_records`.
     """
     if not variant.sources:
         return []
@@ -340,30 +351,37 @@ def measuring_threads(cores: int | None, device: str) -> int:
     return max(1, (count - 1) // (2 * boards) if beside else count // boards)
 
 
-def drop_stale_builds(config: Config, folder: Path) -> None:
-    """Remove the record of a build whose chain has to be made again.
+def drop_stale_records(config: Config, folder: Path) -> None:
+    """Remove the record of a build or a test whose chain has to be made again.
 
-    It read other bytes than its files have now: the record knows what the compiler read, whatever its name and wherever
-    it lies, and the file of a Python variant. Or its library or a cubin is not what was made; then nobody asks for it
-    while the run's manifest and the receipt of its bundle, in `folder`, are there, and they go too.
+    A build read other bytes than its files have now: the record knows what the compiler read, whatever its name and
+    wherever it lies, and the file of a Python variant. Or its library or a cubin is not what was made. A test, begun by
+    hand, did not end or was of another level. Nobody asks for these while the run's manifest and the receipt of its
+    bundle, in `folder`, are there, and they go too.
     """
-    for path, build in _build_records(config):
+    ends = [config.results / "manifest" / f"{folder.name}.json", folder / "bundle.json"]
+    for path, test in _records(config, "test", TestRecord):
+        unended = test.status == FAILED and test.verdict == NOT_RUN
+        if unended or (test.verdict != NOT_RUN and test.level != config.test.level):
+            for stale in (path, *ends):
+                stale.unlink(missing_ok=True)
+    for path, build in _records(config, "build", BuildRecord):
         # To a compiler's and a system's (<…>) the build and the machine's fingerprint see.
         known = [file for file in (*build.sources, *build.headers) if not file.path.startswith("<")]
         made = [file for file in (build.library, *build.cubins) if file]
         if any(_is_damaged(config.root / file.path, file, path) for file in made):
-            for stale in (path, config.results / "manifest" / f"{folder.name}.json", folder / "bundle.json"):
+            for stale in (path, *ends):
                 stale.unlink(missing_ok=True)
         elif any(_sha256(config.root / file.path) != file.sha256 for file in known):
             path.unlink()
 
 
-def _build_records(config: Config) -> Iterator[tuple[Path, BuildRecord]]:
-    """Those that can be read; of one that cannot its stages tell."""
+def _records(config: Config, stage: str, kind: type[R]) -> Iterator[tuple[Path, R]]:
+    """Those of a stage that can be read; of one that cannot its stages tell."""
     for variant in config.variants():
-        path = config.record("build", variant.operator, variant.name)
+        path = config.record(stage, variant.operator, variant.name)
         with contextlib.suppress(RecordError):
-            yield path, read(path, BuildRecord)
+            yield path, read(path, kind)
 
 
 def _is_damaged(path: Path, known: FileHash | Cubin, record: Path) -> bool:

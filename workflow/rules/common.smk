@@ -41,7 +41,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 Path("results/run").mkdir(parents=True, exist_ok=True)
 
 if workflow.is_main_process and support.will_run(sys.argv):
-    support.drop_stale_builds(CONFIG, REPORTS)
+    support.drop_stale_records(CONFIG, REPORTS)
 support.drop_orphaned_receipt(REPORTS)
 
 

@@ -596,6 +596,8 @@ class Climb:
             if self.variant.abi == "python" and not path.exists():
                 return None  # nothing to build
             return f"{error.message} (build it again: {self._command('build')})"
+        if why := builds.outdated(self.variant, self.built):
+            return self._to_build_again(why)
         if self.built.status != records.OK:
             return (self.built.compiler_message or self.built.reason or "no reason given").strip()
         if self.variant.abi == "python":
@@ -606,7 +608,10 @@ class Climb:
 
     def _altered(self, file: FileHash, *, source: bool = False) -> str | None:
         why = builds.altered(file, self.session.root, source=source)
-        return why and f"{why}; build it again: {self._command('build')}"
+        return why and self._to_build_again(why)
+
+    def _to_build_again(self, why: str) -> str:
+        return f"{why}; build it again: {self._command('build')}"
 
     def _load(self) -> str | None:
         try:
