@@ -920,3 +920,26 @@ def test_the_schema_names_the_data_types_that_operators_know() -> None:
     assert precision["output"]["enum"] == [*operators.DTYPES, "input"]
     known = set(operators.UNIT_ROUNDOFF) & set(operators.SMALLEST_SUBNORMAL)
     assert {name for part in ("output", "p") for name in precision[part]["enum"]} - {"input"} <= known
+
+
+def test_an_error_that_a_whole_row_shares_is_allowed_where_one_chain_makes_it() -> None:
+    """The mean of equal values in one chain: every rounding goes in one direction, and every column is off by it."""
+    x = torch.randn(64, 1, generator=torch.Generator().manual_seed(0)).expand(64, 1024).contiguous()
+    mean = torch.from_numpy(np.add.accumulate(x.numpy(), axis=1, dtype=np.float32)[:, -1:]) / x.shape[-1]
+    bias, scale = torch.ones(1024), 1e-5**-0.5
+    wanted = ((x.double() - x.double().mean(-1, keepdim=True)) * scale + bias).double()
+    unit = operators.units(Precision("float32"), torch.float32)
+    chained = unit.accumulate * scale * x.abs().double() * x.shape[-1] / 8
+    case = Case("norm", "s", {"rows": 64}, {}, "float32")
+    call = operators.Call({"x": x, "y": torch.empty_like(x)}, ("y",), ("row", "column"))
+
+    def failures(*floors: torch.Tensor) -> list[str]:
+        bound = operators.forward_bound(wanted, wanted, chained, unit)
+        found = operators.accumulation_floors(wanted, chained, unit, *floors)
+        reference = operators.Reference(wanted, bound, unit.coarse, *found)
+        tolerance = Tolerance(1.0, 1.5, 1 / 16, 1 / 64)
+        returned = Returned(((x - mean) * scale + bias).float())
+        return [failure.criterion for failure in judge.judge(case, call, reference, returned, tolerance).failures]
+
+    assert "rms" in failures()
+    assert failures(chained) == []
