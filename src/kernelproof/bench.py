@@ -579,9 +579,12 @@ class Measurement:
     def look_at_doubtful_times(self) -> None:
         """Accuse variants whose calls seem to compute nothing where they are timed, if further processes say so too.
 
-        What is compared are times of two moments, between which a machine may change its pace: once is not enough.
+        What is compared are times of two moments, between which a machine may change its pace: once is not enough. Of
+        a case beside which others had the cores no time decides anything (`cores_shared`): nobody has to be asked.
         """
         for doubt in [*self.faster_when_cold(), *self.faster_in_company()]:
+            if self.crowded(max(self.found.others.get(doubt.arena.id, [0.0]))):
+                continue
             crowded: list[bool] = []
             if all(self.is_so_alone(doubt, crowded) for _ in range(LOOKS)):
                 escape = Escape(NOT_TRIED, check="") if any(crowded) else Escape(f"times escape: {doubt.words}")
