@@ -834,6 +834,11 @@ def test_inputs_whose_values_belong_together_stay_so(tmp_path: Path) -> None:
     bench.run(loaded, "buckets", "cpu", loaded.record("bench", "buckets-cpu"))
     record = records.read(loaded.record("bench", "buckets-cpu"), records.BenchRecord)
     assert [contender.outcome for contender in record.contenders] == ["timed"] * 2
+    with (tmp_path / "buckets.py").open("a") as module:
+        module.write("# judged by other words\n")
+    bench.run(loaded, "buckets", "cpu", loaded.record("bench", "buckets-cpu"))
+    (told, _) = records.read(loaded.record("bench", "buckets-cpu"), records.BenchRecord).contenders
+    assert told.outcome.startswith("not benchmarked: buckets.py was changed after the test (test again: ")
 
 
 @pytest.mark.parametrize(

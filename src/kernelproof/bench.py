@@ -256,6 +256,9 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
         tested = [case for case in test.cases if case.status == "passed"]
         if not contender.correct:
             contender.outcome = f"not benchmarked: {test.verdict.replace('_', ' ')}"
+        elif test.module and builds.altered(test.module, config.root):
+            contender.correct = False
+            contender.outcome = f"not benchmarked: {test.module.path} was changed after the test (test again: {again})"
         elif variant.abi != "python" or test.build_signature:
             built = records.read(config.record("build", variant.operator, variant.name), BuildRecord)
             library = builds.library(config, variant, built)

@@ -452,6 +452,7 @@ class TestRecord(Record):
     repeat: str | None = None  # the command that runs the first failing case again
     fresh_seed: int | None = None
     build_signature: str | None = None
+    module: FileHash | None = None  # the project's own file of the operator, which it was judged by
     looser: dict[str, float] = field(default_factory=dict)  # limits of test.tolerance wider than the criteria's own
     junit: str | None = None
     log: str | None = None

@@ -1368,6 +1368,7 @@ class Climb:
             repeat=self._repeat(),
             fresh_seed=self.session.resources.fresh_seed,
             build_signature=self.built.signature if self.built else None,
+            module=self._own_module(),
         )
         if self.isolation is not None:
             record.isolation, record.refused = self.isolation.level, self.isolation.refused
@@ -1387,6 +1388,12 @@ class Climb:
             if sealing is not None and sealing.sealed:
                 record.remedy = OTHERWISE
         return record
+
+    def _own_module(self) -> FileHash | None:
+        name = self.settings.module
+        path = self.session.root / name
+        own = name.endswith(".py") and path.is_file()
+        return FileHash(name, records.sha256_file(path), path.stat().st_size) if own else None
 
     def _repeat(self) -> str | None:
         """The command that runs the first case again in which something was wrong."""
