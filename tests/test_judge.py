@@ -528,6 +528,38 @@ def test_images_are_not_written_through_a_link(tmp_path: Path) -> None:
     assert not (tmp_path / "record.json").exists()
 
 
+# --- likely causes ----------------------------------------------------------------------------------------------------
+
+
+def said(
+    output: torch.Tensor, expected: torch.Tensor, unit: float = 0.0, poison: torch.Tensor | None = None, **inputs: Any
+) -> list[str]:
+    """What is said of a result whose elements may be off by four units (and 1e-12), and its RMS by 1.5 units."""
+    call = Call({**inputs, "y": output}, ("y",), ("head", "row", "column")[-output.dim() :])
+    reference = Reference(expected, 4 * unit * expected.abs() + (1e-12 if unit else 0.0), unit, rms_floor=unit)
+    result = judge.judge(Case("c", "t", {}, {}, "float32"), call, reference, Returned(output, poison), TOLERANCE)
+    return [failure.message for failure in result.failures]
+
+
+def drawn(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16, torch.uint8, torch.int64])
+def test_results_that_are_added_to_what_lay_in_memory_are_told_from_unwritten_ones(kind: torch.dtype) -> None:
+    expected = (3 * drawn(60, 40)).abs().round()
+    right = expected.to(kind)
+    poison = images.random_bytes(right.nbytes, torch.Generator().manual_seed(3)).view(kind).view(60, 40)
+    unit = torch.finfo(kind).eps / 2 if kind.is_floating_point else 0.0
+    added = said(poison + right, expected, unit, poison)
+    assert all("added to what the memory held before" in m for m in added if "RMS" not in m and "average" not in m)
+    assert "still hold" in added[0]
+    partly = said(torch.where(torch.arange(40) % 8 < 5, right, poison), expected, unit, poison)
+    assert "the store does not cover the whole tile" in partly[0]
+    beside = said(torch.where(torch.arange(40) % 8 < 5, right + 1, poison), expected, unit, poison)
+    assert not any("added to what" in message for message in beside)
+
+
 # --- words and figures ------------------------------------------------------------------------------------------------
 
 

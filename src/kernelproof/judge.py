@@ -67,6 +67,8 @@ ROUNDING_SPREAD = 0.8
 # arithmetic stays 2⁻²⁰ below; a relation that does not hold is nowhere near.
 REFERENCES_APART = 2.0**-10
 
+ADDED = "results are added to what the memory held before the call: it is not cleared first"
+
 # Edges of the histogram of |error|/bound. What is smaller or larger goes to the ends.
 BINS_A_DECADE = 4
 HISTOGRAM_EDGES = [0.0, *(10 ** (exponent / BINS_A_DECADE) for exponent in range(-24, 13))]
@@ -319,17 +321,29 @@ class _Findings:
             self.finite = torch.isfinite(self.output)
         self.inside = self.finite & (self.magnitude <= reference.bound)
         self.unwritten = torch.zeros_like(self.finite)
-        if returned.poison is not None:
+        self.added = False
+        if returned.poison is not None and not bool(self.inside.all()):
             # Chance makes a few written elements of a 16-bit type equal to their poison, and a few poisons right. The
             # right ones are told by their row, the wrong ones by how many they are among all that is wrong.
-            same = _same_bits(self.raw, returned.poison.to(expected.device))
+            poison = returned.poison.to(expected.device)
+            same = _same_bits(self.raw, poison)
             wrong = same & ~self.inside
             if bool(wrong.any()) and _more_than_chance(wrong, ~self.inside, bits=8 * self.raw.element_size()):
                 self.unwritten = same & wrong.any(-1, keepdim=True)
+            self.added = self._added_to(poison, ~self.inside & self.finite & ~same)
         # A guard against 0/0 where the bound is 0 (exact cases) and the element is right.
         self.ratio = torch.where(self.inside & (self.error == 0), 0.0, self.magnitude / reference.bound)
         self.comparable = self.finite & ~self.unwritten
         self.whole = bool(self.comparable.all())
+
+    def _added_to(self, poison: torch.Tensor, wrong: torch.Tensor) -> bool:
+        """Whether what is wrong is the right result and what the memory held, by far mostly."""
+        held, eps = poison.double(), torch.finfo(self.dtype).eps if self.dtype.is_floating_point else 0.0
+        got = self.output - held if eps else (self.raw - poison).double()  # whole numbers wrap, there and back
+        slack = self.reference.bound + 16 * eps * (held.abs() + self.expected.abs())
+        told = wrong & torch.isfinite(held) & (held.abs() > 2 * slack)
+        fits = told & ((got - self.expected).abs() <= slack)
+        return bool(told.any()) and int(fits.sum()) >= 3 / 4 * int(told.sum())
 
     def usable(self, values: torch.Tensor) -> torch.Tensor:
         """The same with 0 where the output cannot be compared."""
@@ -360,11 +374,12 @@ def _memory(found: _Findings, result: CaseResult) -> None:
         result.first_bad_index = _first(found.unwritten)
         everything = count == found.error.numel()
         cause = (
-            "the kernel did not run, or writes somewhere else"
-            if everything
-            else "the store does not cover the whole tile: fewer threads or warps than rows, "
-            "or a bound that is too small"
+            "the store does not cover the whole tile: fewer threads or warps than rows, or a bound that is too small"
         )
+        if everything:
+            cause = "the kernel did not run, or writes somewhere else"
+        elif found.added:
+            cause = f"{ADDED} (so little is added to these that they stay as they are)"
         message = (
             f"{found.share(count)} still hold what was in memory before the call: {result.unwritten_where}; {cause}"
         )
@@ -392,7 +407,9 @@ def _nonfinite(found: _Findings, result: CaseResult) -> None:
     first = _first(bad)
     result.first_bad_index = result.first_bad_index or first
     nan = int(torch.isnan(found.output[bad]).sum())
-    if nan == 0:
+    if found.added:
+        cause = ADDED
+    elif nan == 0:
         cause = f"an overflow: the largest {_name(found.dtype)} is {torch.finfo(found.dtype).max:.4g}"
     elif bool((bad.all(-1) == bad.any(-1)).all()):
         cause = (
@@ -550,6 +567,8 @@ def _explain(found: _Findings, result: CaseResult, operator: Operator | None) ->
         cause = _suspect(found, operator)
     except Exception as error:  # an operator's code that only explains: the verdict stands without it
         cause = f"unknown, for the operator's `suspects` failed ({type(error).__name__}: {error})"
+    if cause is None and found.added:
+        cause = ADDED
     cause = cause or _constant(found) or _factor(found) or _truncated(found) or _precision(found, result)
     if cause is None:
         return
