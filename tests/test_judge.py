@@ -560,6 +560,58 @@ def test_results_that_are_added_to_what_lay_in_memory_are_told_from_unwritten_on
     assert not any("added to what" in message for message in beside)
 
 
+@pytest.mark.parametrize(("bits", "signed"), [(8, False), (16, False), (16, True), (32, True)])
+def test_a_counter_that_wraps_is_named_with_its_bits(bits: int, signed: bool) -> None:
+    wanted = torch.zeros(256, dtype=torch.int64)
+    wanted[200], wanted[7] = 2**bits - 100 if signed else 2**bits + 34464 % 2**bits, 3
+    half = 2 ** (bits - 1) * signed
+    (message,) = said((wanted + half) % 2**bits - half, wanted.double())
+    kept = f"off by multiples of 2^{bits}: it is kept in {bits} bits {'with' if signed else 'without'} a sign"
+    assert kept in message
+    assert "every element" not in message
+    wanted[7], other = 2**bits - 100, wanted.clone()
+    other[7] = 0
+    assert not any("wraps" in m for m in said(other, wanted.double()))
+
+
+def test_an_index_of_half_the_width_is_named() -> None:
+    expected = torch.arange(40)
+    poison = images.random_bytes(320, torch.Generator().manual_seed(3)).view(torch.int64)
+    (message,) = said((poison >> 32 << 32) + expected, expected.double(), poison=poison)
+    assert "only the low 32 bits of an element are written" in message
+
+
+def test_an_index_into_all_rows_is_no_wrong_scale() -> None:
+    """The largest of each row of a unit matrix: as an index into all of it 38 times what it should be."""
+    right = torch.arange(37)
+    (message,) = said(right + 37 * right, right.double(), x=torch.eye(37))
+    assert "off by 37 times its place: an index into all of x" in message
+    assert "a wrong scale" in said(right * 38, right.double(), x=torch.ones(37, 5))[0]
+
+
+def test_of_few_elements_nothing_is_said_that_holds_for_every_one() -> None:
+    expected = drawn(256).abs() * (torch.arange(256) == 200)
+    unit = 2.0**-24
+    for output, right in ((expected / 3, expected), (drawn(1) + 1, drawn(1)), (drawn(2, 1) + 0.5, drawn(2, 1))):
+        assert not any("every element" in m for m in said(output.float(), right, unit))
+    right = drawn(8, 8)
+    assert "+0.5 is added to every element" in said((right + 0.5).float(), right, unit)[0]
+    mostly = right + 0.5 * (torch.arange(8) > 0)
+    assert not any("every element" in m for m in said(mostly.float(), right, unit))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [(torch.uint8, "a zero point that encoder"), (torch.float32, "a term that")]
+)
+def test_a_zero_point_is_blamed_where_inputs_are_codes(kind: torch.dtype, words: str) -> None:
+    right = drawn(3, 20, 30)
+    amounts = torch.tensor([0.5, -0.3, 0.7])[:, None, None]
+    assert f": {words}" in said((right + 0.5).float(), right, 2.0**-24, x=torch.zeros(3, dtype=kind))[0]
+    assert (
+        f": {words}" in said((right + amounts)[None, 0].float(), right[None, 0], 2.0**-24, x=torch.zeros(3).to(kind))[0]
+    )
+
+
 # --- words and figures ------------------------------------------------------------------------------------------------
 
 

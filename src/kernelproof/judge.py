@@ -67,6 +67,9 @@ ROUNDING_SPREAD = 0.8
 # arithmetic stays 2⁻²⁰ below; a relation that does not hold is nowhere near.
 REFERENCES_APART = 2.0**-10
 
+# A cause that is said of every element, or of a row, is seen in so many at least: fewer are alike by chance.
+SEVERAL = 8
+
 ADDED = "results are added to what the memory held before the call: it is not cleared first"
 
 # Edges of the histogram of |error|/bound. What is smaller or larger goes to the ends.
@@ -569,7 +572,8 @@ def _explain(found: _Findings, result: CaseResult, operator: Operator | None) ->
         cause = f"unknown, for the operator's `suspects` failed ({type(error).__name__}: {error})"
     if cause is None and found.added:
         cause = ADDED
-    cause = cause or _constant(found) or _factor(found) or _truncated(found) or _precision(found, result)
+    cause = cause or _whole_number(found) or _constant(found) or _factor(found) or _truncated(found)
+    cause = cause or _precision(found, result)
     if cause is None:
         return
     numeric = next(f for f in result.failures if f.criterion in (BOUND, EXACT, RMS, BIAS))
@@ -603,6 +607,31 @@ def _suspect(found: _Findings, operator: Operator | None) -> str | None:
     return cause
 
 
+def _whole_number(found: _Findings) -> str | None:
+    """Whole numbers of which only the low bits are right, and indices that count from elsewhere."""
+    bad = found.comparable & ~found.inside
+    if found.dtype.is_floating_point or not bool(bad.any()):
+        return None
+    got, wanted = found.raw[bad].long(), found.expected[bad].round().long()
+    for bits in (32, 16, 8):
+        if bits >= 8 * found.raw.element_size() or bool(((got - wanted) % 2**bits).any()):
+            continue
+        least, most = int(got.min()), int(got.max())
+        signed = least < 0
+        if -signed * 2 ** (bits - 1) <= least and most < 2 ** (bits - signed):
+            sign = "with" if signed else "without"
+            return f"what is wrong is off by multiples of 2^{bits}: it is kept in {bits} bits {sign} a sign, and wraps"
+        poison = found.returned.poison
+        if poison is not None and bool((poison.to(bad.device)[bad].long() >> bits == got >> bits).all()):
+            return f"only the low {bits} bits of an element are written, and the rest is what was in memory before"
+    place = torch.arange(bad.numel(), device=bad.device)
+    for name, tensor in found.call.inputs.items():
+        size = tensor.shape[-1] if tensor.dim() > 1 else 0
+        if size and found.whole and len(place) >= SEVERAL and bool((found.error.flatten() == size * place).all()):
+            return f"every element is off by {size} times its place: an index into all of {name} and not into its row"
+    return None
+
+
 def _constant(found: _Findings) -> str | None:
     """The same value everywhere; the same amount added everywhere, or everywhere in a head."""
     if not found.whole:
@@ -611,21 +640,26 @@ def _constant(found: _Findings) -> str | None:
     if least == most and found.output.numel() > 1:
         return f"every element is {most:.6g}" + _end_of_range(most, found.dtype)
     error = found.error
-    mean = float(error.mean())
-    spread = float((error - mean).square().mean().sqrt())
     hint = "a zero point that encoder and decoder do not share gives this"
-    if abs(mean) > 3 * spread and abs(mean) > 0:
+    if not any(tensor.dtype.itemsize == 1 for tensor in found.call.inputs.values()):
+        hint = "a term that is missing or there twice (of inputs that were codes, a zero point)"
+    mean = float(error.mean())
+    if error.numel() >= SEVERAL and abs(mean) > 0 and bool(_alike(error.flatten())):
         largest = float(found.expected.abs().max())
         return (
             f"{mean:+.4g} is added to every element ({mean / largest:+.3g} of the largest): {hint}" if largest else None
         )
-    if error.dim() > 2:
-        per_head = error.flatten(2).mean(-1)
-        rest = float((error - per_head.reshape(*per_head.shape, *[1] * (error.dim() - 2))).square().mean().sqrt())
-        if float(per_head.square().mean().sqrt()) > 3 * rest:
-            first = float(per_head.flatten()[0])
-            return f"a constant of its own is added in each head ({first:+.4g} in the first): {hint}"
+    if error.dim() > 2 and error.flatten(2).shape[-1] >= SEVERAL and bool(_alike(error.flatten(2)).all()):
+        first = float(error[0, 0].mean())
+        return f"a constant of its own is added in each {found.call.axes[1]} ({first:+.4g} in the first): {hint}"
     return None
+
+
+def _alike(error: torch.Tensor) -> torch.Tensor:
+    """Whether nearly all errors along the last dimension are one number, as far as can be seen."""
+    mean = error.mean(-1, keepdim=True)
+    near = (error - mean).abs() <= mean.abs() / 2
+    return (near.double().mean(-1) > 0.95) & (mean[..., 0].abs() > 3 * (error - mean).square().mean(-1).sqrt())
 
 
 def _end_of_range(value: float, kind: torch.dtype) -> str:
@@ -640,7 +674,7 @@ def _factor(found: _Findings) -> str | None:
     """The right result times a constant: in every element, as far as rounding lets it be seen."""
     expected, output = map(found.usable, (found.expected, found.output))
     square = float(expected.square().sum())
-    if square == 0:
+    if square == 0 or int((expected != 0).sum()) < SEVERAL:
         return None
     factor = float((output * expected).sum()) / square
     rest = output - factor * expected
