@@ -612,6 +612,20 @@ def test_a_zero_point_is_blamed_where_inputs_are_codes(kind: torch.dtype, words:
     )
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_truncation_is_seen_beside_elements_that_cancel_and_such_that_stay(kind: torch.dtype) -> None:
+    """Rows of constants, whose results are numbers of the type, and one result that float32 has not quite."""
+    expected = drawn(48, 64)
+    expected[::3] = expected[::3].to(kind).double()
+    near = expected.to(kind)
+    raw = near.view(torch.int16)
+    raw -= (near.double().abs() > expected.abs()).short()
+    expected[1, 1] = near[1, 1].double() * (1 - 2.0**-6)
+    assert "truncated to" in said(near, expected, torch.finfo(kind).eps / 2)[0]
+    noise = (expected * (1 + drawn(48, 64, seed=2) * torch.finfo(kind).eps)).to(kind)
+    assert not any("truncated" in m for m in said(noise, expected, torch.finfo(kind).eps / 2))
+
+
 # --- words and figures ------------------------------------------------------------------------------------------------
 
 
