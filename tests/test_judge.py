@@ -626,6 +626,54 @@ def test_truncation_is_seen_beside_elements_that_cancel_and_such_that_stay(kind:
     assert not any("truncated" in m for m in said(noise, expected, torch.finfo(kind).eps / 2))
 
 
+def test_single_elements_are_a_matter_of_place_and_not_of_precision() -> None:
+    right, unit = drawn(17, 1001), 2.0**-24
+    last, within, column = right.float(), right.float(), right.float()
+    last[-1, -1] *= 1.001
+    within[3, 5] *= 1.001
+    column[:, -2:] *= 1.001
+    alone = "all others are right, and these are in the last"
+    assert f"{alone} row and the last column: a tail" in said(last, right, unit)[0]
+    assert f"{alone} 2 columns: a tail" in said(column, right, unit)[0]
+    assert "these few places or values are treated in another way" in said(within, right, unit)[0]
+    noisy = (right * (1 + drawn(17, 1001, seed=2) * 4 * unit)).float()
+    noisy[-1, -1] *= 1.001
+    assert not any("all others" in message for message in said(noisy, right, unit))
+    whole = torch.arange(40)
+    assert f"{alone} column: a tail" in said(whole + (whole == 39), whole.double())[0]
+
+
+def test_rows_that_are_off_by_one_number_each_are_told_from_noise() -> None:
+    """A softmax whose sums miss a term; constant rows less a mean that is a little off, times weights."""
+    right, unit = drawn(40, 200).softmax(-1), 2.0**-24
+    factors, weights = 1 + 1e-3 * drawn(40, 1).abs(), drawn(200, seed=2)
+    (message, *_) = said((right * factors).float(), right, unit)
+    assert f"rows are off by a factor of their own, from {factors.min():.6g} to {factors.max():.6g}" in message
+    in_half = said((right * (1 + 20 * (factors - 1))).half(), right, 2.0**-11)
+    assert "rows are off by a factor" in in_half[0]
+    means = 1e-6 * drawn(40, 1) * (torch.arange(40) % 3 == 0)[:, None]
+    assert "one number a row is off" in said((drawn(40, 200) + means * weights).float(), drawn(40, 200), unit)[0]
+    for noise in (
+        drawn(40, 200, seed=3),
+        drawn(40, 200, seed=3).abs() + 0.5,
+        weights * (torch.arange(40) == 3)[:, None],
+    ):
+        wrong = said((right * (1 + 1e-6 * noise)).float(), right, unit)
+        assert wrong
+        assert not any("rows" in message.split("Likely cause: ")[1] for message in wrong if "Likely" in message)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [(torch.bfloat16, "numbers of bfloat16"), (torch.float16, "numbers of float16")]
+)
+def test_a_coarser_type_is_asserted_of_results_that_are_its_numbers(kind: torch.dtype, words: str) -> None:
+    right = drawn(40, 200)
+    assert words in said(right.to(kind).float(), right, 2.0**-24)[0]
+    coarse = said((right * (1 + drawn(40, 200, seed=2) * 2.0**-18)).float(), right, 2.0**-24)
+    assert any("coarser type" in m and "or a function is approximated" in m for m in coarse)
+    assert not any("numbers of" in m for m in said((right.round() + 8).float(), right, 2.0**-24))
+
+
 # --- words and figures ------------------------------------------------------------------------------------------------
 
 

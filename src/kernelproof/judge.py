@@ -572,8 +572,8 @@ def _explain(found: _Findings, result: CaseResult, operator: Operator | None) ->
         cause = f"unknown, for the operator's `suspects` failed ({type(error).__name__}: {error})"
     if cause is None and found.added:
         cause = ADDED
-    cause = cause or _whole_number(found) or _constant(found) or _factor(found) or _truncated(found)
-    cause = cause or _precision(found, result)
+    cause = cause or _whole_number(found) or _constant(found) or _factor(found) or _truncated(found) or _stored(found)
+    cause = cause or _few(found, result) or _one_a_row(found) or _precision(found, result)
     if cause is None:
         return
     numeric = next(f for f in result.failures if f.criterion in (BOUND, EXACT, RMS, BIAS))
@@ -710,6 +710,85 @@ def _truncated(found: _Findings) -> str | None:
     return None
 
 
+def _stored(found: _Findings) -> str | None:
+    """Results that are numbers of a coarser type, and as far off as rounding to it makes them."""
+    right = found.expected.to(found.dtype)
+    for kind, name in ((torch.bfloat16, "bfloat16"), (torch.float16, "float16 or TF32")):
+        eps = torch.finfo(kind).eps
+        if not found.dtype.is_floating_point or eps <= torch.finfo(found.dtype).eps:
+            continue
+        ours, by_chance = (float((t == t.to(kind).to(t.dtype)).double().mean()) for t in (found.raw, right))
+        near = found.magnitude <= eps * found.expected.abs() + found.reference.bound
+        if ours > 0.99 > 2 * by_chance and float(near.double().mean()) > 0.99:
+            return f"results are numbers of {name}: they are rounded to it before they are stored"
+    return None
+
+
+def _few(found: _Findings, result: CaseResult) -> str | None:
+    """Few elements are wrong, or the last ones of an axis, and all others are as right as they must be."""
+    bad = found.comparable & ~found.inside
+    right = found.usable(found.error)[~bad]
+    if not found.whole or len(right) in (0, bad.numel()):
+        return None
+    if result.rms_error and result.rms_ratio:
+        limit = result.rms_error / result.rms_ratio
+        if float(right.square().mean().sqrt()) > limit:
+            return None
+    last = []
+    for axis, (name, size) in enumerate(zip(found.call.axes, bad.shape, strict=True)):
+        places = bad.movedim(axis, 0).flatten(1).any(1) if bad.dim() > 1 else bad
+        first = int(places.nonzero()[0])
+        if first > size / 2 and bool(places[first:].all()):
+            last.append(f"{size - first} {_plural(name)}" if first < size - 1 else name)
+    if last:
+        where = " and the last ".join(last)
+        return f"all others are right, and these are in the last {where}: a tail, or a bound that is wrong"
+    if len(right) > 0.99 * bad.numel() and (result.rms_ratio or 0) > 1:
+        return "all others are as precise as declared: these few places or values are treated in another way"
+    return None
+
+
+def _one_a_row(found: _Findings) -> str | None:
+    """One number a row is off: each row by a factor of its own, or by a pattern that all rows share."""
+    if found.error.dim() < 2 or found.error.shape[-1] < SEVERAL:
+        return None
+    rows = (found.usable(v).flatten(0, -2) for v in (found.error, found.expected, found.reference.bound))
+    error, expected, bound = rows
+    rounding = expected.to(found.dtype).double() - expected
+    if bool((bound > 0).all() & torch.isfinite(bound).all()):
+        factors, rest = _times_rows(error / bound, expected / bound, rounding / bound)
+        if rest is not None and float(rest.abs().max()) <= 1:
+            least, most = (float(1 + factor) for factor in factors.aminmax())
+            return (
+                f"rows are off by a factor of their own, from {least:.6g} to {most:.6g}, and all of a row by the same: "
+                "what is computed once a row is wrong or too coarse (a sum, a maximum, a reciprocal)"
+            )
+    worst = int(error.square().sum(-1).argmax())
+    others = torch.arange(len(error), device=error.device) != worst  # that has its own pattern in any case
+    sizes, rest = _times_rows(error[others], error[worst], rounding[others])
+    if rest is not None and bool(((sizes - 1).abs() > 1 / 4).any()):
+        return (
+            "the errors of wrong rows have one pattern, of another size in each: one number a row is off "
+            "(a mean, a sum, a maximum), or one term of every sum"
+        )
+    return None
+
+
+def _times_rows(
+    error: torch.Tensor, pattern: torch.Tensor, rounding: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """By how much of a pattern each row is off, and what that leaves: None if more than rounding does.
+
+    The pattern must be seen in several columns: one dominant element is a multiple of anything.
+    """
+    times = ((error * pattern).sum(-1) / (pattern * pattern).sum(-1)).nan_to_num(posinf=0.0, neginf=0.0)
+    explained = times[:, None] * pattern
+    rest, squares = error - explained, explained.square()
+    wide = float(squares.sum(-1).square().sum()) > 4 * float(squares.square().sum())
+    total, left = float(error.square().sum()), float(rest.square().sum())
+    return times, rest if wide and left < min(total / 2, total / 25 + 1.5 * float(rounding.square().sum())) else None
+
+
 def _precision(found: _Findings, result: CaseResult) -> str | None:
     """Too noisy for the declared precision, but right on average: the noise of a coarser type."""
     if result.rms_ratio is None or result.rms_ratio <= 1 or (result.max_bound_ratio or 0) > 100:
@@ -720,10 +799,13 @@ def _precision(found: _Findings, result: CaseResult) -> str | None:
             "or the sum is rounded twice"
         )
     if found.dtype == torch.bfloat16:
-        return "an intermediate is kept in less than bfloat16"
+        return "an intermediate is kept in less than bfloat16, or large numbers cancel in a sum"
     if found.dtype == torch.float32 and result.rms_ratio < 3:
-        return "an approximate function (a short series for exp, a reciprocal without a step), or another rounding mode"
-    return "an intermediate is kept in a coarser type than declared (bfloat16 where float16 is, or TF32 products)"
+        return "a function is approximated (a short series for exp, a rough reciprocal), or a small term is left out"
+    return (
+        "an intermediate is kept in a coarser type than declared (bfloat16 where float16 is, TF32 products), or a "
+        "function is approximated (a short series for exp or tanh)"
+    )
 
 
 # --- places in words --------------------------------------------------------------------------------------------------
