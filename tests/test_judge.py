@@ -556,6 +556,8 @@ def test_results_that_are_added_to_what_lay_in_memory_are_told_from_unwritten_on
     assert "still hold" in added[0]
     partly = said(torch.where(torch.arange(40) % 8 < 5, right, poison), expected, unit, poison)
     assert "the store does not cover the whole tile" in partly[0]
+    if kind.is_floating_point:
+        assert "added to what the memory held before" in said((poison + right).relu(), expected, unit, poison)[0]
     beside = said(torch.where(torch.arange(40) % 8 < 5, right + 1, poison), expected, unit, poison)
     assert not any("added to what" in message for message in beside)
 

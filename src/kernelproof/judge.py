@@ -340,13 +340,19 @@ class _Findings:
         self.whole = bool(self.comparable.all())
 
     def _added_to(self, poison: torch.Tensor, wrong: torch.Tensor) -> bool:
-        """Whether what is wrong is the right result and what the memory held, by far mostly."""
+        """Whether what is wrong is the right result and what the memory held, or what is large comes near that.
+
+        Near, and not the same: what adds into its output and hands the sum to a function keeps large numbers alone.
+        """
         held, eps = poison.double(), torch.finfo(self.dtype).eps if self.dtype.is_floating_point else 0.0
         got = self.output - held if eps else (self.raw - poison).double()  # whole numbers wrap, there and back
         slack = self.reference.bound + 16 * eps * (held.abs() + self.expected.abs())
         told = wrong & torch.isfinite(held) & (held.abs() > 2 * slack)
         fits = told & ((got - self.expected).abs() <= slack)
-        return bool(told.any()) and int(fits.sum()) >= 3 / 4 * int(told.sum())
+        large = told & (self.magnitude > 4 * self.expected.abs().max()) & (eps > 0)
+        near = large & ((self.output - held).abs() <= held.abs() / 4)
+        counts = [int(mask.sum()) for mask in (told, fits, large, near)]
+        return counts[1] >= max(1, 3 / 4 * counts[0]) or counts[3] >= max(SEVERAL, 3 / 4 * counts[2])
 
     def usable(self, values: torch.Tensor) -> torch.Tensor:
         """The same with 0 where the output cannot be compared."""
