@@ -46,7 +46,16 @@ from kernelproof.judging import Job, Judge, LaidOut, Terms
 from kernelproof.ladder.sealing import Sealer
 from kernelproof.launches import outlined, signature
 from kernelproof.records import (
+    BIAS,
+    BOUND,
+    EXACT,
+    GUARD_BANDS,
+    INPUTS,
     LATE,
+    NONFINITE,
+    RELATION,
+    RMS,
+    UNWRITTEN,
     BuildRecord,
     Case,
     CaseResult,
@@ -131,15 +140,32 @@ WITHOUT = {
     "properties": "no relation between calls was tried, for the operator states none: errors within the bounds, and "
     "those that the reference shares, are not looked for that way",
 }
+# What is wrong, the least grave first: of several failures a rung tells the gravest.
+BY_GRAVITY = (
+    (BIAS,),
+    (RMS,),
+    (BOUND, EXACT, RELATION),
+    (NONFINITE,),
+    (LATE, UNWRITTEN, GUARD_BANDS, INPUTS),
+    ("error", "refusal"),
+    ("crash", "hang"),
+)
+GRAVITY = {kind: rank for rank, kinds in enumerate(BY_GRAVITY, 1) for kind in kinds}
+NO_GRAVITY, ENDED = (0, 0.0), (GRAVITY["crash"], 0.0)
 SPACE_BYTES = 1 << 20  # with less than this free, besides its results, a worker's failure proves nothing
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one step ended: `passed`, `failed` or `skipped`, and why."""
+    """How one step ended: `passed`, `failed` or `skipped`, and why.
+
+    gravity: of what is wrong, which decides what a rung tells. case: the id of the one whose call it was.
+    """
 
     status: str
     message: str = ""
+    gravity: tuple[int, float] = (0, 0.0)
+    case: str = ""
 
 
 @dataclass(frozen=True)
@@ -316,6 +342,7 @@ class Climb:
         self.limits = session.config.test.time_limit_s
         self.log = session.resources.scratch / f"{variant.operator}-{variant.name}.log"
         self.rungs: dict[str, Rung] = {}
+        self.told: dict[str, Outcome] = {}  # by rung: what its message tells, and of which case
         self.results: list[CaseResult] = []
         self.properties_found: list[PropertyResult] = []
         self.histogram: Histogram | None = None
@@ -338,6 +365,7 @@ class Climb:
         self._takes: dict[str, bool] = {}  # by kind, once a call of it was made
         self._laid_out: dict[str, list[Job]] = {}  # by case, once they were asked for
         self._late: dict[str, Failure] = {}  # by a job's key
+        self._called: Job | None = None  # the first call of the last request
         self._worker: Worker | None = None
         self._holds_cubins = False  # the worker, and not the library
         self._is_awake = False  # its idle threads spin for a while
@@ -633,7 +661,7 @@ class Climb:
             raise refused
         return "there is no case that it takes"
 
-    def _sanity(self) -> str | None:
+    def _sanity(self) -> Outcome | None:
         ran, refused = [], []
         for job, exact in self._sanity_jobs():
             try:
@@ -641,18 +669,25 @@ class Climb:
                 ran.append(job)
             except WorkerRefused as error:
                 refused.append((job, exact, error))
-        declined = [(exact, self._refusal(job, exact, error)) for job, exact, error in refused]
+        declined = [(job, exact, self._refusal(job, exact, error)) for job, exact, error in refused]
         self.leave()
-        wrong = [result for result in map(self._judged, ran) if result.status == "failed"]
-        for exact, refusal in declined:
+        wrong = [(job, result) for job in ran if (result := self._judged(job)).status == "failed"]
+        for job, exact, refusal in declined:
             if isinstance(refusal, ValuesRefused):
-                wrong.append(_not_judged(exact, refusal))
+                wrong.append((job, _not_judged(exact, refusal)))
             else:
                 self.results.append(CaseResult.of(exact, "skipped", f"refused: {refusal.message}"))
-        self.results += wrong
+        self.results += [result for _, result in wrong]
         made = len(ran) + len(refused)
         self.supplied["sanity"] += len(ran)
-        return f"{len(wrong)} of {made} exact calls are wrong; {_first_failure(wrong[0])}" if wrong else None
+        if not wrong:
+            return None
+        job, worst = max(wrong, key=lambda each: _gravity(each[1].failures, each[1]))
+        # An exact call is made for any case of its data type and options.
+        told = _told(worst, job.case.id)
+        return dataclasses.replace(
+            told, message=f"{len(wrong)} of {made} exact calls are wrong; {worst.id}: {told.message}"
+        )
 
     def _sanity_jobs(self) -> Iterator[tuple[Job, Case]]:
         """The exact calls in every data type and with every combination of options, as far as it takes them."""
@@ -661,7 +696,7 @@ class Climb:
                 if not unsupported(self.variant, exact):
                     yield Job(case, "sanity", name), exact
 
-    def _correctness(self, case: Case) -> str | None:
+    def _correctness(self, case: Case) -> Outcome | None:
         try:
             handed = self._taken("correctness", case)
         except WorkerRefused:
@@ -673,12 +708,12 @@ class Climb:
         result = self._judged(Job(case), count=True)
         result.duration_s = handed.duration_s + time.monotonic() - started
         self.results.append(result)
-        return _failures(result.failures)
+        return _told(result, case.id) if result.failures else None
 
     def _suite(self) -> str | None:
         return _failures(suite.findings(self.results, self.session.config.test.tolerance))
 
-    def _deep(self) -> str | None:
+    def _deep(self) -> Outcome | None:
         from kernelproof.ladder import deep
 
         families = self.session.families(self.variant)
@@ -687,7 +722,8 @@ class Climb:
         if found.failure is None:
             return None
         self.results.append(found.failure)
-        return _first_failure(found.failure)
+        told = _told(found.failure, found.failure.id)
+        return dataclasses.replace(told, message=f"{found.failure.id}: {told.message}")
 
     def _try(self, case: Case) -> CaseResult | None:
         """Run and judge a case by itself; None when it is refused, by the operator or by the candidate."""
@@ -708,12 +744,13 @@ class Climb:
         self.session.judge.forget(self.settings.module)
         return result
 
-    def _properties(self, case: Case) -> str | None:
+    def _properties(self, case: Case) -> Outcome | None:
         self._taken("properties", case)
-        wrong: list[tuple[str, str]] = []  # names, and what is wrong
+        wrong: list[tuple[str, Outcome]] = []  # names, and what is wrong
         self.supplied["properties"] += len(self._relations(case))
         for job, name, claim in self._property_jobs(case):
-            failures = self._judged(job).failures
+            result = self._judged(job)
+            failures = result.failures
             if job.part == "relation":
                 # Noise and bias were calibrated on the input families, and a relation's inputs are none of them.
                 failures = [f for f in failures if f.criterion not in ("rms", "bias")]
@@ -723,7 +760,8 @@ class Climb:
             status = "failed" if message else "passed"
             self.properties_found.append(PropertyResult(name, claim, case.id, status, message))
             if message:
-                wrong.append((name, f"{name} ({claim}): {message}"))
+                gravity = _gravity(failures, result)
+                wrong.append((name, Outcome("failed", f"{name} ({claim}): {message}", gravity, case.id)))
         if not self._changeable(case):
             self.properties_found += [PropertyResult(*part, case.id, "skipped", NO_PARTS) for part in PARTS.values()]
         if refused := self._scalars_refused.get(case.id):
@@ -733,8 +771,11 @@ class Climb:
                     self.properties_found.append(skipped)
         for view in self._views(case):
             wrong += self._viewed(view) if (_view_name(view), view.case.id) in self._handed else []
-        others = list(dict.fromkeys(name for name, _ in wrong[1:]))
-        return wrong[0][1] + (f"; also wrong: {', '.join(others)}" if others else "") if wrong else None
+        if not wrong:
+            return None
+        told = max(wrong, key=lambda each: each[1].gravity)
+        others = ", ".join(dict.fromkeys(name for name, each in wrong if each is not told[1]))
+        return dataclasses.replace(told[1], message=told[1].message + (f"; also wrong: {others}" if others else ""))
 
     def _views(self, case: Case) -> list[Job]:
         viewed = self.viewed_cases
@@ -748,9 +789,9 @@ class Climb:
                 views += self.zero_copy_jobs
         return self._laid_out[case.id]
 
-    def _viewed(self, view: Job) -> list[tuple[str, str]]:
+    def _viewed(self, view: Job) -> list[tuple[str, Outcome]]:
         """A candidate handles memory that is laid out in another way, or refuses it in words before it computes."""
-        name, case = _view_name(view), view.case
+        name, case, gravity = _view_name(view), view.case, NO_GRAVITY
         if view.part == "fenced":
             claim = f"nothing is read or written {SIDES[view.name]} a tensor, where no memory is"
         elif view.part == "zero-copy":
@@ -769,18 +810,21 @@ class Climb:
             claim = f"with {where} the result is right, or refused"
         try:
             self._taken(name, case)
-            status, message = "passed", _failures(self._judged(view).failures)
+            result = self._judged(view)
+            status, message, gravity = "passed", _failures(result.failures), _gravity(result.failures, result)
         except WorkerRefused as error:
             status, message = "skipped", f"refused: {error.message}"
         except WorkerReplyError as error:
             refused = DEVICE_FAULT not in error.message
             status, message = ("skipped", f"refused: {error.message}") if refused else ("failed", _words(error))
+            gravity = _gravity_of(error)
         except (WorkerError, TestError) as error:
             slow = view.part == "zero-copy" and isinstance(error, WorkerTimeout)
-            status, message = "skipped" if slow else "failed", _words(error)
+            status, message, gravity = "skipped" if slow else "failed", _words(error), _gravity_of(error)
         status = "failed" if message and status == "passed" else status
         self.properties_found.append(PropertyResult(name, claim, case.id, status, message))
-        return [(name, f"{name} ({claim}): {message}")] if status == "failed" else []
+        told = Outcome("failed", f"{name} ({claim}): {message}", gravity, case.id)
+        return [(name, told)] if status == "failed" else []
 
     def _property_jobs(self, case: Case) -> list[tuple[Job, str, str]]:
         """The calls of a property case in order, all in the same memory; each with the property's name and claim.
@@ -895,7 +939,7 @@ class Climb:
         The judge has taken the results when this returns. Calls that are not `sealable` are made through the library,
         whatever else is: what its host code keeps from call to call shows between calls only.
         """
-        started = time.monotonic()
+        started, self._called = time.monotonic(), jobs[0]
         if self._has_refused and jobs[0].part not in REFUSABLE:
             self.leave()
         launches = self._launches(jobs) if sealable else None
@@ -1065,7 +1109,7 @@ class Climb:
                 self.session.host(self.variant, awake=awake).check()
         except WorkerError as error:
             self.ended = self.ended or "crashed"
-            self._note("correctness", Outcome("failed", error.message), 0.0, "after the last call")
+            self._note("correctness", Outcome("failed", error.message, ENDED), 0.0, "after the last call")
         self._examine()
 
     def _hold_together(self, case: Case) -> None:
@@ -1208,7 +1252,7 @@ class Climb:
         if self._handed or self._examined is not None:
             self.session.judge.forget(self.settings.module)
 
-    def _step(self, rung: str, action: Callable[[], str | None], what: str = "") -> Outcome:
+    def _step(self, rung: str, action: Callable[[], Outcome | str | None], what: str = "") -> Outcome:
         """Do one step of a rung, unless something below bars the way; note how it ended."""
         if rung != "build":
             self._make_up_for_lower_rungs(rung)
@@ -1226,11 +1270,17 @@ class Climb:
             return self._note(rung, Outcome("skipped", f"refused: {error.message}"), time.monotonic() - started, what)
         except (WorkerError, TestError) as error:
             loading = rung == "load"
-            wrong = _words(error, "while it was loaded") if loading else _words(error) + self._undeclared(error)
+            words = _words(error, "while it was loaded") if loading else _words(error) + self._undeclared(error)
+            wrong = Outcome("failed", words, _gravity_of(error), what)
+            if rung in ("launch", "sanity") and self._called:
+                wrong, what = dataclasses.replace(wrong, case=self._called.case.id), self._called.key
             if not self._was_tried(rung, what):
                 self._process_ended(rung, error, what)
-        outcome = Outcome("failed", wrong) if wrong else Outcome("passed")
-        return self._note(rung, outcome, time.monotonic() - started, what)
+        if isinstance(wrong, str):
+            wrong = Outcome("failed", wrong, case="" if what in (SUITE, SEARCH) else what)
+        outcome = wrong or Outcome("passed")
+        told = outcome.case if rung == "properties" and outcome.case else what  # it may be another's that lies there
+        return self._note(rung, outcome, time.monotonic() - started, told)
 
     def _was_tried(self, rung: str, what: str) -> bool:
         """Whether a step's calls were made, or one of their kinds."""
@@ -1319,15 +1369,18 @@ class Climb:
                 self.barred = f"the variant crashed {self.crashes} times, the last time in {where}"
 
     def _note(self, name: str, outcome: Outcome, duration_s: float, what: str) -> Outcome:
-        """Fold a step into its rung: failed if one failed, skipped if all were; the message is the first failure's."""
+        """Fold a step into its rung: failed if one failed, skipped if all were; the gravest failure is told."""
         rung = self.rungs.get(name)
         if rung is None:
             rung = self.rungs[name] = Rung(name, "skipped")
         rung.duration_s += duration_s
         message = f"{what}: {outcome.message}" if what and outcome.status == "failed" else outcome.message
         severity = ("skipped", "passed", "failed").index
-        if severity(outcome.status) > severity(rung.status):
+        graver = name in self.told and outcome.gravity > self.told[name].gravity
+        if severity(outcome.status) > severity(rung.status) or graver:
             rung.status, rung.message = outcome.status, message or None
+            if outcome.status == "failed":
+                self.told[name] = outcome
         elif rung.status == "skipped":
             rung.message = rung.message or message
         return outcome
@@ -1383,8 +1436,11 @@ class Climb:
             )
             record.remedy = self.remedy
         elif verdict != "correct":
-            failed = next(rung for rung in rungs if rung.status == "failed")
-            record.status, record.reason = records.FAILED, f"{failed.name}: {failed.message}"
+            told = self._told_rung
+            assert told is not None
+            others = ", ".join(rung.name for rung in rungs if rung.status == "failed" and rung != told)
+            more = f"; failed too: {others}" if self.ended and others else ""
+            record.status, record.reason = records.FAILED, f"{told.name}: {told.message}{more}"
             if sealing is not None and sealing.sealed:
                 record.remedy = OTHERWISE
         return record
@@ -1395,21 +1451,20 @@ class Climb:
         own = name.endswith(".py") and path.is_file()
         return FileHash(name, records.sha256_file(path), path.stat().st_size) if own else None
 
+    @property
+    def _told_rung(self) -> Rung | None:
+        """The failed rung that the reason tells: where the process ended, if that is the verdict, else the first."""
+        failed = [self.rungs[name] for name in RUNGS if name in self.told]
+        ended = [rung for rung in failed if self.ended and self.told[rung.name].gravity == ENDED]
+        return next(iter(ended + failed), None)
+
     def _repeat(self) -> str | None:
-        """The command that runs the first case again in which something was wrong."""
-        failed = [rung for rung in self.rungs.values() if rung.status == "failed"]
-        if not failed or failed[0].name == "build":
+        """The command that runs the case again of which the reason tells."""
+        rung = self._told_rung
+        if rung is None or rung.name == "build":
             return None
-        known = {case.id for case in (*self.cases, *self.property_cases)}
-        command = self._command("test")
-        if failed[0].name == "sanitizer":
-            return command
-        wrong = [r.id for r in self.results if r.status == "failed" and (r.id in known or "=" in r.shape)]
-        wrong += [p.case for p in self.properties_found if p.status == "failed"]
-        wrong += [case for (_, case), handed in self._handed.items() if _at_fault(handed)]
-        # An exact call is made for any case of its data type and options.
-        wrong += [c.id for r in self.results if r.status == "failed" for c in self.cases if _alike(c, r)]
-        return f"{command} --case {wrong[0]}" if wrong else command
+        case = self.told[rung.name].case
+        return self._command("test") + (f" --case {case}" if case else "")
 
     def _look_at_library_again(self) -> None:
         """What was tested must still be what lies there: a candidate could have replaced its own library."""
@@ -1484,14 +1539,6 @@ def _distinct(cases: list[Case]) -> list[Case]:
     return list({(c.dtype, json.dumps(c.options)): c for c in reversed(cases)}.values())[::-1]
 
 
-def _alike(case: Case, result: CaseResult) -> bool:
-    return (case.dtype, case.options) == (result.dtype, result.options)
-
-
-def _at_fault(handed: Handed | KernelproofError) -> bool:
-    return isinstance(handed, KernelproofError) and not isinstance(handed, WorkerRefused)
-
-
 def _not_judged(case: Case, error: KernelproofError, hint: str = "") -> CaseResult:
     """The result of a case in which nothing was handed over."""
     result = CaseResult.of(case, "failed")
@@ -1556,8 +1603,24 @@ def _device_fault(message: str) -> str:
     return f"{said}. Likely cause: {cause}" if cause else said
 
 
-def _first_failure(result: CaseResult) -> str:
-    return f"{result.id}: {_failures(result.failures)}"
+def _gravity_of(error: KernelproofError) -> tuple[int, float]:
+    return GRAVITY[_kind(error)], 0.0
+
+
+def _gravity(failures: Sequence[Failure], result: CaseResult) -> tuple[int, float]:
+    """Of the gravest of some failures, and its ratio to the limit where it has one: an infinite one to 0."""
+    rank = max((GRAVITY[failure.criterion] for failure in failures), default=0)
+    ratios = {
+        GRAVITY[BIAS]: result.bias_ratio,
+        GRAVITY[RMS]: result.rms_ratio,
+        GRAVITY[BOUND]: math.inf if result.max_bound_ratio is None else result.max_bound_ratio,
+    }
+    return rank, ratios.get(rank) or 0.0
+
+
+def _told(result: CaseResult, case: str) -> Outcome:
+    """What a failed result amounts to; `case`: the id under which it is run again."""
+    return Outcome("failed", _failures(result.failures) or "", _gravity(result.failures, result), case)
 
 
 def _failures(failures: Sequence[Failure]) -> str | None:
