@@ -37,7 +37,7 @@ from kernelproof import (
 )
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Precision
-from kernelproof.errors import ConfigError, WorkerCrashed, WorkerGreedy
+from kernelproof.errors import ConfigError, WorkerCrashed, WorkerGreedy, WorkerTimeout
 from kernelproof.records import BenchRecord, CaseResult, FileHash, Sealing, TestRecord
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -1152,3 +1152,10 @@ def test_a_fault_in_the_operators_module_names_its_line(
     monkeypatch.chdir(tmp_path)
     assert cli.main(["bench", "--operator", "rmsnorm", "--device", "cpu"]) == 2
     assert "kernelproof: broken.py:4: `Broken.make_call` raised KeyError: 'x'\n" in capsys.readouterr().err
+
+
+def test_who_takes_too_long_is_told_with_the_key_that_gives_more_time() -> None:
+    assert bench._how_it_ended(WorkerTimeout(63)) == (
+        "hung: no answer within 63 s; the process was killed; if it only takes long, "
+        "--set bench.max_seconds=SECONDS gives it more"
+    )

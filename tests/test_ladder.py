@@ -348,6 +348,11 @@ def test_a_hang_costs_one_time_limit(tmp_path: Path) -> None:
     assert record.verdict == "hung"
     assert time.monotonic() - started < 30
     assert sum("no answer within" in (rung.message or "") for rung in record.rungs) == 1
+    rung = str(record.reason).split(": ")[0]
+    assert str(record.remedy).endswith(
+        f"raise test.time_limit_s.{rung}: kernelproof test --operator rmsnorm --variant hang_on_odd_rows "
+        f"--set test.time_limit_s.{rung}=20"
+    )
 
 
 @pytest.mark.parametrize("changed", [{"macros": {"STEP": 2}}, {"flags": ["-O1"]}, {"abi": "torch"}])

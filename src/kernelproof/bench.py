@@ -752,7 +752,7 @@ class Measurement:
                 worker.close()
                 self.host.check()
             except WorkerError as fault:
-                self.drop(name, None, f"crashed: {fault.message}")
+                self.drop(name, None, _how_it_ended(fault))
                 found = True
             finally:
                 worker.close()
@@ -1200,7 +1200,8 @@ class Beside:
 
 def _how_it_ended(error: WorkerError) -> str:
     what = {WorkerTimeout: "hung", WorkerReplyError: "failed"}.get(type(error), "crashed")
-    return f"{what}: {error.message}"
+    slow = "; if it only takes long, --set bench.max_seconds=SECONDS gives it more" if what == "hung" else ""
+    return f"{what}: {error.message}{slow}"
 
 
 def _quarter(times_us: Collection[float]) -> float:

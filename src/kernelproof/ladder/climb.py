@@ -152,6 +152,7 @@ BY_GRAVITY = (
 )
 GRAVITY = {kind: rank for rank, kinds in enumerate(BY_GRAVITY, 1) for kind in kinds}
 NO_GRAVITY, ENDED = (0, 0.0), (GRAVITY["crash"], 0.0)
+LONGER = 5  # times the limit that ended a call, to try it with
 SPACE_BYTES = 1 << 20  # with less than this free, besides its results, a worker's failure proves nothing
 
 
@@ -1362,6 +1363,13 @@ class Climb:
         if isinstance(error, WorkerTimeout):
             self.ended = self.ended or "hung"
             self.barred = f"the variant hung in {where}"
+            limits = dataclasses.asdict(self.limits)
+            limit = next((name for name in limits if rung.startswith(name)), "correctness")
+            key = f"test.time_limit_s.{limit}"
+            self.remedy = (
+                f"if it only takes long, as what compiles at its first call does, raise {key}: "
+                f"{self._command('test')} --set {key}={LONGER * limits[limit]:g}"
+            )
         elif not isinstance(error, (WorkerReplyError, TestError)):
             self.ended = self.ended or "crashed"
             self.crashes += 1
@@ -1441,8 +1449,8 @@ class Climb:
             others = ", ".join(rung.name for rung in rungs if rung.status == "failed" and rung != told)
             more = f"; failed too: {others}" if self.ended and others else ""
             record.status, record.reason = records.FAILED, f"{told.name}: {told.message}{more}"
-            if sealing is not None and sealing.sealed:
-                record.remedy = OTHERWISE
+            remedies = [self.remedy] * (verdict == "hung") + [OTHERWISE] * bool(sealing and sealing.sealed)
+            record.remedy = "; ".join(filter(None, remedies)) or None
         return record
 
     def _own_module(self) -> FileHash | None:
