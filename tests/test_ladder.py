@@ -549,6 +549,27 @@ def test_a_relation_that_does_not_hold_condemns_nobody(own: Path, kind: str) -> 
     assert "fault of the operator's `relations`" in str(caught.value.hint)
 
 
+def test_a_wrong_result_of_an_exact_call_condemns_nobody(own: Path) -> None:
+    config = project(own, "good")
+    (own / "false_sign.py").write_text(
+        "from kernelproof.operators import rmsnorm\n"
+        "class FalseSign(type(rmsnorm.OPERATOR)):\n"
+        "    def sanity_calls(self, case, generator):\n"
+        "        made = super().sanity_calls(case, generator)\n"
+        "        made[0].reference.output[2, 3] *= -4\n"
+        "        return made\n"
+        "OPERATOR = FalseSign()\n"
+    )
+    operator = dataclasses.replace(config.operators["rmsnorm"], module="false_sign.py")
+    words = (
+        r"^rmsnorm/good: false_sign.py:3: the exact call 'signs' and `reference` disagree in 1 of \d+ elements: "
+        r"the worst at \[2, 3\] is \S+ by `sanity_calls` and \S+ by `reference`, .*-sanity-signs\)"
+    )
+    with pytest.raises(TestError, match=words) as caught:
+        climbed(dataclasses.replace(config, operators={"rmsnorm": operator}), "good")
+    assert caught.value.hint == "no kernel is at fault: mend the result that `sanity_calls` states, or `reference`"
+
+
 def test_what_an_operator_does_not_supply_is_said(
     own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -594,6 +594,14 @@ def test_the_sign_of_a_zero_is_no_difference() -> None:
     assert judge.related(relation, reference, -zero.half(), reference, zero.half(), TOLERANCE) is None
 
 
+def test_exact_calls_of_the_skeleton_are_what_its_reference_gives() -> None:
+    for dtype in GELU.dtypes:
+        made = GELU.sanity_calls(Case("gelu", "t", {"rows": 4, "cols": 9}, {}, dtype), torch.Generator())
+        assert made
+        for exact in made:
+            judge.insist_on_exact(exact.name, exact.reference, GELU.reference(exact.call, Precision(dtype)))
+
+
 def test_a_relation_that_the_references_break_is_the_operators_fault() -> None:
     relation, base, output, other, after = two_by_two(0.0)
     false = replace(relation, expected=lambda y: y + 3.01)

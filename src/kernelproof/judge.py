@@ -72,6 +72,9 @@ SEVERAL = 8
 
 ADDED = "results are added to what the memory held before the call: it is not cleared first"
 
+# What float64's own rounding may make of a reference, relative to its largest element.
+FLOAT64_ROUNDING = 2.0**-40
+
 # Edges of the histogram of |error|/bound. What is smaller or larger goes to the ends.
 BINS_A_DECADE = 4
 HISTOGRAM_EDGES = [0.0, *(10 ** (exponent / BINS_A_DECADE) for exponent in range(-24, 13))]
@@ -203,6 +206,33 @@ def insist_on_relation(relation: Relation, base: Reference, reference: Reference
     if relation.where is not None:
         use &= relation.where.to(use.device)
     _allowed(relation, base, reference, use)
+
+
+def insist_on_exact(name: str, exact: Reference, reference: Reference) -> None:
+    """Raise TestError where the result of an exact call is not what the operator's own reference gives for it.
+
+    To be asked before a kernel is condemned by one.
+    """
+    off = (exact.output - reference.output).abs()
+    allowed = exact.bound + reference.bound + _float64_rounding(reference)
+    bad = ~(off <= allowed)  # NaN compares false
+    if not bool(bad.any()):
+        return
+    over = torch.where(bad, (off / allowed).nan_to_num(nan=math.inf), -1.0)
+    worst = int(over.argmax())
+    stated, computed, most = (float(values.flatten()[worst]) for values in (exact.output, reference.output, allowed))
+    raise TestError(
+        f"the exact call {name!r} and `reference` disagree in {int(bad.sum())} of {bad.numel()} elements: the worst at "
+        f"{[int(i) for i in np.unravel_index(worst, bad.shape)]} is {stated:.6g} by `sanity_calls` and {computed:.6g} "
+        f"by `reference`, and {most:.3g} apart is allowed",
+        subject="sanity_calls",
+        hint="no kernel is at fault: mend the result that `sanity_calls` states, or `reference`",
+    )
+
+
+def _float64_rounding(reference: Reference) -> float:
+    """How far two ways to compute a reference may be apart by the rounding of float64 alone."""
+    return FLOAT64_ROUNDING * float(reference.output.abs().max()) if reference.output.numel() else 0.0
 
 
 def _allowed(relation: Relation, base: Reference, reference: Reference, use: torch.Tensor) -> torch.Tensor:

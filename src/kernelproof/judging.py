@@ -50,7 +50,11 @@ if TYPE_CHECKING:
 REFERENCES_KEPT_BYTES = 512 << 20
 # Parts whose reference is the case's own.
 SAME_VALUES = ("repeat", "shifted", "strided", "fenced", "zero-copy", "neighbour")
-METHODS = ("make_call", "reference")  # of an operator; a fault whose subject is one of them is told with its place
+METHODS = (
+    "make_call",
+    "reference",
+    "sanity_calls",
+)  # of an operator; a fault whose subject is one of them is told with its place
 REDRAWN = 3  # times that the inputs of a case are made until they are those that they were
 TESTS_BESIDE = 4  # as many as the workflow runs at a time
 TAIL_SHARE = 4  # one in so many elements, the last ones of each input, differ in a `tail` job
@@ -438,6 +442,9 @@ class Chamber:
         )
         if job.part == "relation" and result.status != "passed":
             self._insist_on(self._relations(job.case)[job.name], self._base(job), terms)
+        if job.part == "sanity" and result.status != "passed":
+            exact = self._sanity(job.case)[job.name]
+            judge.insist_on_exact(job.name, exact.reference, self._computed(exact.call, exact.case, terms))
         return [_json(result), _json(histogram.record())]
 
     def do_related(self, job: Job, terms: Terms) -> dict[str, Any] | None:
