@@ -324,10 +324,48 @@ def test_an_operator_that_never_ends_is_ended_and_named(tmp_path: Path) -> None:
     judge = Judge(tmp_path, tmp_path, limit_s=5.0)
     with pytest.raises(JudgeError, match=r"did not answer `lay out of odd-float32-normal-s3` within 5 s") as caught:
         judge.lay_out("endless.py", Job(CASE), tmp_path / "first")
-    assert (caught.value.subject, caught.value.log) == ("endless.py", tmp_path / "judge.log")
+    assert (caught.value.subject, caught.value.log) == ("endless.py", None)  # it printed nothing
     assert "test.operator_limit_s" in str(caught.value.hint)
     assert judge._process.poll() is not None
     judge.close()
+
+
+LEAVING = """
+import os
+import sys
+from kernelproof.operators import rmsnorm
+
+class Leaving(rmsnorm.RmsNorm):
+    def reference(self, call, precision, device="cpu"):
+        print(SAID, end="", flush=True)
+        EXIT(3)
+
+OPERATOR = Leaving()
+"""
+
+
+@pytest.mark.parametrize(
+    ("leave", "said", "words"),
+    [
+        ("sys.exit", "", "leaving.py:9: `Leaving.reference` raised SystemExit: 3 (case "),
+        ("os._exit", "", "leaving.py: the judge's process ended with exit code 3 in the middle of `judge of "),
+        ("os._exit", "so long", "leaving.py: the judge's process ended with exit code 3 in the middle of `judge of "),
+    ],
+)
+def test_an_operator_that_ends_the_process_is_named_and_leaves_no_folder(
+    tmp_path: Path, leave: str, said: str, words: str
+) -> None:
+    project(tmp_path, "good")
+    path = tmp_path / "config.yaml"
+    path.write_text(path.read_text().replace("kernelproof.operators.rmsnorm", "leaving.py"))
+    (tmp_path / "leaving.py").write_text(LEAVING.replace("EXIT", leave).replace("SAID", repr(said)))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    command = [sys.executable, "-m", "kernelproof", "test", "--operator", "rmsnorm", "--variant", "good"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "TMPDIR": str(temporary)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    assert [path.read_text() for path in temporary.iterdir()] == [said] * bool(said)
 
 
 def test_no_worker_lives_when_a_result_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

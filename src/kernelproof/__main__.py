@@ -1,5 +1,6 @@
 """`python -m kernelproof`, and the `kernelproof` command: one process for one stage, made to start and to end fast."""
 
+import atexit
 import os
 import sys
 from typing import NoReturn
@@ -19,6 +20,7 @@ def program() -> NoReturn:
         code = ended.code if isinstance(ended.code, int) else 1
     sys.stdout.flush()
     sys.stderr.flush()
+    atexit._run_exitfuncs()  # scratch folders go
     os._exit(code)  # taking torch's objects apart takes as long as making them
 
 

@@ -89,13 +89,13 @@ def blamed(module: str, root: Path) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if fault := _in_module(error, module, root):
             raise fault from error
         raise
 
 
-def _in_module(error: Exception, module: str, root: Path) -> JudgeError | None:
+def _in_module(error: BaseException, module: str, root: Path) -> JudgeError | None:
     path = str((root / module).resolve())
     if not module.endswith(".py"):
         with contextlib.suppress(ImportError):

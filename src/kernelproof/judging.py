@@ -18,8 +18,10 @@ import json
 import math
 import os
 import random
+import signal
 import socket
 import sys
+import tempfile
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -222,6 +224,17 @@ class Judge:
         """Drop the calls and results of a variant; references are kept for the next."""
         self._ask(module, "forget")
 
+    @functools.cached_property
+    def _kept_log(self) -> Path | None:
+        """A copy of what the process printed, for the scratch folder goes; None where that is nothing."""
+        said = self._log.read_bytes()
+        if not said:
+            return None
+        descriptor, kept = tempfile.mkstemp(prefix="kernelproof-judge-", suffix=".log")
+        with open(descriptor, "wb") as stream:
+            stream.write(said)
+        return Path(kept)
+
     def close(self) -> None:
         """End the process."""
         self._lines.close()
@@ -237,15 +250,22 @@ class Judge:
             raise JudgeError(
                 f"it did not answer `{_about(command, payload)}` within {self._limit_s:g} s, and was ended",
                 subject=module,
-                log=self._log,
+                log=self._kept_log,
                 hint="mend the operator's module, or set test.operator_limit_s to more seconds",
             ) from None
         except ConnectionError:
             line = b""
         if not line:
-            kill_group(self._process)
-            how = describe_exit(self._process.returncode)
-            raise JudgeError(f"the judge's process {how}; nobody is condemned for that", log=self._log)
+            end(self._process, END_LIMIT_S)
+            code, about = self._process.returncode, _about(command, payload)
+            raise JudgeError(
+                f"the judge's process {describe_exit(code)} in the middle of `{about}`; nobody is condemned for that",
+                subject=module,
+                log=self._kept_log,
+                hint="was it killed for want of memory?"
+                if code == -signal.SIGKILL
+                else "look for what ends a process in the operator's module, or in what that calls",
+            )
         answer = json.loads(line)
         if "error" in answer:
             raise JudgeError(**answer["error"])
@@ -316,7 +336,7 @@ class Chamber:
             }
             with blamed(self.module, self.root):
                 return {"result": getattr(self, f"do_{command}")(**given)}
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             import traceback
 
             traceback.print_exc()
@@ -329,7 +349,7 @@ class Chamber:
                 fault["message"] += f" (case {about})"
             return {"error": fault}
 
-    def _fault(self, error: Exception) -> dict[str, Any]:
+    def _fault(self, error: BaseException) -> dict[str, Any]:
         if isinstance(error, KernelproofError):
             return {"message": error.message, "subject": error.subject or self.module, "hint": error.hint}
         what = f"{type(error).__name__}: {error}".strip().splitlines()[0]

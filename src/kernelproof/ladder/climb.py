@@ -28,6 +28,7 @@ from packaging.requirements import Requirement
 from kernelproof import builds, records, replies, sanitizer, suite
 from kernelproof.cases import DEFAULT_FAMILY, case_of, covering_cases, select_cases, shape_of, unsupported
 from kernelproof.errors import (
+    JudgeError,
     KernelproofError,
     NoSuchEntry,
     RecordError,
@@ -1251,7 +1252,8 @@ class Climb:
         self.leave()
         self.stop_examination()
         if self._handed or self._examined is not None:
-            self.session.judge.forget(self.settings.module)
+            with contextlib.suppress(JudgeError):  # one that has died was told of by then
+                self.session.judge.forget(self.settings.module)
 
     def _step(self, rung: str, action: Callable[[], Outcome | str | None], what: str = "") -> Outcome:
         """Do one step of a rung, unless something below bars the way; note how it ended."""
