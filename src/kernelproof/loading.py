@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import difflib
 import hashlib
 import importlib
 import importlib.machinery
@@ -30,6 +31,7 @@ from kernelproof.errors import NoSuchEntry, WorkerReplyError
 FENCE_BYTES = 8 << 20
 PROT_NONE = 0  # <sys/mman.h>
 IOV_MAX = 1024  # <limits.h>
+NAMED = 20  # of the names in a module, where none is near the one that is asked for
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.writev.restype = ctypes.c_ssize_t
 NUMPY_DTYPES = frozenset({"float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"})
@@ -219,8 +221,11 @@ def _import_from(folder: Path) -> None:
 def _attribute(module: Any, name: str, where: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if not callable(function):
-        public = ", ".join(n for n in dir(module) if not n.startswith("_"))
-        raise NoSuchEntry(f"there is no function {name!r} in it (it has: {public})", subject=where)
+        public = [each for each in dir(module) if not each.startswith("_")]
+        close = difflib.get_close_matches(name, public, n=1)
+        more = f" and {len(public) - NAMED} more" if len(public) > NAMED else ""
+        known = f"did you mean {close[0]!r}?" if close else f"it has: {', '.join(public[:NAMED])}{more}"
+        raise NoSuchEntry(f"there is no function {name!r} in it; {known}", subject=where)
     return function  # type: ignore[no-any-return]
 
 
