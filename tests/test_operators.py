@@ -94,6 +94,23 @@ CHANGED = "from kernelproof.operators import rmsnorm\nclass O(rmsnorm.RmsNorm):\
 
 
 @pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("families = 'normal'", "write families = ('normal',)"),
+        ("families = ()", None),
+        ("axes = ()", "a result that is one number has shape [1], and one axis"),
+    ],
+)
+def test_what_is_no_tuple_of_names_is_told_with_what_to_write_or_nothing(
+    tmp_path: Path, line: str, hint: str | None
+) -> None:
+    (tmp_path / "broken.py").write_text(f"{CHANGED}    {line}\nOPERATOR = O()\n")
+    with pytest.raises(ConfigError, match="not a tuple of names") as caught:
+        operators.load("broken.py", tmp_path)
+    assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("X = 1\nimport nothing_of_that_name\n", "broken.py:2: it cannot be imported: ModuleNotFoundError: No module"),

@@ -322,9 +322,10 @@ def load(module: str, root: Path) -> Operator:
         )
     for name in ("families", "dtypes", "axes"):
         if isinstance(getattr(found, name), str) or not getattr(found, name):
-            single = "a result that is one number has shape [1], and one axis" if name == "axes" else ""
-            words = f"OPERATOR.{name} is {getattr(found, name)!r}, not a tuple of names"
-            raise ConfigError(words, subject=module, hint=single)
+            given = getattr(found, name)
+            single = "a result that is one number has shape [1], and one axis" if name == "axes" else None
+            hint = f"write {name} = ({given!r},)" if isinstance(given, str) else single
+            raise ConfigError(f"OPERATOR.{name} is {given!r}, not a tuple of names", subject=module, hint=hint)
     if isinstance(whole := getattr(found, "whole", ()), str) or not isinstance(whole, Iterable):
         raise ConfigError(f"OPERATOR.whole is {whole!r}, not a tuple of names of inputs", subject=module)
     if unknown := [name for name in found.dtypes if name not in DTYPES]:
