@@ -602,6 +602,18 @@ def test_exact_calls_of_the_skeleton_are_what_its_reference_gives() -> None:
             judge.insist_on_exact(exact.name, exact.reference, GELU.reference(exact.call, Precision(dtype)))
 
 
+def test_a_bound_of_zero_where_results_are_rounded_is_the_references_fault_and_not_the_relations() -> None:
+    relation, base, output, other, after = two_by_two(0.0)
+    base, other = (replace(each, bound=torch.zeros_like(each.bound)) for each in (base, other))
+    for apart, subject in ((8.88e-16, "reference"), (1e-6, "shifted")):
+        rounded = replace(other, output=other.output + apart)
+        with pytest.raises(TestError) as caught:
+            judge.related(relation, base, output, rounded, after, TOLERANCE)
+        assert caught.value.subject == subject
+        assert ("its bound is 0 where its results are not exact" in caught.value.message) == (apart < 1e-6)
+    assert judge.related(relation, base, base.output, other, other.output, TOLERANCE) is None
+
+
 def test_a_relation_that_the_references_break_is_the_operators_fault() -> None:
     relation, base, output, other, after = two_by_two(0.0)
     false = replace(relation, expected=lambda y: y + 3.01)

@@ -242,7 +242,15 @@ def _allowed(relation: Relation, base: Reference, reference: Reference, use: tor
     carried = torch.maximum(*either_way).nan_to_num(nan=math.inf, posinf=math.inf)  # 0·∞: nothing was demanded
     allowed = relation.gain * carried + reference.bound
     off = (expected - reference.output).abs()
-    if bool((use & (off > REFERENCES_APART * allowed)).any()):
+    apart = use & (off > REFERENCES_APART * allowed)
+    if bool(apart.any()):
+        if bool((apart <= ((allowed == 0) & (off <= _float64_rounding(reference)))).all()):
+            raise TestError(
+                f"its bound is 0 where its results are not exact: of two calls that {relation.name!r} holds together "
+                f"they are {float(off[apart].max()):.3g} apart, which float64's own rounding makes",
+                subject="reference",
+                hint="state how far a right result may be from the reference; 0 is for results that nothing rounds",
+            )
         raise TestError(
             f"the references break the relation themselves, by up to {float(off[use].max()):.3g}: {relation.claim} "
             "does not hold, or the transform is not exact in the inputs' data type",
