@@ -449,7 +449,7 @@ class TestRecord(Record):
     trials: int = 0
     level: str = "default"
     searched: int = 0  # cases that the deep level drew
-    repeat: str | None = None  # the command that runs the first failing case again
+    repeat: str | None = None  # the command that runs the case again of which `reason` tells
     fresh_seed: int | None = None
     build_signature: str | None = None
     module: FileHash | None = None  # the project's own file of the operator, which it was judged by
