@@ -317,6 +317,13 @@ def condemned(verdict: str, rung: str, *criteria: str) -> TestRecord:
     return TestRecord(verdict=verdict, rungs=[Rung("load", "passed"), Rung(rung, "failed")], cases=[case])
 
 
+def crashed_after_wrong_results() -> TestRecord:
+    record = condemned("crashed", "correctness", "bound")
+    record.rungs.append(Rung("properties", "failed"))
+    record.reason = "properties: tiny: the process was killed by SIGSEGV; failed too: correctness"
+    return record
+
+
 def under_a_tool(record: TestRecord, tool: str) -> TestRecord:
     record.sanitizer = Sanitizer(runs=[SanitizerRun(tool, "failed", failures=[Failure(tool, "two lines")])])
     return record
@@ -330,6 +337,7 @@ def under_a_tool(record: TestRecord, tool: str) -> TestRecord:
         (condemned("wrong", "determinism"), "determinism", "determinism"),
         (condemned("hung", "launch"), "launch", "hang"),
         (condemned("crashed", "correctness", "crash"), "correctness", "crash"),
+        (crashed_after_wrong_results(), "properties", "crash"),
         (under_a_tool(condemned("wrong", "sanitizer"), "racecheck"), "sanitizer", "racecheck"),
     ],
 )

@@ -31,6 +31,7 @@ from kernelproof.records import (
     Provenance,
     Record,
     RuleAdvice,
+    Rung,
     TestRecord,
     UntimedRow,
 )
@@ -178,6 +179,17 @@ def test_the_summary_tells_what_failed_from_what_was_not_run(tmp_path: Path) -> 
     assert isinstance(capture, CaptureRecord)
     capture.probes = {}
     assert "### Not run\n" in render(tmp_path, (facts, found))[1]
+
+
+def test_the_page_tells_of_who_crashed_what_the_reason_tells(tmp_path: Path) -> None:
+    facts, found = report_records.gpu_run()
+    crashed = found["results/test/attention/fp16_wmma.json"]
+    assert isinstance(crashed, TestRecord)
+    crashed.status, crashed.verdict = "failed", "crashed"
+    crashed.rungs = [Rung(name, "failed", message=f"it failed in {name}") for name in ("correctness", "properties")]
+    crashed.reason = "properties: it failed in properties; failed too: correctness"
+    page, _ = render(tmp_path, (facts, found))
+    assert re.findall(r"<pre[^>]*>(it failed in \w+)</pre>", page) == ["it failed in properties"]
 
 
 def test_the_same_records_give_the_same_bytes_anywhere(tmp_path: Path) -> None:

@@ -691,8 +691,9 @@ def machine_code(root: Path, built: BuildRecord) -> str:
 
 def killed_by(found: TestRecord) -> tuple[str, str, str]:
     """The rung that condemned a variant, the criterion, and the sentence."""
-    rung = next((each for each in found.rungs if each.status == "failed"), None)
-    name = rung.name if rung else found.verdict
+    failed = [rung.name for rung in found.rungs if rung.status == "failed"]
+    told = [name for name in failed if (found.reason or "").startswith(f"{name}: ")]
+    name = next(iter(told + failed), found.verdict)
     if found.verdict in ("crashed", "hung"):
         criterion = "crash" if found.verdict == "crashed" else "hang"
     elif name in ("sanity", "correctness"):
