@@ -1057,7 +1057,7 @@ def test_a_baseline_that_is_slower_beside_the_variants_is_seen_without_them(
         asked.append(names)
         sample = {"contender": "base", "case": arena.id, "mode": "hot", "method": "cpu_clock"}
         sample |= {"time_us": alone_us[len(asked) - 1]}
-        return {"samples": {name: [value] for name, value in sample.items()}, "outcomes": []}
+        return {"samples": {name: [value] for name, value in sample.items()}, "outcomes": [], "outputs": []}
 
     monkeypatch.setattr(measurement, "spawn", lambda: types.SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(measurement, "ask", ask)

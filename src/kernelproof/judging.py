@@ -52,11 +52,8 @@ if TYPE_CHECKING:
 REFERENCES_KEPT_BYTES = 512 << 20
 # Parts whose reference is the case's own.
 SAME_VALUES = ("repeat", "shifted", "strided", "fenced", "zero-copy", "neighbour")
-METHODS = (
-    "make_call",
-    "reference",
-    "sanity_calls",
-)  # of an operator; a fault whose subject is one of them is told with its place
+# Of an operator: a fault whose subject is one of them is told with its place.
+METHODS = ("make_call", "reference", "sanity_calls")
 REDRAWN = 3  # times that the inputs of a case are made until they are those that they were
 TESTS_BESIDE = 4  # as many as the workflow runs at a time
 TAIL_SHARE = 4  # one in so many elements, the last ones of each input, differ in a `tail` job
