@@ -37,7 +37,7 @@ from kernelproof import (
 )
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Precision
-from kernelproof.errors import ConfigError, WorkerCrashed, WorkerGreedy, WorkerTimeout
+from kernelproof.errors import ConfigError, WorkerCrashed, WorkerGreedy, WorkerStarved, WorkerTimeout
 from kernelproof.records import BenchRecord, CaseResult, FileHash, Sealing, TestRecord
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -890,6 +890,7 @@ def of_mode(name: str, mode: str, *times_us: float, sm_clock_mhz: float | None =
         ),
         ("kept_among_others", bench.LOOKS, bench.NOT_TRIED),
         ("not_again", bench.LOOKS, None),
+        ("no_room", 1, None),
         ("no_memory", 1, None),
         ("crashes", 1, "crashed: the candidate's process was killed"),
         ("refuses", 1, "not loaded: it waits for somebody"),
@@ -902,8 +903,13 @@ def test_who_is_faster_where_inputs_take_turns_is_accused_if_it_is_so_every_time
 
     def ask(worker: Any, arena: bench.Arena, names: list[str], *_: Any) -> dict[str, Any]:
         asked.append(names)
-        if what in ("no_memory", "crashes"):
-            raise WorkerGreedy("it wrote too much") if what == "no_memory" else WorkerCrashed(-9)
+        ends = {
+            "no_room": WorkerGreedy("it wrote too much"),
+            "no_memory": WorkerStarved(-9),
+            "crashes": WorkerCrashed(-9),
+        }
+        if what in ends:
+            raise ends[what]
         found = timing.Found()
         if what == "refuses":
             waits = {"contender": names[0], "case": arena.id, "mode": "cold", "outcome": "not_loaded"}

@@ -52,6 +52,7 @@ from kernelproof.errors import (
     WorkerCrashed,
     WorkerError,
     WorkerReplyError,
+    WorkerStarved,
     WorkerTimeout,
     blamed,
 )
@@ -646,13 +647,13 @@ class Measurement:
             self.found.request_s["alone"] += time.monotonic() - started
             crowded.append(self.crowded(beside.share()))
             return is_so
-        except (WorkerCrashed, WorkerTimeout, WorkerReplyError) as error:
-            self.drop(doubt.name, None, _how_it_ended(error))
-        except WorkerError:  # of the machine, or of what lies on the disk: it says nothing of a contender
-            pass
+        except WorkerError as error:
+            # What the machine lacks, or lies on its disk, says nothing of a contender.
+            if isinstance(error, (WorkerCrashed, WorkerTimeout, WorkerReplyError)) and type(error) is not WorkerStarved:
+                self.drop(doubt.name, None, _how_it_ended(error))
+            return False
         finally:
             worker.close()
-        return False
 
     def times_in(self, samples: Columns, mode: str) -> dict[tuple[str, str], Times]:
         """Of variants that are still in: samples of the primary method that count, and the clocks that they were at."""
