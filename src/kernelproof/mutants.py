@@ -691,9 +691,7 @@ def machine_code(root: Path, built: BuildRecord) -> str:
 
 def killed_by(found: TestRecord) -> tuple[str, str, str]:
     """The rung that condemned a variant, the criterion, and the sentence."""
-    failed = [rung.name for rung in found.rungs if rung.status == "failed"]
-    told = [name for name in failed if (found.reason or "").startswith(f"{name}: ")]
-    name = next(iter(told + failed), found.verdict)
+    name = found.told.name if found.told else found.verdict
     if found.verdict in ("crashed", "hung"):
         criterion = "crash" if found.verdict == "crashed" else "hang"
     elif name in ("sanity", "correctness"):

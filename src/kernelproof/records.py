@@ -457,6 +457,14 @@ class TestRecord(Record):
     junit: str | None = None
     log: str | None = None
 
+    @property
+    def told(self) -> Rung | None:
+        """The failed rung that the reason tells, or else the first."""
+        failed = [rung for rung in self.rungs if rung.status == FAILED]
+        return next(
+            (rung for rung in failed if (self.reason or "").startswith(f"{rung.name}: ")), next(iter(failed), None)
+        )
+
 
 # --- bench ------------------------------------------------------------------------------------------------------------
 

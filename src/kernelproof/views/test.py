@@ -332,9 +332,7 @@ def _test(record: TestRecord, on: Axis, limits: Limits) -> TestView:
     status = Counter(case.status for case in record.cases)
     failing = [case for case in record.cases if case.status == FAILED]
     rungs = {rung.name: rung for rung in record.rungs}
-    failed = [rung for rung in record.rungs if rung.status == FAILED and rung.message]
-    failed.sort(key=lambda rung: not (record.reason or "").startswith(f"{rung.name}: "))  # the one that is told first
-    message = (failed[0].message if failed else record.reason) or ""
+    message = (record.told and record.told.message) or record.reason or ""
     return TestView(
         record,
         badge(record.verdict),
