@@ -125,7 +125,7 @@ OUTSIDE_LIMIT_OF_SAMPLES = 1.5
 # A call in the long graph, less what its replay costs, takes at most so many times the slope; 1.003 in kept samples.
 SLOPE_AGREES, REPLAY_US = 1.1, 10.0
 # Hot samples are at most so many times as long as cold ones; of kept medians the largest ratio is 1.04.
-HOT_AND_COLD, HOT_OVER_COLD = ("hot", "cold"), 1.25
+HOT_OVER_COLD = 1.25
 # Of a CPU's cores, in the worst process: threads that spin for one another take hundreds of times as long beside more.
 OTHERS_SHARE = 0.1
 LOOKS = 3  # at most, at who is accused by times that other programs may have changed
@@ -589,10 +589,16 @@ class Measurement:
         for doubt in [*self.faster_when_cold(), *self.faster_in_company()]:
             if self.crowded(max(self.found.others.get(doubt.arena.id, [0.0]))):
                 continue
-            crowded: list[bool] = []
-            if all(self.is_so_alone(doubt, crowded) for _ in range(LOOKS)):
-                escape = Escape(NOT_TRIED, check="") if any(crowded) else Escape(f"times escape: {doubt.words}")
-                self.found.escapes.append((doubt.name, doubt.arena, escape))
+            started = time.monotonic()
+            try:
+                if escape := self.seen_alone(doubt.look):
+                    self.found.escapes.append((doubt.name, doubt.arena, escape))
+            except WorkerError as error:
+                # What the machine lacks, or lies on its disk, says nothing of a contender.
+                ended = isinstance(error, (WorkerCrashed, WorkerTimeout, WorkerReplyError))
+                if ended and type(error) is not WorkerStarved:
+                    self.drop(doubt.name, None, _how_it_ended(error))
+            self.found.request_s["alone"] += time.monotonic() - started
 
     def faster_when_cold(self) -> Iterator[Doubt]:
         """Variants whose calls are cheaper where inputs have to come from memory.
@@ -600,69 +606,65 @@ class Measurement:
         Whether results are remembered is looked at in the first mode, which copies of the inputs that take turns give
         away.
         """
-        hot, cold = (self.times_in(self.found.samples, mode) for mode in HOT_AND_COLD)
-        for (name, case), times in hot.items():
-            hot_us, cold_us = _hot_and_cold_us(times, cold.get((name, case)))
-            if hot_us > HOT_OVER_COLD * cold_us:
-                words = (
-                    f"a call takes {cold_us:.4g} µs where copies of its inputs take turns (cold), and {hot_us:.4g} µs "
-                    "where it gets the same ones again (hot): results are remembered there"
-                )
-                yield Doubt(name, self.arena(case), words, self.is_faster_when_cold)
+        for (name, case), (hot_us, cold_us) in self.faster_cold_us(self.found.samples).items():
+            arena = self.arena(case)
+            if name not in self.variants_of(arena):
+                continue
+            reason = (
+                f"times escape: a call takes {cold_us:.4g} µs where copies of its inputs take turns (cold), and "
+                f"{hot_us:.4g} µs where it gets the same ones again (hot): results are remembered there"
+            )
 
-    def is_faster_when_cold(self, worker: Worker, name: str, arena: Arena) -> bool:
-        """Whether it is so of the samples that this process takes."""
-        reply = self.ask(worker, arena, [name], "time", 1, self.random.getrandbits(31))
-        self.keep_outputs(reply)
-        for outcome in reply["outcomes"]:
-            self.take(arena, outcome, self.settings.processes)
-        hot, cold = (self.times_in(reply["samples"], mode).get((name, arena.id)) for mode in HOT_AND_COLD)
-        hot_us, cold_us = _hot_and_cold_us(hot, cold)
-        return hot_us > HOT_OVER_COLD * cold_us
+            def is_so(worker: Worker, name: str = name, arena: Arena = arena) -> bool:
+                reply = self.ask(worker, arena, [name], "time", 1, self.random.getrandbits(31))
+                self.keep_outputs(reply)
+                for outcome in reply["outcomes"]:
+                    self.take(arena, outcome, self.settings.processes)
+                return (name, arena.id) in self.faster_cold_us(reply["samples"])
+
+            yield Doubt(name, arena, reason, is_so)
 
     def faster_in_company(self) -> Iterator[Doubt]:
         """Variants of a CPU whose calls are cheaper when they are timed, beside others, than when our clock looks.
 
         A GPU's samples, which other programs do not change, are held against our clock themselves (`drop_escaped`).
         """
-        for (name, case), times in self.times_in(self.found.samples, self.settings.modes[0]).items():
-            company_us, seen_us = plain_statistics.median(times.us), self.found.seen_us.get((name, case), 0.0)
-            if self.device == "cpu" and seen_us > behind_limit_us(company_us, "cpu"):
-                words = (
-                    f"seen from outside a call takes {seen_us:.4g} µs; when it was timed it took {company_us:.4g} µs"
-                )
-                yield Doubt(name, self.arena(case), words, functools.partial(self.is_slower, than_us=company_us))
+        for (name, case), times in self.times_in(self.found.samples).items() if self.device == "cpu" else ():
+            arena, company_us = self.arena(case), plain_statistics.median(times.us)
+            seen_us, limit_us = self.found.seen_us.get((name, case), 0.0), behind_limit_us(company_us, "cpu")
+            if seen_us <= limit_us or name not in self.variants_of(arena):
+                continue
+            reason = (
+                f"times escape: seen from outside a call takes {seen_us:.4g} µs; when it was timed it took "
+                f"{company_us:.4g} µs"
+            )
 
-    def is_slower(self, worker: Worker, name: str, arena: Arena, *, than_us: float) -> bool:
-        """Whether a call takes so much longer by our clock, in this process."""
-        outside = self.held(worker, arena, name, self.random.getrandbits(31))
-        return outside is not None and outside.settled_us() > behind_limit_us(than_us, "cpu")
+            def is_so(worker: Worker, name: str = name, arena: Arena = arena, limit_us: float = limit_us) -> bool:
+                outside = self.held(worker, arena, name, self.random.getrandbits(31))
+                return outside is not None and outside.settled_us() > limit_us
 
-    def is_so_alone(self, doubt: Doubt, crowded: list[bool]) -> bool:
-        """Whether it is so in a process of its own, and whether others had the cores; who fails there is dropped."""
-        worker = self.spawn()
-        try:
-            beside, started = Beside(self.host, worker), time.monotonic()
-            is_so = doubt.is_so(worker, doubt.name, doubt.arena)
-            self.found.request_s["alone"] += time.monotonic() - started
-            crowded.append(self.crowded(beside.share()))
-            return is_so
-        except WorkerError as error:
-            # What the machine lacks, or lies on its disk, says nothing of a contender.
-            if isinstance(error, (WorkerCrashed, WorkerTimeout, WorkerReplyError)) and type(error) is not WorkerStarved:
-                self.drop(doubt.name, None, _how_it_ended(error))
-            return False
-        finally:
-            worker.close()
+            yield Doubt(name, arena, reason, is_so)
 
-    def times_in(self, samples: Columns, mode: str) -> dict[tuple[str, str], Times]:
-        """Of variants that are still in: samples of the primary method that count, and the clocks that they were at."""
+    def faster_cold_us(self, samples: Columns) -> dict[tuple[str, str], tuple[float, float]]:
+        """By contender and case, of those that are cheaper cold: a hot call at the clock of cold ones, and a cold one.
+
+        Hot it is the lower quartile, for whatever the machine does besides adds to a time.
+        """
+        hot, cold = (self.times_in(samples, mode) for mode in ("hot", "cold"))
+        found = {}
+        for key in (key for key in hot if key in cold):
+            hot_mhz, cold_mhz = (plain_statistics.median(times.mhz) for times in (hot[key], cold[key]))
+            slower = min(1.0, hot_mhz / cold_mhz) if cold_mhz else 1.0
+            found[key] = slower * _quarter(hot[key].us), plain_statistics.median(cold[key].us)
+        return {key: (hot_us, cold_us) for key, (hot_us, cold_us) in found.items() if hot_us > HOT_OVER_COLD * cold_us}
+
+    def times_in(self, samples: Columns, mode: str | None = None) -> dict[tuple[str, str], Times]:
+        """By contender and case the samples of the primary method that count, in a mode (default: the first)."""
         found = defaultdict[tuple[str, str], Times](Times)
-        for place, (name, case), time_us in self.primary_samples(samples, mode):
-            usable = time_us > 0 and not _reasons(samples["throttle"][place]) & DISCARDED_STATES
-            if usable and name in self.variants_of(self.arena(case)):
-                found[name, case].us.append(time_us)
-                found[name, case].mhz.append(samples["sm_clock_mhz"][place] or 0.0)
+        for place, key, time_us in self.primary_samples(samples, mode):
+            if time_us > 0 and not _reasons(samples["throttle"][place]) & DISCARDED_STATES:
+                found[key].us.append(time_us)
+                found[key].mhz.append(samples["sm_clock_mhz"][place] or 0.0)
         return found
 
     def get_ready_to_count(self, ends: contextlib.ExitStack) -> None:
@@ -862,7 +864,7 @@ class Measurement:
                 continue
             started = time.monotonic()
             if self.seen_from_outside(worker, arena, name, seed):
-                escape = self.seen_alone(arena, name, seed)
+                escape = self.seen_alone(functools.partial(self.seen_from_outside, arena=arena, name=name, seed=seed))
                 if escape and escape.spoils_others:
                     self.drop(name, None, escape.reason, escape.check)
                     worker.close()
@@ -874,7 +876,7 @@ class Measurement:
                 return False
         return True
 
-    def seen_alone(self, arena: Arena, name: str, seed: int) -> Escape | None:
+    def seen_alone(self, look: Callable[[Worker], Escape | None]) -> Escape | None:
         """What is seen of a contender in a process of its own; where others have the cores, in another one again.
 
         So too where more processes than one must see it.
@@ -884,7 +886,7 @@ class Measurement:
             alone = self.spawn()
             try:
                 beside = Beside(self.host, alone)
-                escape = self.seen_from_outside(alone, arena, name, seed)
+                escape = look(alone)
                 share = beside.share()
             finally:
                 alone.close()
@@ -1163,8 +1165,12 @@ class Doubt:
 
     name: str
     arena: Arena
-    words: str
-    is_so: Callable[[Worker, str, Arena], bool]
+    reason: str
+    is_so: Callable[[Worker], bool]
+
+    def look(self, worker: Worker) -> Escape | None:
+        """What this process says of it, which counts if as many as look say the same."""
+        return Escape(self.reason, processes=LOOKS) if self.is_so(worker) else None
 
 
 @dataclass(frozen=True)
@@ -1206,16 +1212,8 @@ def _how_it_ended(error: WorkerError) -> str:
 
 
 def _quarter(times_us: Collection[float]) -> float:
-    """The lower quartile: whatever the machine does besides adds to a time."""
+    """The lower quartile."""
     return sorted(times_us)[len(times_us) // 4]
-
-
-def _hot_and_cold_us(hot: Times | None, cold: Times | None) -> tuple[float, float]:
-    """What a call takes hot at least, at the clock of the cold ones if that was higher, and what it takes cold."""
-    if not hot or not cold:
-        return 0.0, 0.0
-    hot_mhz, cold_mhz = map(plain_statistics.median, (hot.mhz, cold.mhz))
-    return _quarter(hot.us) * (min(1.0, hot_mhz / cold_mhz) if cold_mhz else 1.0), plain_statistics.median(cold.us)
 
 
 def _whole(count: float) -> bool:

@@ -135,10 +135,9 @@ class Outside:
         on_cpu = ["timed"] if self.device == "cpu" else []
         for number, (touched, touch, *timed) in enumerate(self.looks("own", "touch", *on_cpu)):
             behind_us = touched.outside_us - touch.outside_us
-            if timed and self.spins:
-                own_us = max(0.0, timed[0].outside_us)
-            elif timed:
-                behind_us, own_us = touched.processor_us - touch.processor_us, max(0.0, timed[0].processor_us)
+            if timed:
+                own_us = self.cost_us(timed[0])
+                behind_us = behind_us if self.spins else touched.processor_us - touch.processor_us
             if number >= SETTLED and behind_us <= behind_limit_us(own_us, self.device):
                 break
         return behind_us, own_us
