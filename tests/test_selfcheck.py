@@ -210,6 +210,7 @@ PRESENT, WHY = gpu.available()
 @pytest.mark.skipif(not PRESENT, reason=f"needs a GPU: {WHY}")
 def test_the_whole_of_it_on_a_gpu(project: Path) -> None:
     """In the least that it takes; the figures of a machine are kept by a full run."""
+    before = gpu.compute_processes()  # this one, and judges of earlier tests
     settings = ["--set", "bench.processes=2", "--set", "bench.max_seconds=0.05"]
     command = ["selfcheck", "--device", "cuda", "--processes", "4", "--twins", "2", "--seconds", "40", *settings]
     assert cli.main(command) in (0, 1)
@@ -219,7 +220,7 @@ def test_the_whole_of_it_on_a_gpu(project: Path) -> None:
     assert held["accuracy"][0], held["accuracy"]
     assert held["false_positives"][1] == 0, held["false_positives"]
     assert record.gpu
-    assert (record.data["others_on_the_gpu"] or 0) <= 1  # this process, where a test before has made a context
+    assert (record.data["others_on_the_gpu"] or 0) <= len(before or ())
     assert (project / "results" / "selfcheck" / "selfcheck-cuda.csv.gz").is_file()
     for name in ("cold", "speed_do_bench", "speed_do_bench_cudagraph"):  # nvbench where it is installed
         assert held[name][1] is not None, held[name]

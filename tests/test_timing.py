@@ -351,6 +351,7 @@ def copy(x, y, us):
 @pytest.mark.usefixtures("fresh_process")
 def test_every_method_gives_its_time_on_a_gpu(tmp_path: Path) -> None:
     """All but the trace, which has a process of its own (test_cupti.py)."""
+    before = gpu.compute_processes()  # judges of earlier tests
     (tmp_path / "copy.py").write_text(GPU_COPY)
     call = Call({"x": torch.rand(1 << 20), "y": torch.zeros(1 << 20), "us": 0.0}, outputs=("y",), axes=("i",))
     launch = {"name": "copy", "grid": [1024, 1, 1], "block": [256, 1, 1], "shared_bytes": 0, "count": 1.0}
@@ -395,7 +396,7 @@ def test_every_method_gives_its_time_on_a_gpu(tmp_path: Path) -> None:
     assert times["hot", "floor"] < times["hot", "graph_slope"] < times["cold", "graph_slope"] * 1.05
     (used,) = found["energy"]
     assert used.get("reason") or 1e-6 < used["joules_per_call"] < 0.1
-    assert not found["neighbours"]  # None: NVML shows none here
+    assert (found["neighbours"] or 0) <= len(before or ())  # None where NVML shows no process
     assert all(clock for clock in found["samples"]["sm_clock_mhz"])
 
 

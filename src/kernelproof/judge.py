@@ -213,14 +213,15 @@ def insist_on_exact(name: str, exact: Reference, reference: Reference) -> None:
 
     To be asked before a kernel is condemned by one.
     """
-    off = (exact.output - reference.output).abs()
-    allowed = exact.bound + reference.bound + _float64_rounding(reference)
+    output, bound = (tensor.to(exact.output.device) for tensor in (reference.output, reference.bound))
+    off = (exact.output - output).abs()
+    allowed = exact.bound + bound + _float64_rounding(reference)
     bad = ~(off <= allowed)  # NaN compares false
     if not bool(bad.any()):
         return
     over = torch.where(bad, (off / allowed).nan_to_num(nan=math.inf), -1.0)
     worst = int(over.argmax())
-    stated, computed, most = (float(values.flatten()[worst]) for values in (exact.output, reference.output, allowed))
+    stated, computed, most = (float(values.flatten()[worst]) for values in (exact.output, output, allowed))
     raise TestError(
         f"the exact call {name!r} and `reference` disagree in {int(bad.sum())} of {bad.numel()} elements: the worst at "
         f"{[int(i) for i in np.unravel_index(worst, bad.shape)]} is {stated:.6g} by `sanity_calls` and {computed:.6g} "

@@ -1173,7 +1173,11 @@ class _GraphRunner:
         return run, count
 
     def moved(self, touch: Touch | Draw) -> list[Tensor]:
-        """The graph of calls on values that move; what the last one gave, of the values that the case names."""
+        """The graph of calls on values that move; what the last one gave, of the values that the case names.
+
+        It follows the graph that is timed, whose calls leave a result in the same memory: who computes nothing late in
+        a long row of calls does so here too.
+        """
         if isinstance(touch, Draw):
 
             def step() -> None:
@@ -1184,6 +1188,7 @@ class _GraphRunner:
         else:
             graph, count, result = self.moving
             touch.before(count)
+        self.long.replay()
         graph.replay()
         self.torch.cuda.synchronize()
         return [result]
