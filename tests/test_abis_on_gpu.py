@@ -140,3 +140,21 @@ def test_calls_that_are_refused_for_their_layout_share_a_process(climb: Climb) -
     cases = {found.case for found in refused}
     assert len(refused) >= 4 * len(cases)
     assert taken <= usual + len(cases)  # who was refused leaves, before a call of another kind
+
+
+def test_a_gpu_that_others_filled_condemns_nobody(climb: Climb) -> None:
+    import torch
+
+    held, size = [], torch.cuda.mem_get_info()[0]
+    try:
+        while size > 1 << 20:
+            try:
+                held.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+            except torch.OutOfMemoryError:
+                size //= 2
+        record, _ = climb("extension")
+    finally:
+        held.clear()
+        torch.cuda.empty_cache()
+    assert (record.status, record.verdict) == ("failed", "not_run")
+    assert "the GPU's memory ran out, and other programs have it" in (record.reason or "")

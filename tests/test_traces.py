@@ -527,6 +527,9 @@ def built(*names: str) -> BuildRecord:
         ([OWN_NAME], [], None),
         (["_Z0"], [], None),  # a name too long for the profiler stays mangled
         (["void mine::norm<float>(float const *, int)", COPY, "Memset (Device)"], [], None),
+        ([OWN_NAME, "memset32", "memcpy32_post"], [], None),  # the driver's, in a graph
+        (["memset32"], [], "no kernel of its own ran, only memset32"),
+        ([OWN_NAME, "memset32_and_gemm(float*)"], [], "passed off"),
         ([GEMM], ["cublas"], None),
         ([OWN_NAME, "helper_of_theirs(float*)"], ["helper_of"], None),
         ([GEMM], [], "library call passed off as own work: nvjet_hsh.* is no kernel of its build"),
@@ -548,6 +551,7 @@ def test_of_a_python_variant_only_known_libraries_are_foreign() -> None:
     assert traces.sort_kernels(["attention_fwd_triton"], None, []).fault is None
     assert "passed off" in str(traces.sort_kernels(["attention_fwd_triton", ADD], None, []).fault)
     assert traces.sort_kernels(["attention_fwd_triton", ADD], None, ["torch"]).fault is None
+    assert traces.sort_kernels(["memset32"], None, []).fault is None
 
 
 def test_kernels_of_one_trace_alone_are_listed() -> None:
@@ -606,6 +610,28 @@ def test_an_undeclared_library_is_condemned_before_anything_is_timed(tmp_path: P
         assert found.entrants["ours"].contender.correct is correct
         assert [entry["check"] for entry in found.found.dropped] == ([] if correct else ["library"])
         assert [k["origin"] for k in found.found.kernels["ours"]["c"]] == ["own", "declared" if correct else "foreign"]
+
+
+@pytest.mark.parametrize("alone", [[seen(OWN_NAME)], [seen(OWN_NAME), seen(GEMM)]])
+def test_who_is_accused_beside_others_is_traced_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: list[dict[str, Any]]
+) -> None:
+    """What another one left running shows in every trace of its process."""
+    found, asked = measurement(tmp_path, []), []
+
+    def is_traced_alone(name: str, case: str) -> bool:
+        asked.append((name, case))
+        found.found.kernels[name][case] = alone
+        return True
+
+    monkeypatch.setattr(found, "is_traced_alone", is_traced_alone)
+    found.found.kernels = {"ours": {"c": [seen(OWN_NAME), seen("spin()", 0.625)]}}
+    found.judge_kernels()
+    assert asked == [("ours", "c")]
+    assert found.entrants["ours"].contender.correct is (len(alone) == 1)
+    assert [entry["reason"][:70] for entry in found.found.dropped] == (
+        [] if len(alone) == 1 else ["wrong: library call passed off as own work: nvjet_hsh_64x8_64x16_1x1_h"]
+    )
 
 
 def test_a_graph_of_other_kernels_than_a_call_outside_is_noted_by_name(tmp_path: Path) -> None:

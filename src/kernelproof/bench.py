@@ -794,30 +794,61 @@ class Measurement:
         return not spoilt
 
     def judge_kernels(self) -> None:
-        """Drop a variant in whose calls kernels ran that are neither its build's nor declared, before it is timed."""
-        for name, by_case in self.found.kernels.items():
-            entrant = self.entrants[name]
-            for case, kernels in by_case.items():
-                eager = self.found.eager_kernels.get(name, {}).get(case, [])
-                names = traces.names_of(kernels)
-                found = traces.sort_kernels(dict.fromkeys([*names, *eager]), entrant.own, entrant.variant.calls)
-                if entrant.variant.role != "variant":
-                    continue
-                for kernel in kernels:
-                    kernel["origin"] = found.origin[kernel["name"]]
-                launched = [kernel for kernel in kernels if kernel["grid"]]  # and no copies or fills
-                if found.fault and entrant.contender.correct:
-                    entrant.contender.correct = False
-                    self.drop(name, None, f"wrong: {found.fault} (in {case})", "library")
-                elif some := [kernel["name"] for kernel in launched if not _whole(kernel["count"])]:
-                    words = f"not every call in a graph runs {traces.short(some[0])}"
-                    if _whole(sum(kernel["count"] for kernel in launched)):
-                        self.note(name, case, OTHER_PATH, words)  # another one runs in its place
-                    else:
-                        self.drop(name, None, f"times escape: {words}", "wall")
-                elif eager and (other := traces.other_names(names, eager)):
-                    message = f"not in both: {'; '.join(map(traces.short, other))}"
-                    self.note(name, case, OTHER_PATH, message)
+        """Drop a variant in whose calls kernels ran that are neither its build's nor declared, before it is timed.
+
+        A trace also shows what another one has left running: who is accused is traced again, in a process of its own.
+        """
+        for name in [name for name in self.found.kernels if self.entrants[name].variant.role == "variant"]:
+            contender = self.entrants[name].contender
+            for case in list(self.found.kernels[name]):
+                fault = self.fault_of_kernels(name, case)
+                if fault and contender.correct and self.is_traced_alone(name, case):
+                    fault = self.fault_of_kernels(name, case)
+                if fault and contender.correct:
+                    reason, check = fault
+                    contender.correct = check != "library"
+                    self.drop(name, None, reason, check)
+                elif not fault:
+                    self.note_other_kernels(name, case)
+
+    def fault_of_kernels(self, name: str, case: str) -> tuple[str, str] | None:
+        """What is wrong with the kernels that a variant's calls ran, and the check that fails; keeps their origin."""
+        entrant, kernels = self.entrants[name], self.found.kernels[name][case]
+        eager = self.found.eager_kernels.get(name, {}).get(case, [])
+        found = traces.sort_kernels(
+            dict.fromkeys([*traces.names_of(kernels), *eager]), entrant.own, entrant.variant.calls
+        )
+        for kernel in kernels:
+            kernel["origin"] = found.origin[kernel["name"]]
+        if found.fault:
+            return f"wrong: {found.fault} (in {case})", "library"
+        some, launches = _not_in_every_call(kernels), sum(kernel["count"] for kernel in kernels if kernel["grid"])
+        return (
+            (f"times escape: not every call in a graph runs {some}", "wall") if some and not _whole(launches) else None
+        )
+
+    def is_traced_alone(self, name: str, case: str) -> bool:
+        """Trace a contender again, without the others; False where there are none, or it can no longer be traced."""
+        arena = next((arena for arena in self.arenas if arena.id == case), None)
+        if arena is None or name not in arena.names or len(self.entrants) == 1:
+            return False
+        worker = self.spawn()
+        try:
+            self.keep(arena, self.ask(worker, arena, [name], "trace", 0, self.random.getrandbits(31)), 0)
+        except WorkerError as error:
+            self.drop(name, None, _how_it_ended(error))
+        finally:
+            worker.close()
+        return name in arena.names
+
+    def note_other_kernels(self, name: str, case: str) -> None:
+        """Flag a contender in whose graph other kernels run than in the same call outside one, or in turns."""
+        kernels = self.found.kernels[name][case]
+        eager = self.found.eager_kernels.get(name, {}).get(case, [])
+        if some := _not_in_every_call(kernels):  # another one runs in its place
+            self.note(name, case, OTHER_PATH, f"not every call in a graph runs {some}")
+        elif eager and (other := traces.other_names(traces.names_of(kernels), eager)):
+            self.note(name, case, OTHER_PATH, f"not in both: {'; '.join(map(traces.short, other))}")
 
     def look_into_torch(self) -> None:
         """Drop a variant whose calls are the operator of torch that a baseline is, before it is timed.
@@ -1214,6 +1245,12 @@ def _how_it_ended(error: WorkerError) -> str:
 def _quarter(times_us: Collection[float]) -> float:
     """The lower quartile."""
     return sorted(times_us)[len(times_us) // 4]
+
+
+def _not_in_every_call(kernels: Sequence[Mapping[str, Any]]) -> str | None:
+    """The first kernel that did not run as often in each call; copies and fills, which have no grid, left out."""
+    some = next((str(kernel["name"]) for kernel in kernels if kernel["grid"] and not _whole(kernel["count"])), None)
+    return traces.short(some) if some else None
 
 
 def _whole(count: float) -> bool:

@@ -28,6 +28,7 @@ from kernelproof.suite import LENGTHS
 DEFAULT_FAMILY = "normal"
 FAMILY_REPEATS = 2
 FALLBACK_SEEDS = (0,)
+GROWN = 1 << 20  # product of the dimensions of what compute-sanitizer sees after a smaller size, at most
 ROUND, LONG = 16, 256  # no tile divides a length that the first does not divide; above the second there are many
 
 Options = dict[str, Any]
@@ -137,7 +138,8 @@ def covering_cases(cases: Sequence[Case], limited: Collection[str], most: int, *
 
     That is: every data type, every value of every option and of every dimension in `limited`, every set of dimensions,
     and of each length (suite.LENGTHS) one that no tile divides, of one, a few and many tiles. With `pairs` each two of
-    the first three together. Small cases come first; those whose every feature others have are left out.
+    the first three together. Small cases come first; those whose every feature others have are left out. Where that
+    leaves one size, a larger one follows: memory that is kept from the first call may be too small for it.
     """
 
     def features(case: Case) -> set[Any]:
@@ -160,7 +162,12 @@ def covering_cases(cases: Sequence[Case], limited: Collection[str], most: int, *
         others = set().union(*(held for other, held in chosen.items() if other != id))
         if chosen[id] <= others:
             del chosen[id]
-    return [by_id[id] for id in chosen][:most]
+    found = [by_id[id] for id in chosen][:most]
+    if len({frozenset(case.dims.items()) for case in found}) == 1 and len(found) < most:
+        sizes = {math.prod(case.dims.values()): case for case in cases}
+        largest = max((size for size in sizes if size <= GROWN), default=0)
+        found += [sizes[largest]] if largest > math.prod(found[0].dims.values()) else []
+    return found
 
 
 def unsupported(variant: VariantConfig, case: Case) -> str | None:

@@ -165,6 +165,16 @@ def compute_processes(index: int = 0) -> list[int] | None:
         return None
 
 
+def free_memory(index: int = 0) -> tuple[int, int] | None:
+    """What of a board's memory nobody holds, and all of it, in bytes; None where NVML does not say."""
+    nvml = _nvml()
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(_handle(index))
+    except nvml.NVMLError:
+        return None
+    return int(memory.free), int(memory.total)
+
+
 def visible() -> list[str]:
     """UUIDs of the boards that CUDA_VISIBLE_DEVICES leaves, in its order, MIG instances by their own."""
     nvml = _nvml()

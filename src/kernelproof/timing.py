@@ -84,6 +84,7 @@ ABSENT = "a part of its result is not in memory when its call is over, but made 
 NOTHING_SEEN = "nothing of it was seen in the trace of a call: it has none of that kind, or hides it"
 TOUCHED_CALLS_US = 1000.0  # a replay of calls whose values are new
 MOVED_CALLS = 3  # of them in a row, at least, before one whose result is handed over
+ROW_US = 30_000.0  # timed calls before those whose values are new, on a GPU: longer than any that a sample has
 TOSSES = 64  # coins tossed for a tensor whose values are drawn anew, at least, where it has as many
 # From call to call the bits of what is touched grow by so much, by their bytes: enough for a result to show it.
 TOUCH_STRIDES = {1: 1, 2: 1, 4: 1 << 12, 8: 1 << 41}
@@ -1173,11 +1174,7 @@ class _GraphRunner:
         return run, count
 
     def moved(self, touch: Touch | Draw) -> list[Tensor]:
-        """The graph of calls on values that move; what the last one gave, of the values that the case names.
-
-        It follows the graph that is timed, whose calls leave a result in the same memory: who computes nothing late in
-        a long row of calls does so here too.
-        """
+        """The graph of calls on values that move; what the last one gave, of the values that the case names."""
         if isinstance(touch, Draw):
 
             def step() -> None:
@@ -1188,10 +1185,27 @@ class _GraphRunner:
         else:
             graph, count, result = self.moving
             touch.before(count)
-        self.long.replay()
         graph.replay()
         self.torch.cuda.synchronize()
-        return [result]
+        return [result] if isinstance(touch, Draw) else [_clone(result), self.amid(touch)]
+
+    def amid(self, touch: Touch) -> Tensor:
+        """The last result of a long row of timed calls, in the midst of which the values become what the case names.
+
+        Nothing of ours runs between two of them: who computes nothing late in a row cannot tell that it must.
+        """
+        touch.before(1)
+        side = self.torch.cuda.Stream()
+        self.torch.cuda.synchronize()
+        for _ in range(max(2, math.ceil(ROW_US / (self.each_us * self.long_calls)))):
+            self.long.replay()
+        with self.torch.cuda.stream(side):
+            touch.finish()
+        side.synchronize()
+        self.long.replay()
+        self.torch.cuda.synchronize()
+        result: Tensor = self.kept[0]
+        return result
 
     def results(self) -> list[Tensor]:
         self.torch.cuda.synchronize()
@@ -1398,6 +1412,11 @@ class Touch:
         self.take(calls)
         for row in self.rows:
             row.before(calls)
+
+    def finish(self) -> None:
+        """Put the values in place to which the steps after `before` lead."""
+        for row in self.rows:
+            row.bits.copy_(row.last)
 
 
 class _TouchedRow:

@@ -2,7 +2,7 @@
 
 A kernel is a variant's own when a cubin of its build has it. A Python variant has no cubins: of its kernels only those
 that bear the name of a known library are told from its own. Copies and fills of the runtime (memcpy, memset) may stand
-beside own kernels; they are no work by themselves.
+beside own kernels; they are no work by themselves. In a graph the driver may make them with kernels (`memset32`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ FAMILIES = {
     "cutlass": r"cutlass|\bcute::",
     "cudnn": r"cudnn|xmma|cutlass",
     "torch": r"^aten::|\b(at|c10|flash)::|at_cuda|pytorch_flash|fmha_cutlass|^flash_fwd|vectorized_elementwise_kernel",
-    "memcpy": r"^Memcpy\b",
-    "memset": r"^Memset\b",
+    "memcpy": r"^Memcpy\b|^memcpy\d+(_\w+)?$",
+    "memset": r"^Memset\b|^memset\d+(_\w+)?$",
 }
 LIBRARIES = ("cublas", "cutlass", "cudnn", "torch")
 COPIES = ("memcpy", "memset")
@@ -126,7 +126,7 @@ def _origin(name: str, own: Collection[str] | None, calls: Sequence[str]) -> str
         return OWN
     if _belongs(name, calls):
         return DECLARED
-    if _belongs(name, COPIES):
+    if _belongs(name, COPIES) and (own is not None or name[0].isupper()):  # a Python function may be called memset32
         return COPY
     return OWN if own is None and not _belongs(name, LIBRARIES) else FOREIGN
 

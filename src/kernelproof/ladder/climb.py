@@ -154,6 +154,11 @@ BY_GRAVITY = (
 GRAVITY = {kind: rank for rank, kinds in enumerate(BY_GRAVITY, 1) for kind in kinds}
 NO_GRAVITY, ENDED = (0, 0.0), (GRAVITY["crash"], 0.0)
 LONGER = 5  # times the limit that ended a call, to try it with
+OUT_OF_MEMORY = "out of memory"  # what CUDA says, and torch
+FULL, FREED_S = (
+    0.02,
+    2.0,
+)  # share of a GPU's memory that is free where it is full; until an ended process gave its own back
 SPACE_BYTES = 1 << 20  # with less than this free, besides its results, a worker's failure proves nothing
 
 
@@ -738,7 +743,7 @@ class Climb:
             refusal = self._refusal(Job(case), case, error)
             return _not_judged(case, refusal) if isinstance(refusal, ValuesRefused) else None
         except (WorkerError, TestError) as error:
-            _blame_a_lack_of_memory(error)
+            self._blame_a_lack_of_memory(error)
             return _not_judged(case, error, self._undeclared(error))
         finally:
             self.leave()
@@ -1360,7 +1365,7 @@ class Climb:
 
     def _process_ended(self, rung: str, error: KernelproofError, what: str) -> None:
         """A hang bars the rest at once, a crash after a few: a fresh process goes on with the other cases."""
-        _blame_a_lack_of_memory(error)
+        self._blame_a_lack_of_memory(error, loading=rung == "load")
         where = f"{rung} ({what})" if what else rung
         if isinstance(error, WorkerTimeout):
             self.ended = self.ended or "hung"
@@ -1377,6 +1382,21 @@ class Climb:
             self.crashes += 1
             if self.crashes > CRASHES_ALLOWED:
                 self.barred = f"the variant crashed {self.crashes} times, the last time in {where}"
+
+    def _blame_a_lack_of_memory(self, error: KernelproofError, *, loading: bool = False) -> None:
+        """Raises OSError when memory ran out that the candidate did not take.
+
+        The system kills a worker first, whoever took the machine's. A GPU's is others' if it is still full without the
+        candidate, or was before that made a call (`loading`).
+        """
+        if isinstance(error, WorkerStarved):
+            words = "the machine's memory ran out, and the system killed the candidate's process; test it again"
+            raise OSError(errno.ENOMEM, words)
+        if self.variant.device == "cuda" and OUT_OF_MEMORY in error.message:
+            self.leave()
+            if loading or _gpu_is_full():
+                words = "the GPU's memory ran out, and other programs have it; end them, or test it again"
+                raise OSError(errno.ENOMEM, words)
 
     def _note(self, name: str, outcome: Outcome, duration_s: float, what: str) -> Outcome:
         """Fold a step into its rung: failed if one failed, skipped if all were; the gravest failure is told."""
@@ -1577,11 +1597,19 @@ def _blame_a_full_disk(folder: Path, image_bytes: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
-def _blame_a_lack_of_memory(error: KernelproofError) -> None:
-    """Raises OSError when the system killed a worker because memory ran out: a worker is what it kills first."""
-    if isinstance(error, WorkerStarved):
-        words = "the machine's memory ran out, and the system killed the candidate's process; test it again"
-        raise OSError(errno.ENOMEM, words)
+def _gpu_is_full() -> bool:
+    """Whether hardly anything of the GPU's memory is free, though the candidate's process has ended."""
+    from kernelproof import gpu
+
+    deadline = time.monotonic() + FREED_S
+    while memory := gpu.free_memory(gpu.index_of_first_visible(os.environ.get("CUDA_VISIBLE_DEVICES"))):
+        free, total = memory
+        if free > FULL * total:
+            return False
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(FREED_S / 20)
+    return False
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

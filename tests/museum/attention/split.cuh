@@ -1,5 +1,5 @@
 // Attention in two halves of the keys, which leave what they have in a workspace, and a second kernel that puts the
-// halves together. The workspace is allocated once, and every call writes all of it that is read.
+// halves together. Every call writes all of the workspace that is read.
 #pragma once
 
 #include "attention.cuh"
@@ -66,11 +66,15 @@ static inline const char *queue_join(const AttentionArgs &args, void *stream, co
     return launch_kernel("join", join, {blocks, kJoinThreads}, args.placement, stream, args, workspace);
 }
 
+static inline size_t workspace_bytes(const AttentionArgs &args) {
+    return static_cast<size_t>(kHalves * rows_of(args)) * kPartial * sizeof(float);
+}
+
 // Null where there is no memory. It grows in calls outside of a graph's capture, as the first call of a shape is.
 static inline float *workspace_for(const AttentionArgs &args) {
     static float *kept = nullptr;
     static size_t kept_bytes = 0;
-    const size_t bytes = static_cast<size_t>(kHalves * rows_of(args)) * kPartial * sizeof(float);
+    const size_t bytes = workspace_bytes(args);
     if (bytes <= kept_bytes) return kept;
     if (kept != nullptr) cudaFree(kept);
     if (cudaMalloc(&kept, bytes) != cudaSuccess) kept = nullptr;
