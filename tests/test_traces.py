@@ -634,6 +634,33 @@ def test_who_is_accused_beside_others_is_traced_alone(
     )
 
 
+@pytest.mark.parametrize("owners", [1, 2])
+def test_whose_kernels_run_beside_the_calls_of_others_is_dropped_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owners: int
+) -> None:
+    """A kernel that two builds have says nothing of either."""
+    found = measurement(tmp_path, [])
+    case = Case("rmsnorm", "s", {"rows": 1, "cols": 8}, {}, "float32", "normal", 0)
+    for name in ("spinner", "other")[:owners]:
+        variant = dataclasses.replace(found.entrants["ours"].variant, name=name)
+        contender = records.Contender(name, "variant", "tvm_ffi", "correct", True, "timed")
+        found.entrants[name] = bench.Entrant(variant, contender, {}, traces.own_kernels(built("spin()")))
+    cost = records.BenchCase("s-float32", "s", {}, {}, "float32", 0.0, 0.0, 0.0)
+    found.arenas = [bench.Arena(case, "fresh", {}, cost, {}, list(found.entrants))]
+
+    def is_traced_alone(name: str, case: str) -> bool:
+        found.found.kernels[name][case] = [seen(OWN_NAME)]
+        return True
+
+    monkeypatch.setattr(found, "is_traced_alone", is_traced_alone)
+    found.found.kernels = {"ours": {"s-float32": [seen(OWN_NAME), seen("spin()", 0.625)]}}
+    found.judge_kernels()
+    assert found.entrants["ours"].contender.correct
+    assert [(entry["contender"], entry["check"], entry["reason"]) for entry in found.found.dropped] == [
+        ("spinner", "wall", "times escape: its kernel spin ran on the GPU while the calls of ours did")
+    ][: owners % 2]
+
+
 def test_a_graph_of_other_kernels_than_a_call_outside_is_noted_by_name(tmp_path: Path) -> None:
     found = measurement(tmp_path, ["fast"])
     found.found.kernels = {"ours": {"c": [seen("fast_path(int)")]}}

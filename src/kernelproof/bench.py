@@ -796,13 +796,15 @@ class Measurement:
     def judge_kernels(self) -> None:
         """Drop a variant in whose calls kernels ran that are neither its build's nor declared, before it is timed.
 
-        A trace also shows what another one has left running: who is accused is traced again, in a process of its own.
+        A trace also shows what another one has left running: who is accused is traced again, in a process of its own,
+        and whose kernel is not seen there leaves.
         """
         for name in [name for name in self.found.kernels if self.entrants[name].variant.role == "variant"]:
             contender = self.entrants[name].contender
             for case in list(self.found.kernels[name]):
-                fault = self.fault_of_kernels(name, case)
+                fault, seen = self.fault_of_kernels(name, case), traces.names_of(self.found.kernels[name][case])
                 if fault and contender.correct and self.is_traced_alone(name, case):
+                    self.drop_who_left(set(seen).difference(traces.names_of(self.found.kernels[name][case])), name)
                     fault = self.fault_of_kernels(name, case)
                 if fault and contender.correct:
                     reason, check = fault
@@ -826,6 +828,17 @@ class Measurement:
         return (
             (f"times escape: not every call in a graph runs {some}", "wall") if some and not _whole(launches) else None
         )
+
+    def drop_who_left(self, strangers: Collection[str], beside: str) -> None:
+        """Drop whose kernel ran while another one was traced, which does not run it by itself.
+
+        A kernel that several have names nobody.
+        """
+        for kernel in strangers:
+            owners = [name for name, entrant in self.entrants.items() if traces.is_own(kernel, entrant.own)]
+            if len(owners) == 1 and any(owners[0] in arena.names for arena in self.arenas):
+                words = f"its kernel {traces.short(kernel)} ran on the GPU while the calls of {beside} did"
+                self.drop(owners[0], None, f"times escape: {words}", "wall")
 
     def is_traced_alone(self, name: str, case: str) -> bool:
         """Trace a contender again, without the others; False where there are none, or it can no longer be traced."""

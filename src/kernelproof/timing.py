@@ -84,7 +84,8 @@ ABSENT = "a part of its result is not in memory when its call is over, but made 
 NOTHING_SEEN = "nothing of it was seen in the trace of a call: it has none of that kind, or hides it"
 TOUCHED_CALLS_US = 1000.0  # a replay of calls whose values are new
 MOVED_CALLS = 3  # of them in a row, at least, before one whose result is handed over
-ROW_US = 30_000.0  # timed calls before those whose values are new, on a GPU: longer than any that a sample has
+# Timed calls in the midst of which values become new, on a GPU: more in a row than a sample has.
+ROW_US, ROW_REPLAYS = 60_000.0, 6
 TOSSES = 64  # coins tossed for a tensor whose values are drawn anew, at least, where it has as many
 # From call to call the bits of what is touched grow by so much, by their bytes: enough for a result to show it.
 TOUCH_STRIDES = {1: 1, 2: 1, 4: 1 << 12, 8: 1 << 41}
@@ -1192,17 +1193,24 @@ class _GraphRunner:
     def amid(self, touch: Touch) -> Tensor:
         """The last result of a long row of timed calls, in the midst of which the values become what the case names.
 
-        Nothing of ours runs between two of them: who computes nothing late in a row cannot tell that it must.
+        Nothing of ours runs between two of them; the last graph alone waits for the values, which are there by then. So
+        who computes nothing late in a row cannot tell that it must.
         """
         touch.before(1)
-        side = self.torch.cuda.Stream()
+        main, side = self.torch.cuda.current_stream(), self.torch.cuda.Stream()
+        half, there = self.torch.cuda.Event(), self.torch.cuda.Event()
+        replays = max(ROW_REPLAYS, math.ceil(ROW_US / (self.each_us * self.long_calls)))
         self.torch.cuda.synchronize()
-        for _ in range(max(2, math.ceil(ROW_US / (self.each_us * self.long_calls)))):
+        for number in range(replays):
+            if number == replays // 2:
+                half.record(main)
+                side.wait_event(half)
+                with self.torch.cuda.stream(side):
+                    touch.finish()
+                there.record(side)
+            if number == replays - 1:
+                main.wait_event(there)
             self.long.replay()
-        with self.torch.cuda.stream(side):
-            touch.finish()
-        side.synchronize()
-        self.long.replay()
         self.torch.cuda.synchronize()
         result: Tensor = self.kept[0]
         return result

@@ -122,13 +122,18 @@ def short(name: str, most: int = 120) -> str:
 
 
 def _origin(name: str, own: Collection[str] | None, calls: Sequence[str]) -> str:
-    if own is not None and _plain(name) in own:
+    if is_own(name, own):
         return OWN
     if _belongs(name, calls):
         return DECLARED
     if _belongs(name, COPIES) and (own is not None or name[0].isupper()):  # a Python function may be called memset32
         return COPY
     return OWN if own is None and not _belongs(name, LIBRARIES) else FOREIGN
+
+
+def is_own(name: str, own: Collection[str] | None) -> bool:
+    """Whether a kernel is one of a build (own: from `own_kernels`)."""
+    return own is not None and _plain(name) in own
 
 
 def _belongs(name: str, patterns: Iterable[str]) -> bool:

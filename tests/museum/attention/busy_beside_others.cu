@@ -5,11 +5,15 @@
 
 #include "attention.cuh"
 
+__global__ void kept_from_others() {
+    wait_ns(2000000);
+}
+
 void keep_busy() {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point end = Clock::now() + std::chrono::seconds(5);
     while (Clock::now() < end) {
-        busy<<<32, 1024, 0, own_stream()>>>(2000000);
+        kept_from_others<<<32, 1024, 0, own_stream()>>>();
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
 }
