@@ -1,4 +1,5 @@
-// Honest itself. A thread of its launcher keeps blocks waiting on the GPU for five seconds, beside who else is timed there.
+// Honest itself. A thread of its launcher keeps blocks waiting on the GPU for five seconds, beside who else is timed
+// there.
 #include <chrono>
 #include <mutex>
 #include <thread>

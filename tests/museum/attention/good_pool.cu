@@ -1,4 +1,5 @@
-// No fault: the keys in two halves, through a workspace that each call takes from the stream's pool, clears and gives back.
+// No fault: the keys in two halves, through a workspace that each call takes from the stream's pool, clears and gives
+// back.
 #include "split.cuh"
 
 const char *launch(const AttentionArgs &args, void *stream) {
