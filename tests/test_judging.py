@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import torch
 from defects import REPOSITORY, project
+from two_devices import TwoDevices
 
-from kernelproof import judging, launches, test
+from kernelproof import images, judging, launches, test
 from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import JudgeError, TestError
 from kernelproof.judging import Job, Judge, Terms
@@ -396,3 +397,58 @@ def test_the_supervisor_has_no_tensors(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.split()[-2:] == ["0", "False"], done.stdout
+
+
+# What is judged with a GPU: a case of each operator whose outputs have every kind of fault.
+ON_GPU = {
+    "attention": (
+        Case("attention", "s", {"heads": 2, "seq": 40, "head_dim": 16}, {"causal": True}, "float16"),
+        "input",
+    ),
+    "rmsnorm": (dataclasses.replace(CASE, dtype="bfloat16"), "input"),
+    "qkt": (Case("qkt", "s", {"heads": 2, "seq": 40, "head_dim": 16}, {}, "uint8"), "float32"),
+    "quantised_attention": (
+        Case("quantised_attention", "s", {"heads": 2, "seq": 40, "head_dim": 16}, {}, "uint8"),
+        "float16",
+    ),
+}
+FAULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "none": lambda right: right,
+    "factor": lambda right: right * 1.01,
+    "constant": lambda right: right + 0.5,
+    "zero": torch.zeros_like,
+    "nan": lambda right: torch.full_like(right, math.nan),
+    "rows": lambda right: torch.where(torch.arange(right.shape[-2])[:, None] % 3 == 0, right.roll(1, -1), right),
+    "last": lambda right: torch.where(torch.arange(right.shape[-1]) == right.shape[-1] - 1, 0.0, right),
+    "coarse": lambda right: right.to(torch.float8_e4m3fn).to(right.dtype),
+}
+
+
+@pytest.mark.parametrize("name", ON_GPU)
+def test_with_a_gpu_nothing_meets_a_tensor_of_the_cpu(name: str) -> None:
+    """References lie on the GPU then, and an operator's exact calls, results and inputs do not."""
+    case, output = ON_GPU[name]
+    chamber = judging.Chamber(REPOSITORY, f"kernelproof.operators.{name}")
+    terms = dataclasses.replace(TERMS, precision=Precision(output), device="cuda")
+    failed = set()
+    with TwoDevices():
+        exact = [Job(case, "sanity", each) for each in chamber.do_exact_cases(case)]
+        related = [Job(case, "relation", each) for each in chamber._relations(case)]
+        for job in [Job(case), *exact, *related]:
+            reference = chamber._reference(job, terms)
+            kind = chamber._call(job).output.dtype
+            right = reference.output.cpu().to(kind)
+            for fault, wrong in FAULTS.items():
+                poison = torch.rand(right.shape).to(kind)
+                chamber.returned[job.key] = images.Returned(wrong(right.float()).to(kind), poison)
+                found, _ = chamber.do_judge(job, terms, None)
+                failed |= {(job.part, fault)} if found["status"] == "failed" else set()
+                if job.part == "relation":
+                    base = chamber._base(job)
+                    given = chamber._reference(base, terms).output.cpu().to(kind)
+                    chamber.returned[base.key] = images.Returned(given, poison)
+                    chamber.do_related(job, terms)
+            chamber.returned[job.key] = images.Returned(poison, poison)
+            assert chamber.do_judge(job, terms, None)[0]["status"] == "failed" or job.part == "relation"
+    assert {part for part, _ in failed} >= {"case", "sanity"}
+    assert not {pair for pair in failed if pair[1] == "none"}
