@@ -155,10 +155,8 @@ GRAVITY = {kind: rank for rank, kinds in enumerate(BY_GRAVITY, 1) for kind in ki
 NO_GRAVITY, ENDED = (0, 0.0), (GRAVITY["crash"], 0.0)
 LONGER = 5  # times the limit that ended a call, to try it with
 OUT_OF_MEMORY = "out of memory"  # what CUDA says, and torch
-FULL, FREED_S = (
-    0.02,
-    2.0,
-)  # share of a GPU's memory that is free where it is full; until an ended process gave its own back
+# A GPU is full where no more than this share of its memory is free; until what an ended process had is free again.
+FULL, FREED_S = 0.02, 2.0
 SPACE_BYTES = 1 << 20  # with less than this free, besides its results, a worker's failure proves nothing
 
 
