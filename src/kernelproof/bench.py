@@ -114,6 +114,7 @@ NOTED = (
     NEVER_CHANGED,
     RESTLESS,
 )
+CALL_FAILED = "failed"  # an outcome: a call raised
 WHEN = {
     "timed": "when timed",
     "poisoned": "after its output was poisoned",
@@ -475,6 +476,7 @@ class Measurement:
         self.found = Measured()
         self.counting: counters.Counting | None = None
         self.slow: Counter[tuple[str, str]] = Counter()
+        self.spoilt: set[str] = set()  # cases in which one contender made another's calls go wrong
         self.looked_at: set[tuple[str, str]] = set()  # contender, case: by our own clock
         self.beside_trace: dict[str, list[float]] = {}  # case: the share that others had of the cores, by look
         self.random = random.Random(secrets.randbits(64))
@@ -1164,11 +1166,72 @@ class Measurement:
             self.found.notes.append({**outcome, "process": index})
         elif what in ("beside_failed", NOT_TRACED, RESTLESS):
             self.found.notes.append({**outcome, "process": index})
+        elif what == CALL_FAILED and outcome["case"]:
+            words = f"{what}: {outcome['message']}"
+
+            def fails_again(reply: Mapping[str, Any]) -> bool:
+                return any(
+                    each["contender"] == name and each["outcome"] == CALL_FAILED for each in reply.get("outcomes", ())
+                )
+
+            self.drop_if_guilty(name, arena, words, "", fails_again)
         else:
             check = "wall" if what == replies.ESCAPE else ""
             self.drop(
                 name, arena if outcome["case"] else None, f"{what.replace('_', ' ')}: {outcome['message']}", check
             )
+
+    def drop_if_guilty(
+        self, name: str, arena: Arena, reason: str, check: str, is_so: Callable[[Mapping[str, Any]], bool]
+    ) -> None:
+        """Drop a contender for what was seen beside others: from the case, unless one of them brought it about.
+
+        is_so: whether the answer of a process shows it, of one that timed or of one that was held (its `outputs`). Who
+        shows it alone, or beside everybody, is dropped for it; where it shows beside some only, these are, from all
+        cases. Where it does not show again the contender has no time, and is not accused.
+        """
+        others = [other for other in arena.names if other != name]
+        if not others or self.shows_alone(name, arena, is_so):
+            self.drop(name, arena, reason, check)
+            return
+        beside = [other for other in others if self.shows([other, name], arena, is_so)]
+        guilty = [other for other in beside if self.entrants[other].variant.role == "variant"]
+        is_variant = self.entrants[name].variant.role == "variant"
+        if guilty and (len(beside) < len(others) or not is_variant):
+            for other in guilty:
+                words = f"beside it, and not alone, the calls of {name} in {arena.id} go wrong"
+                self.spoilt.add(arena.id)
+                self.drop(other, None, f"spoils others: {words} ({reason})", "outputs")
+        elif beside:
+            self.drop(name, arena, reason, check)
+        elif arena.id not in self.spoilt:
+            self.drop(name, arena, f"not tried: beside others, but neither alone nor beside any one of them: {reason}")
+
+    def shows_alone(self, name: str, arena: Arena, is_so: Callable[[Mapping[str, Any]], bool]) -> bool:
+        """Whether something shows in a process that has this contender alone, timed or held."""
+        if self.shows([name], arena, is_so):
+            return True
+        worker = self.spawn()
+        try:
+            outside = self.held(worker, arena, name, self.random.getrandbits(31)) if "moved" in arena.calls else None
+            return outside is not None and is_so(outside.ask("move"))
+        except WorkerError:
+            return True
+        finally:
+            worker.close()
+
+    def shows(self, names: list[str], arena: Arena, is_so: Callable[[Mapping[str, Any]], bool]) -> bool:
+        """Whether something shows in a process that has some contenders; one that ends shows it."""
+        worker = self.spawn()
+        started = time.monotonic()
+        try:
+            reply = self.ask(worker, arena, names, "time", self.settings.processes, self.random.getrandbits(31))
+            return is_so(reply)
+        except WorkerError:
+            return True
+        finally:
+            worker.close()
+            self.found.request_s["alone"] += time.monotonic() - started
 
     def blame(self, arena: Arena, names: list[str], error: WorkerError) -> None:
         """The process is gone: the contender that the journal names leaves the benchmark."""
@@ -1311,7 +1374,7 @@ def _measure_and_summarise(config: Config, record: BenchRecord, entrants: list[E
             found = measurement.run()
             found.cores = sorted(host.cores) if record.device == "cpu" else []
             spent_s = time.monotonic() - started - record.states.get(WAITED, 0.0)
-        checked = _judge_outputs(config, measurement, operator)
+            checked = _judge_outputs(config, measurement, operator)
         measurement.drop_escaped()
         record.threads = threads if record.device == "cpu" else None
         record.cases = [arena.cost for arena in arenas]
@@ -1346,8 +1409,31 @@ def _judge_outputs(config: Config, measurement: Measurement, operator: Operator)
         judged += 1
         if fault := _fault(config, arena.case, call, references[key], output, measurement.scratch):
             where = f"{output['mode']}, --case {arena.fresh}" if values == "fresh" else output["mode"]
-            measurement.drop(name, arena, f"wrong {WHEN[output['version']]} ({where}): {fault}", "outputs")
+            reason = f"wrong {WHEN[output['version']]} ({where}): {fault}"
+
+            is_wrong = functools.partial(_gave_wrong, config, measurement, operator, name, arena)
+            measurement.drop_if_guilty(name, arena, reason, "outputs", is_wrong)
     return judged
+
+
+def _gave_wrong(
+    config: Config,
+    measurement: Measurement,
+    operator: Operator,
+    name: str,
+    arena: Arena,
+    reply: Mapping[str, Any],
+) -> bool:
+    """Whether any result of a contender's calls in a case, in the answer of a process, is not right."""
+    from kernelproof import judge
+
+    precision = judge.resolved(measurement.entrants[name].variant.precision, arena.case.dtype)
+    for output in (each for each in reply["outputs"] if each["contender"] == name):
+        call = arena.calls.get(output["version"], arena.calls[TIMED])
+        reference = operator.reference(call, precision, measurement.device)
+        if _fault(config, arena.case, call, reference, output, measurement.scratch):
+            return True
+    return False
 
 
 def _fault(
