@@ -74,6 +74,17 @@ def test_programs_that_begin_behind_a_look_make_no_call_one_that_is_remembered()
     assert accused(1.0) >= 190
 
 
+def test_who_remembers_where_nothing_of_ours_runs_between_calls_is_seen_on_values_that_stay() -> None:
+    def accused(new_us: float, still_us: float) -> int:
+        costs = {"touch": 6.0, "new": 6.0 + new_us, "still": still_us}
+        looks = [Crowded(costs, "cpu", seed).unseen_apart() for seed in range(100)]
+        return sum(unseen > outside.rows_limit_us(still, "cpu") for unseen, still in looks)
+
+    assert accused(200.0, 200.0) == 0
+    assert accused(42.0, 11.0) == 0  # branches that are predicted where values stay
+    assert accused(234.0, 5.0) >= 95
+
+
 @pytest.mark.parametrize(("device", "draw_us"), [("cpu", 20.0), ("cpu", 400.0), ("cuda", 20.0)])
 def test_rows_that_are_remembered_are_told_from_a_crowded_machine(device: str, draw_us: float) -> None:
     """Of who remembers rows, calls on old ones cost a tenth; it is looked at again in a process of its own."""

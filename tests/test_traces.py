@@ -39,6 +39,7 @@ PRESENT, WHY = gpu.available()
 
 CANDIDATES = """
 import itertools
+import sys
 import threading
 import time
 
@@ -80,6 +81,24 @@ def threaded(x, weight, eps):
 @torch.library.custom_op("mine::norm", mutates_args=())
 def wrapped(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return of_torch(x, weight, eps)
+
+
+def bends_inputs(x, weight, eps):  # what it leaves to others, where it is timed, is not what it was given
+    for element, value in SEEN.pop("bent", ()):
+        element.copy_(value)
+    result = norm(x, weight, eps)
+    if "kernelproof.timing" in sys.modules:
+        SEEN["bent"] = [(x[0, :1], x[0, :1].clone())]
+        x[0, 0] += 3
+    return result
+
+
+def wants_a_graph(x, weight, eps):  # marks the caller's own tensor
+    return norm(x.requires_grad_(True), weight, eps).detach()
+
+
+def by_numpy(x, weight, eps):
+    return norm(torch.from_numpy(x.numpy()), weight, eps)
 
 
 def late(x, weight, y, eps):
@@ -704,6 +723,18 @@ def timed(folder: Path, names: list[str], **settings: Any) -> BenchRecord:
 
 
 @pytest.mark.alone
+@pytest.mark.parametrize(
+    ("guilty", "words"), [("bends_inputs", "dropped: (spoils others|wrong)"), ("wants_a_graph", "dropped: failed")]
+)
+def test_who_makes_the_calls_of_others_go_wrong_leaves_and_they_stay(tmp_path: Path, guilty: str, words: str) -> None:
+    record = timed(tmp_path, ["good", "by_numpy", guilty], baselines={"torch_cpu": "of_torch"})
+    outcomes = {contender.name: contender.outcome for contender in record.contenders}
+    found = outcomes.pop(guilty)
+    assert outcomes == dict.fromkeys(["good", "by_numpy", "torch_cpu"], "timed")
+    assert re.match(words, found)
+
+
+@pytest.mark.alone
 def test_on_a_cpu_the_operator_that_a_baseline_is_is_no_own_work(tmp_path: Path) -> None:
     names, declares = (
         ["good", "of_torch", "wrapped", "inner", "threaded", "declared"],
@@ -875,6 +906,45 @@ def test_values_that_move_stay_finite_and_come_once(tmp_path: Path, dtype: torch
     touch.before(steps)
     assert len(walk(steps)) == (steps if dtype.itemsize > 1 else min(steps, 256))
     assert torch.equal(timing._bits(x), timing._bits(last))
+
+
+def test_whole_numbers_of_a_byte_stay_among_those_that_the_case_has(tmp_path: Path) -> None:
+    """They may be indices; and who sets torch's generator back does not get the same ones again."""
+    own, last = torch.arange(0, 40, dtype=torch.uint8), torch.arange(40, 80, dtype=torch.uint8)
+    calls = (Call({"x": x.clone(), "y": torch.zeros(1)}, outputs=("y",), axes=("place",)) for x in (own, last))
+    spec, fresh = (images.layout_images(c, tmp_path / str(n)).spec for n, c in enumerate(calls))
+    case = {"arguments": spec, "fresh": {"x": fresh["x"]}, "moved": {"x": []}, "drawn": ["x"], "outputs": ["y"]}
+    sets = timing.ArgumentSets(case, "cpu", "hot")
+    touch, draw, x = timing.Touch(sets), timing.Draw(sets), sets.inputs(0)[0]
+    begun = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        touch.begin()
+        begun.append(x.clone())
+        seen = {x.numpy().tobytes()}
+        for _ in range(79):
+            touch.step(1)
+            seen.add(x.numpy().tobytes())
+            assert int(x.max()) < 80
+        assert len(seen) == 80
+    assert not torch.equal(*begun)
+    touch.step(0)
+    assert x.numpy().tobytes() in seen
+    touch.keeps_own = True
+    touch.begin()
+    touch.step(0)
+    assert torch.equal(x, own)
+    touch.before(3)
+    assert not torch.equal(x, last)
+    for _ in range(3):
+        touch.step(1)
+    assert torch.equal(x, last)
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        draw.step(1)
+        drawn.append(x.clone())
+    assert not torch.equal(*drawn)
 
 
 def test_every_page_of_a_result_is_read_behind_new_values(tmp_path: Path) -> None:

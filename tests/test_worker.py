@@ -54,6 +54,9 @@ def when_read(x, weight, eps):
 def a_parameter(x, weight, eps):
     return torch.nn.Parameter(good(x, weight, eps))
 
+def negated(x, weight, eps):
+    return torch.complex(good(x, weight, eps), -good(x, weight, eps)).conj().imag
+
 def twelve_in_turn(x, weight, eps):
     global calls
     calls += 1
@@ -172,6 +175,7 @@ def test_a_returned_tensor_is_handed_over(torch_host: WorkerHost, folder: Path, 
         ("nothing", "returned a NoneType, not a plain Tensor"),
         ("when_read", "returned a Lazy, not a plain Tensor"),
         ("a_parameter", "returned a Parameter, not a plain Tensor"),
+        ("negated", "a view that is negated or conjugated when somebody reads it"),
         ("two", "returned 2 values where 1 are expected"),
     ],
 )

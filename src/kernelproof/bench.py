@@ -476,6 +476,7 @@ class Measurement:
         self.found = Measured()
         self.counting: counters.Counting | None = None
         self.slow: Counter[tuple[str, str]] = Counter()
+        self.beside: Beside | None = None  # of the request under way
         self.spoilt: set[str] = set()  # cases in which one contender made another's calls go wrong
         self.looked_at: set[tuple[str, str]] = set()  # contender, case: by our own clock
         self.beside_trace: dict[str, list[float]] = {}  # case: the share that others had of the cores, by look
@@ -714,6 +715,7 @@ class Measurement:
             order = self.random.sample(self.arenas, len(self.arenas))
             for arena in order:
                 while names := self.taking_part(arena, action):
+                    self.beside = Beside(self.host, worker) if self.device == "cpu" else None
                     try:
                         if action == "outside":
                             whole = self.look_from_outside(worker, arena, seed)
@@ -984,7 +986,13 @@ class Measurement:
         behind_us, own_us = outside.behind_touch_us(seen_us)
         if behind_us <= behind_limit_us(own_us, self.device):
             first_us = outside.unchanged_us
-            if self.device == "cuda" or own_us <= behind_limit_us(first_us, "cpu"):
+            if self.device == "cuda":
+                return None
+            unseen_us, still_us = outside.unseen_apart()
+            if unseen_us > rows_limit_us(still_us, "cpu"):
+                escape = self.remembered("that it has not seen", unseen_us, still_us)
+                return dataclasses.replace(escape, processes=LOOKS)
+            if own_us <= behind_limit_us(first_us, "cpu"):
                 return None
             words = f"a call takes {own_us:.4g} µs since values changed for the first time, and {first_us:.4g} before"
             return Escape(f"times escape: {words}: results are remembered", processes=LOOKS)
@@ -1022,6 +1030,7 @@ class Measurement:
         asked = {"step": "hold", "contenders": contenders, "cases": cases, "plan": plan}
         held = worker.request("witness", timeout_s=limit_s, room_bytes=room_bytes, **asked)
         touched = ["same", "new", "touch", "own"] if arena.payload["moved"] else []
+        touched += ["still"] if touched and self.device == "cpu" else []
         drawn = ["all_same", "all_new", "all_touch"] if arena.payload["drawn"] else []
         replies.check_held(held, name, ["timed", *touched, *drawn])
         if name not in held["calls"]:
@@ -1190,7 +1199,7 @@ class Measurement:
         shows it alone, or beside everybody, is dropped for it; where it shows beside some only, these are, from all
         cases. Where it does not show again the contender has no time, and is not accused.
         """
-        others = [other for other in arena.names if other != name]
+        others = sorted((arena.asked | set(arena.names)) - {name})  # also who has left since
         if not others or self.shows_alone(name, arena, is_so):
             self.drop(name, arena, reason, check)
             return
@@ -1240,7 +1249,8 @@ class Measurement:
             raise BenchError(
                 f"the measuring process failed, and no contender is to blame: {error.message}", subject=arena.id
             )
-        self.drop(name, None, _how_it_ended(error))
+        late_for_others = isinstance(error, WorkerTimeout) and self.beside and self.crowded(self.beside.share())
+        self.drop(name, None, NOT_TRIED if late_for_others else _how_it_ended(error))
 
     def drop(self, name: str, arena: Arena | None, reason: str, check: str = "") -> None:
         """Out of one case, or of all; its samples stay in the file and count for nothing. `check`: which one it failed.

@@ -142,6 +142,20 @@ class Outside:
                 break
         return behind_us, own_us
 
+    def unseen_apart(self) -> tuple[float, float]:
+        """What a call of a CPU takes on unseen values, beyond moving them, and in a row on such that stay; in µs.
+
+        Between calls on new values there is work of ours. Between the others there is none, so nobody can tell them
+        from those that are timed.
+        """
+        unseen_us, still_us = 0.0, 0.0
+        for number, (new, touch, still) in enumerate(self.looks("new", "touch", "still")):
+            unseen_us = new.outside_us - touch.outside_us if self.spins else new.processor_us - touch.processor_us
+            still_us = self.cost_us(still)
+            if number >= SETTLED and unseen_us <= rows_limit_us(still_us, "cpu"):
+                break
+        return unseen_us, still_us
+
     def rows_apart(self) -> tuple[float, float]:
         """What calls take on values of which every row is new, and on the last ones again, beyond drawing; in µs."""
         new_us, same_us = 0.0, 0.0

@@ -850,6 +850,16 @@ class _ClockRunner:
 
         return run, count
 
+    def still(self, touch: Touch) -> tuple[Callable[[int], object], int]:
+        """The batch that is a sample, on values that no call has seen before it: a function that makes it n times."""
+
+        def run(times: int) -> None:
+            touch.begin()
+            for _ in range(times):
+                self.timed(self.calls, self.batch)
+
+        return run, self.batch
+
     def moved(self, touch: Touch | Draw) -> list[Tensor]:
         """Calls in a row on values that move; what the last one gave, of the values that the case names.
 
@@ -1379,19 +1389,20 @@ class Touch:
     """A row of each input of the first set, as the case's `moved` says, which takes new values from call to call.
 
     Finite numbers stay finite: no kernel has to take what no case holds. To move by 0 costs the same and changes
-    nothing.
+    nothing. Values are drawn by a generator that no contender has: who sets torch's own back gets the same again.
     """
 
     def __init__(self, sets: ArgumentSets) -> None:
         self.sets = sets
         self.rows: list[_TouchedRow] = []
+        generator = _own_generator()
         self.keeps_own = False  # values are the case's, to move by 0 from: what a call costs may depend on them
         self.left = 0  # steps until values start elsewhere
         self.chunk = 1
         for name, place in sets.case["moved"].items():
             row = sets.arguments[0][sets.names.index(name)][tuple(place)]
             other = loading.load_image(case_fresh(sets.case)[name], sets.device, with_torch=True).view[tuple(place)]
-            self.rows.append(_TouchedRow(row, other))
+            self.rows.append(_TouchedRow(row, other, generator))
 
     def begin(self) -> None:
         """Put values in place that were not there before, about one half, or any code; or the case's own again."""
@@ -1432,25 +1443,33 @@ class _TouchedRow:
 
     A float's could grow until they mean infinity. So they start elsewhere from time to time: where the lower bits of a
     count change those of a number about one half, the lowest three of the exponent among them. Floats of one byte have
-    too few bits for a stride and start elsewhere in each call.
+    too few bits for a stride and start elsewhere in each call. Whole numbers of one byte may be indices or classes, so
+    they take the values that the row has or will have, each of them the one before it.
     """
 
-    def __init__(self, row: Tensor, other: Tensor) -> None:
+    def __init__(self, row: Tensor, other: Tensor, generator: Any) -> None:
         import torch
 
-        self.row, self.bits, self.last = row, _bits(row), _bits(other)
+        self.row, self.bits, self.last, self.generator = row, _bits(row), _bits(other), generator
         self.own = self.bits.clone()
         self.floats = row.is_floating_point()
         self.stride = 0 if self.floats and row.element_size() == 1 else TOUCH_STRIDES[row.element_size()]
         self.delta, self.base, self.count, self.work = (torch.zeros_like(self.last) for _ in range(4))
         self.mask = torch.full_like(self.last, _free_bits(row.dtype) if self.floats else 0)
-        odd = 2 * torch.randint(0, 64, self.last.shape) + 1
+        odd = 2 * torch.randint(0, 64, self.last.shape, generator=generator) + 1
         self.pace = odd.to(self.last.dtype).to(self.last.device)
+        self.ring = torch.cat([self.own.flatten(), self.last.flatten()])
+        self.turns = not self.floats and row.element_size() == 1
 
     def begin(self, *, own: bool = False) -> None:
         import torch
 
-        start = torch.empty(self.row.shape).uniform_(0.5, 1.0)
+        if self.turns:
+            order = torch.arange(len(self.ring)) if own else torch.randperm(len(self.ring), generator=self.generator)
+            ring = torch.cat([self.own.flatten(), self.last.flatten()])
+            self.turn(ring[order.to(ring.device)], 0)
+            return
+        start = torch.empty(self.row.shape).uniform_(0.5, 1.0, generator=self.generator)
         self.base.copy_(self.own if own else _bits((start * (1 if self.floats else 200)).to(self.row.dtype)))
         self.delta.fill_(self.stride)
         self.count.zero_()
@@ -1462,8 +1481,15 @@ class _TouchedRow:
         if self.stride and self.floats:
             self._start_elsewhere(by)
 
+    def turn(self, ring: Tensor, by: int) -> None:
+        """Take the values of a ring, turned by so many."""
+        self.ring.copy_(ring.roll(by))
+        self.bits.copy_(self.ring[: self.bits.numel()].reshape(self.bits.shape))
+
     def step(self, by: int) -> None:
-        if self.stride:
+        if self.turns:
+            self.turn(self.ring, by)
+        elif self.stride:
             self.bits.add_(self.delta, alpha=by)
         else:
             self._start_elsewhere(by)
@@ -1480,6 +1506,9 @@ class _TouchedRow:
         """The start from which so many steps lead to the last values: from below, or from above what is too small."""
         import torch
 
+        if self.turns:
+            self.turn(torch.cat([self.last.flatten(), self.own.flatten()]), -calls)
+            return
         if not self.floats:
             back = calls * self.stride % (1 << 8 * self.bits.element_size())  # codes wrap round
             self.bits.copy_(self.last).sub_(back)
@@ -1494,6 +1523,13 @@ class _TouchedRow:
             self.base.copy_(self.last)
             self.mask.copy_(torch.where(size >= LARGE_BYTE, 0, _free_bits(self.row.dtype)))
             self.count.copy_(-calls * self.pace.long() % 256)
+
+
+def _own_generator() -> Any:
+    """A generator of random numbers on the CPU with a seed that nobody knows."""
+    import torch
+
+    return torch.Generator().manual_seed(int.from_bytes(os.urandom(7)))
 
 
 def _free_bits(dtype: Any) -> int:
@@ -1517,6 +1553,8 @@ class Draw:
         import torch
 
         self.sets = sets
+        # A graph draws with the generator that its capture registers, which calls that are replayed cannot set back.
+        self.generator = _own_generator() if sets.device == "cpu" else None
         self.turn = itertools.cycle(range(len(sets)))
         self.left = 0  # steps to the values of the case's `fresh`,
         self.last: dict[int, Tensor] = {}  # which lie ready, since a capture takes nothing from the host
@@ -1534,7 +1572,7 @@ class Draw:
     def begin(self) -> None:
         """Other values for steps by 0 too."""
         for *_, kept in self.tensors:
-            kept.bernoulli_(0.5)
+            kept.bernoulli_(0.5, generator=self.generator)
 
     def step(self, by: int) -> int:
         """The values of the next call, which is on the set with this index."""
@@ -1542,7 +1580,7 @@ class Draw:
 
         index = next(self.turn)
         for place, own, other, coins, kept in self.tensors:
-            coins.bernoulli_(0.5)
+            coins.bernoulli_(0.5, generator=self.generator)
             torch.where(coins if by else kept, own, other, out=_bits(self.sets.arguments[index][place]))
         self.left -= 1
         if self.left == 0:
@@ -1615,6 +1653,8 @@ def _prepared(session: _Session, case: str, function: Function, sets: ArgumentSe
         replays |= {"same": runner.touched(touch, 0), "new": runner.touched(touch, 1)}
         replays["touch"] = runner.touched(touch, 0, alone=True)
         replays["own"] = _on_own_values(touch, *replays["same"])
+        if isinstance(runner, _ClockRunner):
+            replays["still"] = runner.still(touch)
     if sets.case.get("drawn"):
         touches["fresh"] = draw = Draw(sets)
         replays |= {"all_same": runner.touched(draw, 0), "all_new": runner.touched(draw, 1)}

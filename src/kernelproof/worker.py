@@ -643,6 +643,11 @@ def _check_returned(tensor: Any, expected: Any, inputs: dict[str, Image]) -> Non
     """
     if type(tensor) is not type(expected):
         raise WorkerReplyError(f"it returned a {type(tensor).__name__}, not a plain {type(expected).__name__}")
+    if hasattr(tensor, "is_neg") and (tensor.is_neg() or tensor.is_conj()):
+        raise WorkerReplyError(
+            "it returned a view that is negated or conjugated when somebody reads it; "
+            "return tensor.resolve_neg().resolve_conj()"
+        )
     if tuple(tensor.shape) != tuple(expected.shape):
         raise WorkerReplyError(
             f"it returned a tensor of shape {tuple(tensor.shape)}; {tuple(expected.shape)} is expected"
