@@ -622,7 +622,7 @@ class Measurement:
                 reply = self.ask(worker, arena, [name], "time", 1, self.random.getrandbits(31))
                 self.keep_outputs(reply)
                 for outcome in reply["outcomes"]:
-                    self.take(arena, outcome, self.settings.processes)
+                    self.take(arena, outcome, self.settings.processes, "time")
                 return (name, arena.id) in self.faster_cold_us(reply["samples"])
 
             yield Doubt(name, arena, reason, is_so)
@@ -792,9 +792,9 @@ class Measurement:
         arena.seconds += elapsed_s
         spoilt = [outcome for outcome in reply["outcomes"] if outcome["outcome"] == NOT_CAPTURED]
         for outcome in spoilt:
-            self.take(arena, outcome, index)
+            self.take(arena, outcome, index, action)
         if not spoilt:
-            self.keep(arena, reply, index)
+            self.keep(arena, reply, index, action)
         return not spoilt
 
     def judge_kernels(self) -> None:
@@ -851,7 +851,7 @@ class Measurement:
             return False
         worker = self.spawn()
         try:
-            self.keep(arena, self.ask(worker, arena, [name], "trace", 0, self.random.getrandbits(31)), 0)
+            self.keep(arena, self.ask(worker, arena, [name], "trace", 0, self.random.getrandbits(31)), 0, "trace")
         except WorkerError as error:
             self.drop(name, None, _how_it_ended(error))
         finally:
@@ -1142,7 +1142,7 @@ class Measurement:
         sizes = {arena.id: arena.calls[TIMED].output.nbytes for arena in self.arenas}
         return sum(sizes[case] for _, case, _, _ in self.found.outputs)
 
-    def keep(self, arena: Arena, reply: Mapping[str, Any], index: int) -> None:
+    def keep(self, arena: Arena, reply: Mapping[str, Any], index: int, action: str) -> None:
         count = len(reply["samples"]["contender"])
         self.found.samples["process"] += [index] * count
         for name, values in reply["samples"].items():
@@ -1159,7 +1159,7 @@ class Measurement:
         self.found.state_s += reply["state_s"]
         self.keep_outputs(reply)
         for outcome in reply["outcomes"]:
-            self.take(arena, outcome, index)
+            self.take(arena, outcome, index, action)
 
     def keep_outputs(self, reply: Mapping[str, Any]) -> None:
         """Results to judge, each once."""
@@ -1167,7 +1167,7 @@ class Measurement:
             values = "fresh" if output["version"] == "fresh" else "timed"
             self.found.outputs.setdefault((output["contender"], output["case"], values, output["sha256"]), output)
 
-    def take(self, arena: Arena, outcome: Mapping[str, Any], index: int) -> None:
+    def take(self, arena: Arena, outcome: Mapping[str, Any], index: int, action: str) -> None:
         """What happened to a contender in a process that lived on."""
         name, what = outcome["contender"], outcome["outcome"]
         if what == "slow":
@@ -1183,7 +1183,7 @@ class Measurement:
                     each["contender"] == name and each["outcome"] == CALL_FAILED for each in reply.get("outcomes", ())
                 )
 
-            self.drop_if_guilty(name, arena, words, "", fails_again)
+            self.drop_if_guilty(name, arena, words, "", fails_again, action)
         else:
             check = "wall" if what == replies.ESCAPE else ""
             self.drop(
@@ -1191,7 +1191,13 @@ class Measurement:
             )
 
     def drop_if_guilty(
-        self, name: str, arena: Arena, reason: str, check: str, is_so: Callable[[Mapping[str, Any]], bool]
+        self,
+        name: str,
+        arena: Arena,
+        reason: str,
+        check: str,
+        is_so: Callable[[Mapping[str, Any]], bool],
+        action: str = "time",
     ) -> None:
         """Drop a contender for what was seen beside others: from the case, unless one of them brought it about.
 
@@ -1200,10 +1206,10 @@ class Measurement:
         cases. Where it does not show again the contender has no time, and is not accused.
         """
         others = sorted((arena.asked | set(arena.names)) - {name})  # also who has left since
-        if not others or self.shows_alone(name, arena, is_so):
+        if not others or self.shows_alone(name, arena, is_so, action):
             self.drop(name, arena, reason, check)
             return
-        beside = [other for other in others if self.shows([other, name], arena, is_so)]
+        beside = [other for other in others if self.shows([other, name], arena, is_so, action)]
         guilty = [other for other in beside if self.entrants[other].variant.role == "variant"]
         is_variant = self.entrants[name].variant.role == "variant"
         if guilty and (len(beside) < len(others) or not is_variant):
@@ -1216,9 +1222,9 @@ class Measurement:
         elif arena.id not in self.spoilt:
             self.drop(name, arena, f"not tried: beside others, but neither alone nor beside any one of them: {reason}")
 
-    def shows_alone(self, name: str, arena: Arena, is_so: Callable[[Mapping[str, Any]], bool]) -> bool:
+    def shows_alone(self, name: str, arena: Arena, is_so: Callable[[Mapping[str, Any]], bool], action: str) -> bool:
         """Whether something shows in a process that has this contender alone, timed or held."""
-        if self.shows([name], arena, is_so):
+        if self.shows([name], arena, is_so, action):
             return True
         worker = self.spawn()
         try:
@@ -1229,12 +1235,12 @@ class Measurement:
         finally:
             worker.close()
 
-    def shows(self, names: list[str], arena: Arena, is_so: Callable[[Mapping[str, Any]], bool]) -> bool:
+    def shows(self, names: list[str], arena: Arena, is_so: Callable[[Mapping[str, Any]], bool], action: str) -> bool:
         """Whether something shows in a process that has some contenders; one that ends shows it."""
         worker = self.spawn()
         started = time.monotonic()
         try:
-            reply = self.ask(worker, arena, names, "time", self.settings.processes, self.random.getrandbits(31))
+            reply = self.ask(worker, arena, names, action, self.settings.processes, self.random.getrandbits(31))
             return is_so(reply)
         except WorkerError:
             return True
@@ -1383,14 +1389,15 @@ def _measure_and_summarise(config: Config, record: BenchRecord, entrants: list[E
             measurement = Measurement(config, record.device, entrants, arenas, host, folder)
             found = measurement.run()
             found.cores = sorted(host.cores) if record.device == "cpu" else []
-            spent_s = time.monotonic() - started - record.states.get(WAITED, 0.0)
+            startup_s = time.monotonic() - started - record.states.get(WAITED, 0.0)
+            startup_s -= found.measuring_s + found.counters.get("seconds", 0.0)
             checked = _judge_outputs(config, measurement, operator)
         measurement.drop_escaped()
         record.threads = threads if record.device == "cpu" else None
         record.cases = [arena.cost for arena in arenas]
         record.modes = list(config.bench.modes)
         record.processes = config.bench.processes
-        record.startup_s = round(spent_s - found.measuring_s - found.counters.get("seconds", 0.0), 3)
+        record.startup_s = round(startup_s, 3)
         Summary(config, record, entrants, arenas, found).fill(checked, samples_path)
 
 
