@@ -95,13 +95,17 @@ def keeps_beside_others(x, weight, eps):
     return thrice(x, weight, eps)
 
 
+def often(x, weight, eps):  # what a machine whose pace changes by half does not hide
+    return [thrice(x, weight, eps) for _ in range(3)][0]
+
+
 def keeps_until_changed(x, weight, eps):
     if "first" not in SEEN:
-        SEEN["first"] = x.clone(), thrice(x, weight, eps)
+        SEEN["first"] = x.clone(), often(x, weight, eps)
     values, result = SEEN["first"]
     if SEEN.get("changed") or not torch.equal(x, values):
         SEEN["changed"] = True
-        return thrice(x, weight, eps)
+        return often(x, weight, eps)
     return result.clone()
 
 
