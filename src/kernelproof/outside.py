@@ -112,6 +112,10 @@ class Outside:
         """What a CPU's call takes: by our clock where threads spin for one another, else the processor time it had."""
         return max(0.0, look.outside_us if self.spins else look.processor_us)
 
+    def beyond_us(self, look: Look, touch: Look) -> float:
+        """What a CPU's call takes beyond what changes its values: by the clock that `cost_us` goes by."""
+        return look.outside_us - touch.outside_us if self.spins else look.processor_us - touch.processor_us
+
     def values_apart(self) -> tuple[float, float, float]:
         """How many times as long calls on new values take as calls on those of the call before; both, in µs.
 
@@ -137,7 +141,7 @@ class Outside:
             behind_us = touched.outside_us - touch.outside_us
             if timed:
                 own_us = self.cost_us(timed[0])
-                behind_us = behind_us if self.spins else touched.processor_us - touch.processor_us
+                behind_us = self.beyond_us(touched, touch)
             if number >= SETTLED and behind_us <= behind_limit_us(own_us, self.device):
                 break
         return behind_us, own_us
@@ -150,8 +154,7 @@ class Outside:
         """
         unseen_us, still_us = 0.0, 0.0
         for number, (new, touch, still) in enumerate(self.looks("new", "touch", "still")):
-            unseen_us = new.outside_us - touch.outside_us if self.spins else new.processor_us - touch.processor_us
-            still_us = self.cost_us(still)
+            unseen_us, still_us = self.beyond_us(new, touch), self.cost_us(still)
             if number >= SETTLED and unseen_us <= rows_limit_us(still_us, "cpu"):
                 break
         return unseen_us, still_us

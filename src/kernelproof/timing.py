@@ -1405,7 +1405,7 @@ class Touch:
             self.rows.append(_TouchedRow(row, other, generator))
 
     def begin(self) -> None:
-        """Put values in place that were not there before, about one half, or any code; or the case's own again."""
+        """Put values in place that were not there before, numbers of about one half; or the case's own again."""
         for row in self.rows:
             row.begin(own=self.keeps_own)
 
@@ -1465,9 +1465,9 @@ class _TouchedRow:
         import torch
 
         if self.turns:
-            order = torch.arange(len(self.ring)) if own else torch.randperm(len(self.ring), generator=self.generator)
             ring = torch.cat([self.own.flatten(), self.last.flatten()])
-            self.turn(ring[order.to(ring.device)], 0)
+            order = torch.randperm(len(ring), generator=self.generator).to(ring.device)
+            self.turn(ring if own else ring[order], 0)
             return
         start = torch.empty(self.row.shape).uniform_(0.5, 1.0, generator=self.generator)
         self.base.copy_(self.own if own else _bits((start * (1 if self.floats else 200)).to(self.row.dtype)))
