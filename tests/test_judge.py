@@ -417,7 +417,7 @@ def test_images_carry_a_call_there_and_back(tmp_path: Path, layout_name: str, dt
     assert bool(torch.isnan(band).all())
     assert len(band.view(torch.uint8).unique()) > 64  # NaNs of many kinds, so that a store of NaN shows as well
     write_back(layout, output)
-    returned = images.read_back(layout, tmp_path)
+    returned = images.read_back(layout, tmp_path)["o"]
     assert torch.equal(returned.output, output)
     assert returned.output.stride() == call.output.stride()
     assert judged(case, call, returned.output, poison=returned.poison).failures == []
@@ -426,7 +426,7 @@ def test_images_carry_a_call_there_and_back(tmp_path: Path, layout_name: str, dt
 
 def test_poison_is_fresh_every_time(tmp_path: Path) -> None:
     call, _ = correct_output(case_of())
-    first, second = (images.layout_images(call, tmp_path).poison.view(torch.int16) for _ in range(2))
+    first, second = (images.layout_images(call, tmp_path).poison("o").view(torch.int16) for _ in range(2))
     assert float((first == second).float().mean()) < 1e-3
 
 
@@ -436,7 +436,7 @@ def test_a_write_past_the_end_is_caught(tmp_path: Path) -> None:
     write_back(
         layout, output, lambda name, raw: raw[-BAND_BYTES : -BAND_BYTES + 6].bitwise_not_() if name == "o" else None
     )
-    returned = images.read_back(layout, tmp_path)
+    returned = images.read_back(layout, tmp_path)["o"]
     result = judged(case_of(), call, returned.output, band_damage=returned.band_damage)
     assert criteria(result) == ["guard_bands"]
     assert "o: " in result.band_damage[0]
@@ -450,7 +450,7 @@ def test_a_write_before_the_beginning_of_another_buffer_is_caught(tmp_path: Path
     write_back(
         layout, output, lambda name, raw: raw[BAND_BYTES - 4 : BAND_BYTES].bitwise_not_() if name == "k" else None
     )
-    damage = images.read_back(layout, tmp_path).band_damage
+    damage = images.read_back(layout, tmp_path)["o"].band_damage
     assert len(damage) == 1
     assert damage[0].startswith("k: 4 bytes written before the buffer, the nearest 1 element before the beginning")
 
@@ -464,7 +464,7 @@ def test_a_changed_input_is_caught(tmp_path: Path) -> None:
             layout.images["v"].elements(raw)[0, 1, 2, 3:5] += 1
 
     write_back(layout, output, spoil)
-    returned = images.read_back(layout, tmp_path)
+    returned = images.read_back(layout, tmp_path)["o"]
     assert returned.inputs_changed == ["v: 2 of 25600 elements changed, the first at [0, 1, 2, 3]"]
     assert returned.band_damage == []
     result = judged(case_of(), call, returned.output, inputs_changed=returned.inputs_changed)
@@ -481,7 +481,7 @@ def test_gaps_of_a_view_are_guarded(tmp_path: Path) -> None:
             raw[BAND_BYTES + 4 * (2 * 40 + 35)] ^= 255
 
     write_back(layout, wide[:, :32], spoil)
-    returned = images.read_back(layout, tmp_path)
+    returned = images.read_back(layout, tmp_path)["y"]
     assert torch.equal(returned.output, wide[:, :32])
     assert returned.inputs_changed == []
     assert returned.band_damage == ["y: 1 bytes written between the rows of the view, the first at byte offset 460"]

@@ -92,7 +92,7 @@ def test_references_are_kept_by_their_values(monkeypatch: pytest.MonkeyPatch) ->
     finer = dataclasses.replace(TERMS, precision=Precision("float32", p="float64"))
     assert chamber._reference(Job(bhsd), finer) is not first
     assert chamber._reference(Job(other), TERMS) is not first
-    monkeypatch.setattr(judging, "REFERENCES_KEPT_BYTES", 2 * first.output.nbytes)
+    monkeypatch.setattr(judging, "REFERENCES_KEPT_BYTES", 2 * first["o"].output.nbytes)
     chamber._reference(Job(other, "tail", "7"), TERMS)
     assert len(chamber.references) == 1
     assert chamber._reference(Job(bhsd), TERMS) is not first
@@ -435,20 +435,20 @@ def test_with_a_gpu_nothing_meets_a_tensor_of_the_cpu(name: str) -> None:
         exact = [Job(case, "sanity", each) for each in chamber.do_exact_cases(case)]
         related = [Job(case, "relation", each) for each in chamber._relations(case)]
         for job in [Job(case), *exact, *related]:
-            reference = chamber._reference(job, terms)
-            kind = chamber._call(job).output.dtype
+            (name,), kind = chamber._call(job).outputs, chamber._call(job).output.dtype
+            reference = chamber._reference(job, terms)[name]
             right = reference.output.cpu().to(kind)
             for fault, wrong in FAULTS.items():
                 poison = torch.rand(right.shape).to(kind)
-                chamber.returned[job.key] = images.Returned(wrong(right.float()).to(kind), poison)
+                chamber.returned[job.key] = {name: images.Returned(wrong(right.float()).to(kind), poison)}
                 found, _ = chamber.do_judge(job, terms, None)
                 failed |= {(job.part, fault)} if found["status"] == "failed" else set()
                 if job.part == "relation":
                     base = chamber._base(job)
-                    given = chamber._reference(base, terms).output.cpu().to(kind)
-                    chamber.returned[base.key] = images.Returned(given, poison)
+                    given = chamber._reference(base, terms)[name].output.cpu().to(kind)
+                    chamber.returned[base.key] = {name: images.Returned(given, poison)}
                     chamber.do_related(job, terms)
-            chamber.returned[job.key] = images.Returned(poison, poison)
+            chamber.returned[job.key] = {name: images.Returned(poison, poison)}
             assert chamber.do_judge(job, terms, None)[0]["status"] == "failed" or job.part == "relation"
     assert {part for part, _ in failed} >= {"case", "sanity"}
     assert not {pair for pair in failed if pair[1] == "none"}

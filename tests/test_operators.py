@@ -141,9 +141,13 @@ def test_load_says_what_is_wrong_with_a_module(tmp_path: Path, text: str, messag
     [
         (
             {"outputs": ("out",)},
-            r"outputs of a Call: \('out',\) is not the name of one tensor, in a tuple; allowed: x, y",
+            r"outputs of a Call: \('out',\) does not name tensors, each once, in a tuple; allowed: x, y",
         ),
-        ({"outputs": "y"}, "'y' is not the name of one tensor"),
+        ({"outputs": "y"}, "'y' does not name tensors"),
+        ({"outputs": ()}, "does not name tensors"),
+        ({"outputs": ("y", "y")}, "does not name tensors, each once"),
+        ({"outputs": ("x", "y")}, "(?s)None does not name the 2 dimensions of y, in a tuple.*'x': "),
+        ({"outputs": ("x", "y"), "axes": {"x": ("a", "b"), "y": ("a",)}}, "the 2 dimensions of y"),
         ({"axes": ("row",)}, "does not name the 2 dimensions of y"),
         ({"arguments": {"n": [1]}}, "n: the argument is a list; allowed: tensor, int, float, bool"),
     ],

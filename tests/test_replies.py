@@ -32,7 +32,7 @@ GOOD: dict[str, Any] = {
     "samples": {name: [value, value] for name, value in SAMPLE.items()},
     "outcomes": [{**PLACE, "case": "", "outcome": "failed", "message": "it failed"}],
     "outputs": [
-        {**PLACE, "version": "timed", "number": 0, "copies": 1, "dtype": "float32", "shape": [2, 3]}
+        {**PLACE, "version": "timed", "number": 0, "copies": 1, "tensors": [["float32", [2, 3]]]}
         | {"sha256": "ab" * 32, "path": f"/somewhere/ours-{'ab' * 12}.output"}
     ],
     "kernels": {"ours": {"small-float32": [{**KERNEL, "source": "torch.profiler"}]}},
@@ -122,9 +122,14 @@ def test_a_witness() -> None:
     with pytest.raises(WorkerReplyError, match="its calls"):
         replies.check_held({"calls": {"ours": {**calls, "touch": 1}}, "outcomes": []}, "ours", [*kinds, "touch"])
     output = {"contender": "ours", "case": "c", "mode": "hot", "version": "moved", "number": 0, "copies": 1}
-    output |= {"path": "/x/ours-ab.output", "dtype": "float32", "shape": [2], "sha256": "ab"}
+    output |= {"path": "/x/ours-ab.output", "tensors": [["float32", [2]], ["int64", []]], "sha256": "ab"}
     replies.check_moved({"outputs": [output]}, "ours", "c", ["hot"])
-    for other in ({"contender": "base"}, {"version": "timed"}, {"path": "/x/base-ab.output"}, {"shape": [-1]}):
+    for other in (
+        {"contender": "base"},
+        {"version": "timed"},
+        {"path": "/x/base-ab.output"},
+        {"tensors": [["float32", [-1]]]},
+    ):
         with pytest.raises(WorkerReplyError, match="its outputs"):
             replies.check_moved({"outputs": [{**output, **other}]}, "ours", "c", ["hot"])
     for replayed in (None, {}, {"own_us": "fast"}, {"own_us": float("nan")}, {"own_us": -1.0}, {"own_us": 10**400}):

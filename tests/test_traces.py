@@ -225,7 +225,7 @@ def asked(host: WorkerHost, call: CallFiles, name: str, passing: str, repeats: i
         process.request("load", timeout_s=60, candidate=dataclasses.asdict(entry))
         reply = process.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"], repeats=repeats)
         if drawn:
-            process.request("repeats", timeout_s=60, image=call.arguments["y"]["image"], indices=drawn)
+            process.request("repeats", timeout_s=60, images=[call.arguments["y"]["image"]], indices=drawn)
         return reply
     finally:
         process.close()
@@ -288,8 +288,8 @@ def test_the_judge_finds_the_first_element_that_differs_in_a_repeat(tmp_path: Pa
     handed_over(tmp_path, image.path).write_bytes(first.numpy().tobytes())
     repeats = torch.cat([first, other, first])
     handed_over(tmp_path, image.path, ".repeats").write_bytes(repeats.numpy().tobytes())
-    ((place, element, _),) = images.unlike_first(layout, tmp_path, 3)
-    assert (place, element) == (1, 4)
+    ((*place, _),) = images.unlike_first(layout, tmp_path, 3)
+    assert place == [1, "y", 4]
     with pytest.raises(TestError, match="bytes instead of"):
         images.unlike_first(layout, tmp_path, 2)
 
@@ -303,15 +303,15 @@ GOOD = {"repeats": 1, "differing": 0, "first_difference": None, "kept": 0, "fart
         *(None, {}, {**GOOD, "kept": "many"}, {**GOOD, "out_of_order": [[0, "never", 1]]}, {**GOOD, "differing": []}),
         *({**GOOD, "kept": count} for count in (math.inf, math.nan, True, -1, 10, 10**400)),
         *({**GOOD, "out_of_order": [[call, "after", size]]} for call, size in ((2, 1), (-1, 1), (0, math.inf))),
-        *({**GOOD, "first_difference": place} for place in ([1], [1, math.inf], [10, 0], "12")),
+        *({**GOOD, "first_difference": place} for place in ([1], [1, "y", math.inf], [10, "y", 0], [1, "x", 0], "12")),
         *({**GOOD, "farthest": repeat} for repeat in (-1, 10, 1.0)),
     ],
 )
 def test_an_answer_that_no_worker_gives_is_refused(reply: Any) -> None:
-    assert Ran.of(GOOD).out_of_order == []
-    assert Ran.of({**GOOD, "kept": 9, "out_of_order": [[1, "after", 4]]}, 2, 10).kept == 9
+    assert Ran.of(GOOD, ["y"]).out_of_order == []
+    assert Ran.of({**GOOD, "kept": 9, "out_of_order": [[1, "after", 4]]}, ["y"], 2, 10).kept == 9
     with pytest.raises(WorkerReplyError, match="not one that it gives"):
-        Ran.of(reply, 2, 10)
+        Ran.of(reply, ["y"], 2, 10)
 
 
 # --- memory off its boundary ------------------------------------------------------------------------------------------
@@ -329,12 +329,12 @@ def test_a_shifted_image_begins_one_element_later_and_is_read_back_whole(tmp_pat
         if image.name == "y":
             image.elements(raw).copy_(values)
         handed_over(tmp_path, image.path).write_bytes(raw.numpy().tobytes())
-    returned = images.read_back(layout, tmp_path)
+    returned = images.read_back(layout, tmp_path)["y"]
     assert torch.equal(returned.output, values)
     assert (returned.band_damage, returned.inputs_changed) == ([], [])
     raw[images.BAND_BYTES + item - 1] ^= 1  # the last byte before the first element
     handed_over(tmp_path, image.path).write_bytes(raw.numpy().tobytes())
-    assert "1 element before the beginning" in images.read_back(layout, tmp_path).band_damage[0]
+    assert "1 element before the beginning" in images.read_back(layout, tmp_path)["y"].band_damage[0]
 
 
 @pytest.mark.parametrize(("side", "beyond"), [("end", 12), ("start", -1)])
@@ -347,7 +347,7 @@ def test_a_fenced_image_has_no_memory_on_one_side(tmp_path: Path, dtype: torch.d
         raw = image.raw.clone()
         image.elements(raw).copy_(values)
         handed_over(tmp_path, image.path).write_bytes(raw.numpy().tobytes())
-    returned = images.read_back(layout, tmp_path)
+    returned = images.read_back(layout, tmp_path)["y"]
     assert torch.equal(returned.output, values)
     assert (returned.band_damage, returned.inputs_changed) == ([], [])
     descriptor, item = {**layout.spec["x"], "dtype": str(dtype).removeprefix("torch.")}, values.element_size()

@@ -1039,7 +1039,7 @@ class Measurement:
         limit_s = REQUEST_BASE_S + REQUEST_FACTOR * self.settings.max_seconds
         cases = [{**arena.payload, "contenders": [name]}]
         contenders, plan = [self.entrants[name].candidate], self.plan("time", seed)
-        room_bytes = self.kept_bytes() + ROOM_FACTOR * arena.calls[TIMED].output.nbytes
+        room_bytes = self.kept_bytes() + ROOM_FACTOR * arena.calls[TIMED].output_bytes
         asked = {"step": "hold", "contenders": contenders, "cases": cases, "plan": plan}
         held = worker.request("witness", timeout_s=limit_s, room_bytes=room_bytes, **asked)
         touched = ["same", "new", "touch", "own"] if arena.payload["moved"] else []
@@ -1142,7 +1142,7 @@ class Measurement:
         reply: Mapping[str, Any] = worker.request(
             "measure",
             timeout_s=REQUEST_BASE_S + REQUEST_FACTOR * self.settings.max_seconds * len(names),
-            room_bytes=self.kept_bytes() + ROOM_FACTOR * len(names) * arena.calls[TIMED].output.nbytes,
+            room_bytes=self.kept_bytes() + ROOM_FACTOR * len(names) * arena.calls[TIMED].output_bytes,
             contenders=[self.entrants[name].candidate for name in names],
             cases=[{**arena.payload, "contenders": names}],
             plan=self.plan(action, seed, with_energy=index == 0 and arena.case.shape == self.main_shape) | few,
@@ -1152,7 +1152,7 @@ class Measurement:
 
     def kept_bytes(self) -> int:
         """Room on the disk that the results so far take by right."""
-        sizes = {arena.id: arena.calls[TIMED].output.nbytes for arena in self.arenas}
+        sizes = {arena.id: arena.calls[TIMED].output_bytes for arena in self.arenas}
         return sum(sizes[case] for _, case, _, _ in self.found.outputs)
 
     def keep(self, arena: Arena, reply: Mapping[str, Any], index: int, action: str) -> None:
@@ -1420,10 +1420,11 @@ def _judge_outputs(config: Config, measurement: Measurement, operator: Operator)
     Processes and modes that gave the same bytes are judged once.
     """
     from kernelproof import judge
+    from kernelproof.operators import by_output
 
     keep_freed_memory()
     judged = 0
-    references: dict[tuple[str, str, str], Reference] = {}
+    references: dict[tuple[str, str, str], Mapping[str, Reference]] = {}
     # What is wrong for the timed values is told first; of two cases' references one is kept at a time.
     order = sorted(measurement.found.outputs.items(), key=lambda found: (found[0][1], found[0][2] == "moved"))
     for (name, case_id, values, _), output in order:
@@ -1435,7 +1436,7 @@ def _judge_outputs(config: Config, measurement: Measurement, operator: Operator)
         key = (case_id, values, repr(precision))
         if key not in references:
             references = {other: made for other, made in references.items() if other[0] == case_id}
-            references[key] = operator.reference(call, precision, measurement.device)
+            references[key] = by_output(call, operator.reference(call, precision, measurement.device), "reference")
         judged += 1
         if fault := _fault(config, arena.case, call, references[key], output, measurement.scratch):
             where = f"{output['mode']}, --case {arena.fresh}" if values == "fresh" else output["mode"]
@@ -1456,34 +1457,47 @@ def _gave_wrong(
 ) -> bool:
     """Whether any result of a contender's calls in a case, in the answer of a process, is not right."""
     from kernelproof import judge
+    from kernelproof.operators import by_output
 
     precision = judge.resolved(measurement.entrants[name].variant.precision, arena.case.dtype)
     for output in (each for each in reply["outputs"] if each["contender"] == name):
         call = arena.calls.get(output["version"], arena.calls[TIMED])
-        reference = operator.reference(call, precision, measurement.device)
-        if _fault(config, arena.case, call, reference, output, measurement.scratch):
+        right = by_output(call, operator.reference(call, precision, measurement.device), "reference")
+        if _fault(config, arena.case, call, right, output, measurement.scratch):
             return True
     return False
 
 
 def _fault(
-    config: Config, case: Case, call: Call, reference: Reference, output: Mapping[str, Any], folder: Path
+    config: Config,
+    case: Case,
+    call: Call,
+    references: Mapping[str, Reference],
+    output: Mapping[str, Any],
+    folder: Path,
 ) -> str | None:
     """Why a result is not right by any of the test's criteria, or None."""
     from kernelproof import images, judge
     from kernelproof.operators import dtype_name
 
-    expected = call.output
-    if output["dtype"] != dtype_name(expected.dtype) or list(output["shape"]) != list(expected.shape):
-        return f"{output['dtype']} {output['shape']} instead of {dtype_name(expected.dtype)} {list(expected.shape)}"
+    expected = {name: call.tensor(name) for name in call.outputs}
+    wanted = [[dtype_name(tensor.dtype), list(tensor.shape)] for tensor in expected.values()]
+    if output["tensors"] != wanted:
+        found, right = (" and ".join(f"{kind} {shape}" for kind, shape in each) for each in (output["tensors"], wanted))
+        return f"{found} instead of {right}"
     try:  # only in the worker's folder: the name comes from a process that has run candidates
-        data = images.read_file(folder / Path(output["path"]).name, expected.nbytes)
+        data = images.read_file(folder / Path(output["path"]).name, call.output_bytes)
     except TestError as error:
         return error.message
     if hashlib.sha256(data.numpy().data).hexdigest() != output["sha256"]:
         return "the bytes handed over are not those that were announced"
-    values = data.view(expected.dtype).reshape(expected.shape)
-    result = judge.judge(case, call, reference, images.Returned(values), config.test.tolerance)
+    returned = {}
+    for name, tensor in expected.items():
+        bits, data = data[: tensor.nbytes], data[tensor.nbytes :]
+        if bits.data_ptr() % tensor.element_size():
+            bits = bits.clone()
+        returned[name] = images.Returned(bits.view(tensor.dtype).reshape(tensor.shape))
+    result = judge.judge_all(case, call, references, returned, config.test.tolerance)
     return "; ".join(failure.message for failure in result.failures) or None
 
 

@@ -100,18 +100,17 @@ class Layout:
             for name, argument in outline(self.call).items()
         }
 
-    @property
-    def poison(self) -> torch.Tensor:
-        """What the output held before the call."""
-        image = self.images[self.call.outputs[0]]
-        return image.elements(image.raw)
+    def poison(self, output: str) -> torch.Tensor:
+        """What an output held before the call."""
+        return self.images[output].elements(self.images[output].raw)
 
 
 @dataclass
 class Returned:
-    """What a candidate handed over: its output, and what became of everything that it should not have touched.
+    """What a candidate handed over: an output, and what became of everything that it should not have touched.
 
-    band_damage and inputs_changed are sentences. Without a poison the output is taken to be written.
+    band_damage and inputs_changed are sentences, told with the first of several outputs. Without a poison the output is
+    taken to be written.
     """
 
     output: torch.Tensor
@@ -166,8 +165,8 @@ def layout_images(
     return Layout(call, images)
 
 
-def read_back(layout: Layout, folder: Path, suffix: str = OUT_SUFFIX) -> Returned:
-    """What the worker handed over in its folder (loading.handed_over), compared with what it was given.
+def read_back(layout: Layout, folder: Path, suffix: str = OUT_SUFFIX) -> dict[str, Returned]:
+    """What the worker handed over in its folder (loading.handed_over), compared with what it was given; by output.
 
     The poison of a call that differed is not known here: its output is taken to be written.
 
@@ -176,35 +175,38 @@ def read_back(layout: Layout, folder: Path, suffix: str = OUT_SUFFIX) -> Returne
     """
     damage: list[str] = []
     changed: list[str] = []
-    output = None
+    outputs = {}
     for name, image in layout.images.items():
         after = read_file(handed_over(folder, image.path, suffix), len(image.raw))
         damage += _band_damage(image, after)
-        if name == layout.call.outputs[0]:
-            output = image.elements(after)
-        elif name not in layout.call.outputs:
+        if name in layout.call.outputs:
+            poison = layout.poison(name) if suffix == OUT_SUFFIX else None
+            outputs[name] = Returned(image.elements(after), poison)
+        else:
             changed += _changes(image, after)
-    assert output is not None
-    return Returned(output, layout.poison if suffix == OUT_SUFFIX else None, damage, changed)
+    first = outputs[layout.call.outputs[0]]
+    first.band_damage, first.inputs_changed = damage, changed
+    return outputs
 
 
-def unlike_first(layout: Layout, folder: Path, count: int) -> list[tuple[int, int, torch.Tensor]]:
-    """Which of so many repeats handed over are not bit for bit the first call's result: position, flat element, result.
+def unlike_first(layout: Layout, folder: Path, count: int) -> list[tuple[int, str, int, dict[str, Returned]]]:
+    """Which of so many repeats handed over are not bit for bit the first call's result: position, place, result.
 
-    The element is the first that differs. Raises TestError as `read_back` does.
+    The place, of the first element that differs, is an output and a flat index. Raises TestError as `read_back` does.
     """
-    image = layout.images[layout.call.outputs[0]]
-    size = len(image.raw)
-    first = read_file(handed_over(folder, image.path), size)
-    repeats = read_file(handed_over(folder, image.path, REPEATS_SUFFIX), count * size)
-    found = []
-    wanted = _bits(image.elements(first))
-    for position in range(count):
-        output = image.elements(repeats[position * size : (position + 1) * size].clone())
-        bits = _bits(output)
-        if not np.array_equal(bits.numpy(), wanted.numpy()):
-            found.append((position, int((bits != wanted).any(1).nonzero()[0, 0]), output))
-    return found
+    results: list[dict[str, Returned]] = [{} for _ in range(count)]
+    places: dict[int, tuple[str, int]] = {}
+    for name in layout.call.outputs:
+        image = layout.images[name]
+        size = len(image.raw)
+        wanted = _bits(image.elements(read_file(handed_over(folder, image.path), size)))
+        repeats = read_file(handed_over(folder, image.path, REPEATS_SUFFIX), count * size)
+        for position, result in enumerate(results):
+            output = image.elements(repeats[position * size : (position + 1) * size].clone())
+            result[name], bits = Returned(output), _bits(output)
+            if position not in places and not np.array_equal(bits.numpy(), wanted.numpy()):
+                places[position] = name, int((bits != wanted).any(1).nonzero()[0, 0])
+    return [(position, *places[position], results[position]) for position in sorted(places)]
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -78,6 +78,8 @@ FLOAT64_ROUNDING = 2.0**-40
 # Edges of the histogram of |error|/bound. What is smaller or larger goes to the ends.
 BINS_A_DECADE = 4
 HISTOGRAM_EDGES = [0.0, *(10 ** (exponent / BINS_A_DECADE) for exponent in range(-24, 13))]
+OF_MEMORY = (GUARD_BANDS, INPUTS)  # and not of one output
+NEAREST = {"max_bound_ratio": "max_abs_error", "rms_ratio": "rms_error", "bias_ratio": "bias"}
 FIRST_OVER = HISTOGRAM_EDGES.index(1.0)  # the bin that begins at the bound
 
 
@@ -118,6 +120,57 @@ def resolved(precision: Precision, case_dtype: str) -> Precision:
     return dataclasses.replace(precision, **declared)
 
 
+def judge_all(
+    case: Case,
+    call: Call,
+    references: Mapping[str, Reference],
+    returned: Mapping[str, Returned],
+    tolerance: Tolerance,
+    *,
+    operator: Operator | None = None,
+    histogram: ErrorHistogram | None = None,
+) -> CaseResult:
+    """Hold every output that a candidate handed over against its reference: `judge`, and of several the worst figures.
+
+    Failures and places of several begin with the output's name. What an operator knows of faults is of the first.
+    """
+    found = {
+        name: judge(
+            case,
+            call.alone(name),
+            references[name],
+            returned[name],
+            tolerance,
+            operator=operator if name == call.outputs[0] else None,
+            histogram=histogram,
+        )
+        for name in call.outputs
+    }
+    return _together(found) if len(found) > 1 else found[call.outputs[0]]
+
+
+def _together(results: Mapping[str, CaseResult]) -> CaseResult:
+    """The results of a case's outputs as one; its figures are of the output that comes nearest to each limit."""
+    every = list(results.values())
+    whole = dataclasses.replace(every[0])
+    for ratio, figure in NEAREST.items():
+        nearest = max(every, key=lambda result: getattr(result, ratio) or 0.0)
+        setattr(whole, ratio, getattr(nearest, ratio))
+        setattr(whole, figure, getattr(nearest, figure))
+    whole.nonfinite = sum(result.nonfinite for result in every)
+    whole.unwritten = sum(result.unwritten for result in every)
+    unwritten = [f"{name}: {result.unwritten_where}" for name, result in results.items() if result.unwritten]
+    whole.unwritten_where = "; ".join(unwritten) or None
+    whole.first_bad_index = next((r.first_bad_index for r in every if r.first_bad_index is not None), None)
+    whole.failures = [
+        failure if failure.criterion in OF_MEMORY else Failure(failure.criterion, f"{name}: {failure.message}")
+        for name, result in results.items()
+        for failure in result.failures
+    ]
+    whole.status = "failed" if whole.failures else "passed"
+    return whole
+
+
 def judge(
     case: Case,
     call: Call,
@@ -128,7 +181,7 @@ def judge(
     operator: Operator | None = None,
     histogram: ErrorHistogram | None = None,
 ) -> CaseResult:
-    """Hold what a candidate handed over against the reference.
+    """Hold what a candidate handed over of a call with one output against the reference.
 
     With an `operator`, a wrong result is compared with what its known faults would have given. Works on the device of
     the reference. Raises TestError when the reference itself is not finite or does not fit the output.
@@ -276,10 +329,10 @@ def _broken(
     worst = int(torch.where(bad, over, -1.0).argmax())
     index = [int(i) for i in np.unravel_index(worst, bad.shape)]
     is_, follows, most = (float(tensor.flatten()[worst]) for tensor in (got, wanted, limit))
+    where = describe_indices(bad, relation.call.axes_of(relation.about))
     text = (
         f"{relation.name}: {relation.claim}. {count} of {total} elements ({100 * count / total:.3g} %) break that: "
-        f"{describe_indices(bad, relation.call.axes)}; the worst at {index}: {is_:.6g} where {follows:.6g} follows "
-        "from the base call"
+        f"{where}; the worst at {index}: {is_:.6g} where {follows:.6g} follows from the base call"
     )
     if relation.exact:
         text += ", which holds bit for bit"
@@ -352,7 +405,7 @@ class _Findings:
                 subject="reference",
                 hint="look for 0/0 and inf - inf in the operator's `reference`",
             )
-        self.dtype = call.output.dtype
+        self.dtype, self.axes = call.output.dtype, call.axes_of(call.outputs[0])
         self.raw = returned.output.to(expected.device)
         self.output = self.raw.double()
         self.expected = expected
@@ -399,7 +452,7 @@ class _Findings:
 
     def where(self, mask: torch.Tensor) -> str:
         """The place of some elements in words."""
-        return describe_indices(mask, self.call.axes)
+        return describe_indices(mask, self.axes)
 
     def share(self, count: int) -> str:
         """How many elements: `24 of 96 elements (25 %)`."""
@@ -696,7 +749,7 @@ def _constant(found: _Findings) -> str | None:
         )
     if error.dim() > 2 and error.flatten(2).shape[-1] >= SEVERAL and bool(_alike(error.flatten(2)).all()):
         first = float(error[0, 0].mean())
-        return f"a constant of its own is added in each {found.call.axes[1]} ({first:+.4g} in the first): {hint}"
+        return f"a constant of its own is added in each {found.axes[1]} ({first:+.4g} in the first): {hint}"
     return None
 
 
@@ -780,7 +833,7 @@ def _few(found: _Findings, result: CaseResult) -> str | None:
         if float(right.square().mean().sqrt()) > limit:
             return None
     last = []
-    for axis, (name, size) in enumerate(zip(found.call.axes, bad.shape, strict=True)):
+    for axis, (name, size) in enumerate(zip(found.axes, bad.shape, strict=True)):
         places = bad.movedim(axis, 0).flatten(1).any(1) if bad.dim() > 1 else bad
         first = int(places.nonzero()[0])
         if first > size / 2 and bool(places[first:].all()):

@@ -87,20 +87,21 @@ class Job:
 
 @dataclass(frozen=True)
 class LaidOut:
-    """What a worker is told of a call, its output's dimensions by name, and how many bytes all images have."""
+    """What a worker is told of a call, its outputs' dimensions by name, and how many bytes all images have."""
 
     arguments: dict[str, Any]
     outputs: list[str]
-    axes: list[str]
+    axes: dict[str, list[str]]
     bytes: int
 
-    def place(self, element: int) -> str:
-        """Where an element of the output lies: `batch 0, head 1, query row 37, feature 5`."""
+    def place(self, output: str, element: int) -> str:
+        """Where an element of an output lies: `batch 0, head 1, query row 37, feature 5`; of several also of which."""
         indices: list[int] = []
-        for size in reversed(self.arguments[self.outputs[0]]["shape"]):
+        for size in reversed(self.arguments[output]["shape"]):
             element, index = divmod(element, size)
             indices.insert(0, index)
-        return ", ".join(f"{axis} {index}" for axis, index in zip(self.axes, indices, strict=True))
+        place = ", ".join(f"{axis} {index}" for axis, index in zip(self.axes[output], indices, strict=True))
+        return f"{place} of {output}" if len(self.outputs) > 1 else place
 
 
 @dataclass(frozen=True)
@@ -194,15 +195,15 @@ class Judge:
         if fault:
             raise TestError(**fault)
 
-    def unlike_first(self, module: str, job: Job, folder: Path, count: int) -> list[list[int]]:
-        """Which of the repeats that lie in the worker's folder differ from the first call: [position, flat element].
+    def unlike_first(self, module: str, job: Job, folder: Path, count: int) -> list[tuple[int, str, int]]:
+        """Which of the repeats in the worker's folder differ from the first call: position, output, flat element.
 
         To be asked before the call is taken; they can be judged then. Raises TestError when they are no results at all.
         """
         found: dict[str, Any] = self._ask(module, "unlike_first", job=_json(job), folder=str(folder), count=count)
         if "fault" in found:
             raise TestError(**found["fault"])
-        return list(found["unlike"])
+        return [(position, output, element) for position, output, element in found["unlike"]]
 
     def judge(self, module: str, job: Job, terms: Terms, *, unlike: int | None = None) -> tuple[CaseResult, Histogram]:
         """Hold a call's result against its reference, which is computed now. Exact calls have an empty histogram.
@@ -312,15 +313,15 @@ class Chamber:
         # By a job's key:
         self.calls: dict[str, Call] = {}
         self.layouts: dict[str, Layout] = {}
-        self.returned: dict[str, Returned] = {}
-        self.unlike: dict[str, list[Returned]] = {}
+        self.returned: dict[str, dict[str, Returned]] = {}
+        self.unlike: dict[str, list[dict[str, Returned]]] = {}
         # By a case's id, and by name; of a case's inputs a digest, which outlives the variant that they were made for:
         self.exact: dict[str, dict[str, SanityCall]] = {}
         self.related: dict[str, dict[str, Relation]] = {}
         self.inputs: dict[str, str] = {}
         self.drawn_once: set[str] = set()  # cases whose digest rests on one draw
         self.odd_draw = ""  # the case whose first draw was forgiven
-        self.references: OrderedDict[str, tuple[Reference, int]] = OrderedDict()
+        self.references: OrderedDict[str, tuple[dict[str, Reference], int]] = OrderedDict()
 
     def answer(self, command: str, payload: dict[str, Any]) -> dict[str, Any]:
         """Carry out one request; whatever goes wrong is told, and ends nothing."""
@@ -422,7 +423,8 @@ class Chamber:
         if job.part == "zero-copy":
             for name in call.tensors.keys() - set(call.outputs):
                 spec[name]["zero_copy"] = True
-        return {"arguments": spec, "outputs": list(call.outputs), "axes": list(call.axes), "bytes": size}
+        axes = {name: list(call.axes_of(name)) for name in call.outputs}
+        return {"arguments": spec, "outputs": list(call.outputs), "axes": axes, "bytes": size}
 
     def do_take(self, job: Job, folder: str, differing: bool) -> dict[str, Any] | None:
         from kernelproof import images
@@ -441,14 +443,14 @@ class Chamber:
             found = images.unlike_first(self.layouts[job.key], Path(folder), count)
         except TestError as error:
             return {"fault": {"message": error.message, "subject": error.subject}}
-        self.unlike[job.key] = [images.Returned(output) for _, _, output in found]
-        return {"unlike": [[position, element] for position, element, _ in found]}
+        self.unlike[job.key] = [result for *_, result in found]
+        return {"unlike": [place for *place, _ in found]}
 
     def do_judge(self, job: Job, terms: Terms, unlike: int | None) -> list[Any]:
         from kernelproof import judge
 
         histogram = judge.ErrorHistogram()
-        result = judge.judge(
+        result = judge.judge_all(
             self._sanity(job.case)[job.name].case if job.part == "sanity" else job.case,
             self._call(job),
             self._reference(job, terms),
@@ -460,25 +462,27 @@ class Chamber:
         if job.part == "relation" and result.status != "passed":
             self._insist_on(self._relations(job.case)[job.name], self._base(job), terms)
         if job.part == "sanity" and result.status != "passed":
-            exact = self._sanity(job.case)[job.name]
-            judge.insist_on_exact(job.name, exact.reference, self._computed(exact.call, exact.case, terms))
+            exact, stated = self._sanity(job.case)[job.name], self._reference(job, terms)
+            for name, computed in self._computed(exact.call, exact.case, terms).items():
+                judge.insist_on_exact(job.name, stated[name], computed)
         return [_json(result), _json(histogram.record())]
 
     def do_related(self, job: Job, terms: Terms) -> dict[str, Any] | None:
         from kernelproof import judge
 
         relation, base = self._relations(job.case)[job.name], self._base(job)
-        reference = self._reference(job, terms)
+        output = relation.about
+        reference = self._reference(job, terms)[output]
         if relation.exact and not terms.same_bits:
             # The bound of an exact relation's reference is none: what repeats may differ by is the base's, moved.
             relation = dataclasses.replace(relation, exact=False, moves=True)
             reference = self._reference_after(relation, base, terms)
         failure = judge.related(
             relation,
-            self._reference(base, terms),
-            self.returned[base.key].output,
+            self._reference(base, terms)[output],
+            self.returned[base.key][output].output,
             reference,
-            self.returned[job.key].output,
+            self.returned[job.key][output].output,
             terms.tolerance,
         )
         if failure is None:
@@ -585,15 +589,20 @@ class Chamber:
         own = self._relations(job.case)[job.name].base is not None
         return dataclasses.replace(job, part="base") if own else Job(job.case)
 
-    def _reference(self, job: Job, terms: Terms) -> Reference:
-        """The reference of a job's very values."""
+    def _reference(self, job: Job, terms: Terms) -> dict[str, Reference]:
+        """The reference of a job's very values, by output."""
+        from kernelproof import operators
+
         if job.part == "sanity":
-            return self._sanity(job.case)[job.name].reference
+            exact = self._sanity(job.case)[job.name]
+            return operators.by_output(exact.call, exact.reference, "sanity_calls")
         if job.part == "relation":
-            return self._reference_after(self._relations(job.case)[job.name], self._base(job), terms)
+            relation = self._relations(job.case)[job.name]
+            if relation.call.outputs == (relation.about,):  # what follows for one output says nothing of others
+                return {relation.about: self._reference_after(relation, self._base(job), terms)}
         return self._computed(self._call(job), job.case, terms)
 
-    def _computed(self, call: Call, case: Case, terms: Terms) -> Reference:
+    def _computed(self, call: Call, case: Case, terms: Terms) -> dict[str, Reference]:
         """Kept by the values: it is asked for twice, and contenders, layouts and relations share it."""
         from kernelproof import judge, operators
 
@@ -601,8 +610,8 @@ class Chamber:
         key = repr((_digest(call), precision, terms.device))
         if key not in self.references:
             found = self.operator.reference(call, precision, terms.device)
-            made = operators.expect(operators.Reference, [found], "reference")[0]
-            size = made.output.nbytes + made.bound.nbytes
+            made = operators.by_output(call, found, "reference")
+            size = sum(each.output.nbytes + each.bound.nbytes for each in made.values())
             while self.references and size + sum(kept for _, kept in self.references.values()) > REFERENCES_KEPT_BYTES:
                 self.references.popitem(last=False)
             self.references[key] = (made, size)
@@ -612,15 +621,18 @@ class Chamber:
     def _reference_after(self, relation: Relation, base: Job, terms: Terms) -> Reference:
         from kernelproof import operators
 
-        computed = functools.partial(self._computed, case=base.case, terms=terms)
-        return operators.reference_after(relation, self._reference(base, terms), computed)
+        def computed(call: Call) -> Reference:
+            return self._computed(call, base.case, terms)[relation.about]
+
+        return operators.reference_after(relation, self._reference(base, terms)[relation.about], computed)
 
     def _insist_on(self, relation: Relation, base: Job, terms: Terms) -> None:
         """Before a kernel is condemned by a relation: does it hold of the references? Raises TestError if not."""
         from kernelproof import judge
 
+        output = relation.about
         judge.insist_on_relation(
-            relation, self._reference(base, terms), self._computed(relation.call, base.case, terms)
+            relation, self._reference(base, terms)[output], self._computed(relation.call, base.case, terms)[output]
         )
 
 

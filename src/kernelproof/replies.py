@@ -159,7 +159,7 @@ def outcomes(contender: Form, case: Form = text, mode: Form = text) -> Form:
 def output(place: Mapping[str, Form], *versions: str) -> Form:
     """A result that was handed over."""
     forms = {**place, "version": one_of(*versions), "number": whole(), "copies": whole(1)}
-    form = fields({**forms, "path": text, "dtype": text, "shape": each(whole()), "sha256": text})
+    form = fields({**forms, "path": text, "tensors": each(row(text, each(whole()))), "sha256": text})
     return lambda value: form(value) and value["path"].rpartition("/")[2] == file_of(value)
 
 

@@ -41,12 +41,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median, stdev
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from kernelproof import cuda_driver, cupti, energy, footprint, loading, processes, replies, statistics, traces
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    Result: TypeAlias = Tensor | tuple[Tensor, ...]  # of several outputs the latter
 
 # A sample, and the columns of results/bench/*.csv.gz after the process's number.
 COLUMNS: tuple[str, ...] = ("block", "order", "contender", "case", "mode", "method", "calls", "time_us")
@@ -150,7 +152,7 @@ def measure(
     """Time (or trace) contenders on cases.
 
     contenders: `name` and the fields of loading.Candidate. cases: `id`, `contenders` (names), `arguments` (images and
-    scalars in call order), `fresh` (images of other values for some tensors), `outputs` (one name). plan: `Plan`.
+    scalars in call order), `fresh` (images of other values for some tensors), `outputs` (names). plan: `Plan`.
     Raises TimingError when a contender left the GPU in a state in which nobody can go on; the journal names it.
     """
     with _session(plan) as session:
@@ -494,7 +496,7 @@ class _Session:
             with self.attempt(output["contender"], case, mode):
                 self.found.outputs.append(handed.described(output))
 
-    def hand_over(self, case: str, mode: str, version: str, name: str, results: Sequence[Tensor]) -> None:
+    def hand_over(self, case: str, mode: str, version: str, name: str, results: Sequence[Result]) -> None:
         """Keep each different result for `put_into_files`. All sets held the same values, so one is what to expect."""
         import torch
 
@@ -513,8 +515,7 @@ class _Session:
                 "version": version,
                 "number": number,
                 "copies": copies,
-                "dtype": str(result.dtype).removeprefix("torch."),
-                "shape": list(result.shape),
+                "tensors": [[str(part.dtype).removeprefix("torch."), list(part.shape)] for part in _parts(result)],
             }
             self.outputs.append((output, handed))
 
@@ -631,9 +632,7 @@ class ArgumentSets:
         self.case = case
         self.device = device
         self.names = list(case["arguments"])
-        if len(case["outputs"]) != 1:
-            raise ValueError(f"exactly one output can be timed, not {len(case['outputs'])}")
-        self.output_at = self.names.index(case["outputs"][0])
+        self.outputs_at = [self.names.index(name) for name in case["outputs"]]
         originals = [
             loading.load_image(value, device, with_torch=True).view if isinstance(value, dict) else value
             for value in case["arguments"].values()
@@ -646,13 +645,19 @@ class ArgumentSets:
         return len(self.arguments)
 
     def inputs(self, index: int) -> list[Any]:
-        """One set without the output."""
-        return [value for place, value in enumerate(self.arguments[index]) if place != self.output_at]
+        """One set without the outputs."""
+        return [value for place, value in enumerate(self.arguments[index]) if place not in self.outputs_at]
 
-    def output(self, index: int = 0) -> Tensor:
-        """The output argument of one set: its layout; every contender has memory of its own."""
-        found: Tensor = self.arguments[index][self.output_at]
-        return found
+    def outputs(self, index: int = 0) -> list[Tensor]:
+        """The output arguments of one set: their layout; every contender has memory of its own."""
+        return [self.arguments[index][place] for place in self.outputs_at]
+
+    def with_outputs(self, index: int, outputs: Sequence[Tensor]) -> list[Any]:
+        """The arguments of one set with these for the outputs."""
+        arguments = list(self.arguments[index])
+        for place, output in zip(self.outputs_at, outputs, strict=True):
+            arguments[place] = output
+        return arguments
 
     def refresh(self, images: Mapping[str, Any], only: Sequence[int] | None = None) -> bool:
         """Put other values into the same memory, in every set or `only` some. False when there are none."""
@@ -731,9 +736,9 @@ class _Runner(Protocol):
     def beside(self, launches: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Visit]]]: ...
     def repeat(self, times: int) -> float: ...
     def touched(self, touch: Touch | Draw, by: int, *, alone: bool = False) -> tuple[Callable[[int], object], int]: ...
-    def moved(self, touch: Touch | Draw) -> list[Tensor]: ...
+    def moved(self, touch: Touch | Draw) -> list[Result]: ...
     def energy(self, case: str, mode: str) -> dict[str, Any]: ...
-    def results(self) -> list[Tensor]: ...
+    def results(self) -> list[Result]: ...
     def poison(self) -> None: ...
     def again(self) -> None: ...
 
@@ -756,7 +761,7 @@ class _ClockRunner:
         self.batch = 1
         self.visit_s = 0.0
         self.too_slow = False
-        self.last: list[Tensor] = []
+        self.last: list[Result] = []
 
     def prepare(self) -> None:
         """Call until a batch lasts long enough. The first call may set things up and is a sample only if it is all."""
@@ -784,8 +789,8 @@ class _ClockRunner:
         if self.warm:
             self.timed(self.calls, 1)
         time_us = self.timed(self.calls, self.batch)
-        for result in self.last:
-            if not loading.is_there(result):
+        for output in itertools.chain.from_iterable(map(_parts, self.last)):
+            if not loading.is_there(output):
                 error = RuntimeError(ABSENT)
                 error.outcome = replies.ESCAPE  # type: ignore[attr-defined]
                 raise error
@@ -797,7 +802,7 @@ class _ClockRunner:
     def timed(self, calls: Sequence[Callable[[], Any]], count: int) -> float:
         """µs per call of a batch that goes on where the last one ended in the rotation."""
         batch = [calls[next(self.turn)] for _ in range(count)]
-        result, plain, other = None, type(self.sets.output()), None
+        result, plain, other = None, tuple if len(self.sets.outputs_at) > 1 else type(self.sets.outputs()[0]), None
         start = time.perf_counter_ns()
         for call in batch:
             result = call()
@@ -860,7 +865,7 @@ class _ClockRunner:
 
         return run, self.batch
 
-    def moved(self, touch: Touch | Draw) -> list[Tensor]:
+    def moved(self, touch: Touch | Draw) -> list[Result]:
         """Calls in a row on values that move; what the last one gave, of the values that the case names.
 
         They follow as many as a sample may have, in memory that still holds a result: who computes nothing in a long
@@ -875,13 +880,12 @@ class _ClockRunner:
     def energy(self, case: str, mode: str) -> dict[str, Any]:
         return {"contender": self.name, "case": case, "mode": mode, "reason": "no counter of a CPU's energy is read"}
 
-    def results(self) -> list[Tensor]:
+    def results(self) -> list[Result]:
         return self.last
 
     def poison(self) -> None:
         """Fill memory that a returned output is likely to get with NaN, and free it; `again` sees to given outputs."""
-        layout = self.sets.output()
-        _poison([_like(layout) for _ in range(4)])
+        _poison([_like(layout) for _ in range(4) for layout in self.sets.outputs()])
 
     def again(self) -> None:
         """One call on each of the first sets; on a rotation of hundreds the rest would tell nothing new."""
@@ -893,22 +897,39 @@ def _nothing(*_: Any) -> None:
     return None
 
 
-def _read_pages(output: Tensor) -> Tensor:
-    """An element of every page that a tensor [any shape] lies on."""
-    step = max(1, mmap.PAGESIZE // output.element_size())
-    pages = math.ceil(loading.span_bytes(output) / (step * output.element_size()))
-    return output.as_strided((pages,), (step,)).clone()
+def _read_pages(result: Result) -> None:
+    """Read an element of every page that a result lies on."""
+    for output in _parts(result):
+        step = max(1, mmap.PAGESIZE // output.element_size())
+        pages = math.ceil(loading.span_bytes(output) / (step * output.element_size()))
+        output.as_strided((pages,), (step,)).clone()
 
 
 def _allocating_call(
     call: Callable[..., Any], passing: str, sets: ArgumentSets, index: int, poisoned: bool = False
 ) -> Callable[[], Any]:
-    """A call that gives back its output in new memory, whichever way the contender takes it."""
+    """A call that gives back its outputs in new memory, whichever way the contender takes them."""
+    layouts = sets.outputs(index)
     if passing == "return":
         inputs = sets.inputs(index)
-        return lambda: call(*inputs)
-    before, after = sets.arguments[index][: sets.output_at], sets.arguments[index][sets.output_at + 1 :]
-    layout = sets.output(index)
+        if len(layouts) == 1:
+            return lambda: call(*inputs)
+        return lambda: _several(call(*inputs), len(layouts))
+    if len(layouts) > 1:
+        arguments, places = list(sets.arguments[index]), sets.outputs_at
+
+        def allocate_all_and_call() -> Any:
+            outputs = tuple(map(_like, layouts))
+            if poisoned:
+                _poison(outputs)
+            for place, output in zip(places, outputs, strict=True):
+                arguments[place] = output
+            call(*arguments)
+            return outputs
+
+        return allocate_all_and_call
+    (place,), (layout,) = sets.outputs_at, layouts
+    before, after = sets.arguments[index][:place], sets.arguments[index][place + 1 :]
 
     def allocate_and_call() -> Any:
         output = _like(layout)
@@ -922,6 +943,24 @@ def _allocating_call(
         return output
 
     return poison_and_call if poisoned else allocate_and_call
+
+
+def _several(returned: Any, count: int) -> Any:
+    """What a call returned as several outputs, which are plain tensors in a tuple; None (no call at all) stays."""
+    import torch
+
+    if returned is None:
+        return None
+    if type(returned) not in (tuple, list) or len(returned) != count:
+        raise TypeError(f"it returned {_words(returned)} where {count} tensors are expected")
+    for output in returned:
+        if type(output) is not torch.Tensor:
+            raise _not_plain(type(output))
+    return tuple(returned)
+
+
+def _words(returned: Any) -> str:
+    return f"{len(returned)} values" if isinstance(returned, tuple | list) else f"a {type(returned).__name__}"
 
 
 def _like(layout: Tensor) -> Tensor:
@@ -945,7 +984,7 @@ class _GraphRunner:
         self.checked = range(len(sets))
         self.sample_ms = sample_ms
         wanted = len(sets) if function.passing == "destination" else 0
-        self.outputs = [_like(sets.output(index)) for index in range(wanted)]
+        self.outputs = [tuple(map(_like, sets.outputs(index))) for index in range(wanted)]
         self.kept: list[Any] = [None] * len(sets)
         # The graph of calls on a row that moves, how many they are, what the last gives.
         self.moving: tuple[Any, int, Any]
@@ -958,13 +997,9 @@ class _GraphRunner:
     def call(self, index: int = 0) -> Any:
         """One call into this contender's own memory (destination), or one that returns its result."""
         if self.function.passing == "return":
-            result = self.function.call(*self.sets.inputs(index))
-            if type(result) is not self.torch.Tensor:
-                raise _not_plain(type(result))
-            return result
-        arguments = list(self.sets.arguments[index])
-        arguments[self.sets.output_at] = self.outputs[index]
-        self.function.call(*arguments)
+            result, count = self.function.call(*self.sets.inputs(index)), len(self.sets.outputs_at)
+            return _several(result if count > 1 else (result,), count)
+        self.function.call(*self.sets.with_outputs(index, self.outputs[index]))
         return self.outputs[index]
 
     def prepare(self) -> None:
@@ -1184,7 +1219,7 @@ class _GraphRunner:
             self.moving = graph, count, self.touched_result
         return run, count
 
-    def moved(self, touch: Touch | Draw) -> list[Tensor]:
+    def moved(self, touch: Touch | Draw) -> list[Result]:
         """The graph of calls on values that move; what the last one gave, of the values that the case names."""
         if isinstance(touch, Draw):
 
@@ -1198,9 +1233,9 @@ class _GraphRunner:
             touch.before(count)
         graph.replay()
         self.torch.cuda.synchronize()
-        return [result] if isinstance(touch, Draw) else [_clone(result), self.amid(touch)]
+        return [result] if isinstance(touch, Draw) else [tuple(map(_clone, result)), self.amid(touch)]
 
-    def amid(self, touch: Touch) -> Tensor:
+    def amid(self, touch: Touch) -> Result:
         """The last result of a long row of timed calls, in the midst of which the values become what the case names.
 
         Nothing of ours runs between two of them; the last graph alone waits for the values, which are there by then. So
@@ -1222,15 +1257,15 @@ class _GraphRunner:
                 main.wait_event(there)
             self.long.replay()
         self.torch.cuda.synchronize()
-        result: Tensor = self.kept[0]
+        result: Result = self.kept[0]
         return result
 
-    def results(self) -> list[Tensor]:
+    def results(self) -> list[Result]:
         self.torch.cuda.synchronize()
         return list(self.kept)
 
     def poison(self) -> None:
-        _poison(self.kept)
+        _poison([output for result in self.kept if result is not None for output in _parts(result)])
 
     def again(self) -> None:
         """The very graph that was timed, once more."""
@@ -1699,14 +1734,19 @@ def let_go(contender: str) -> dict[str, Any]:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-def _distinct(results: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
+def _parts(result: Result) -> tuple[Tensor, ...]:
+    """The outputs that a call gave."""
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _distinct(results: Sequence[Result]) -> list[tuple[Result, int]]:
     """The first result, and the first that differs from it in any bit, each with how many sets gave it (or not)."""
     import torch
 
     first = results[0]
-    for result in results:
-        if type(result) is not torch.Tensor:
-            raise _not_plain(type(result))
+    for output in itertools.chain.from_iterable(map(_parts, results)):
+        if type(output) is not torch.Tensor:
+            raise _not_plain(type(output))
     bits = _bytes_of(first)
     others = [result for result in results[1:] if not torch.equal(_bytes_of(result), bits)]
     found = [(first, len(results) - len(others))]
@@ -1725,16 +1765,17 @@ def _bits(value: Tensor) -> Tensor:
     return value.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[value.element_size()])
 
 
-def _bytes_of(value: Tensor) -> Tensor:
+def _bytes_of(result: Result) -> Tensor:
+    """The bytes of all its elements, of one output after the other."""
     import torch
 
-    return value.contiguous().reshape(-1).view(torch.uint8)
+    parts = [output.contiguous().reshape(-1).view(torch.uint8) for output in _parts(result)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _poison(values: Sequence[Tensor | None]) -> None:
+def _poison(values: Iterable[Tensor]) -> None:
     for value in values:
-        if value is not None:
-            value.fill_(float("nan") if value.is_floating_point() else 0x55)
+        value.fill_(float("nan") if value.is_floating_point() else 0x55)
 
 
 def release(device: str) -> None:

@@ -264,7 +264,7 @@ class Worker:
         self.candidate: Candidate | None = None
         self.function: Callable[..., Any] | None = None
         self.order: Order | None = None
-        self.kept: list[Any] = []  # the first output's bytes after each repeat of the last request
+        self.kept: list[Any] = []  # by image, what each repeat of the last request left in the outputs
         self.returned: list[Any] = []  # by the last call, where the candidate returns its outputs
         self.held: deque[tuple[Any, Any]] = deque()  # results of calls, and their bits then
         self.cubins: Cubins | None = None
@@ -375,10 +375,10 @@ class Worker:
         No repeat begins later than `repeats_limit_s` after the first call; `repeats` says how many calls there were.
         Each call finds its outputs freshly poisoned. What is handed over is the first call's outputs and the inputs as
         the last call left them. The other calls should give the same bits: `differing` counts those that do not,
-        `first_difference` is [repeat, flat element index] of the first that did not, and its images are handed over
-        too, to `<image>.differing`. The first output of the first `kept` repeats is kept until the next request, so
-        that somebody else can compare too (hand_over_repeats); `farthest` is the one of these, from 0, whose result
-        lies farthest from the first call's, null where none differs.
+        `first_difference` is [repeat, output, flat element index] of the first that did not, and its images are handed
+        over too, to `<image>.differing`. What the first `kept` repeats gave is kept until the next request, so that
+        somebody else can compare too (hand_over_repeats); `farthest` is the one of these, from 0, whose result lies
+        farthest from the first call's, null where none differs.
 
         The arguments of `following` calls are laid out like the first one's; their images are put into the same
         memory, one after another, and handed over in the same way. Where cubins are loaded, `launches` describes each
@@ -419,17 +419,17 @@ class Worker:
             made += 1
             last = self.call(acts[0], images, outputs, poison, repeat)
             again = last.outputs
-            if (len(self.kept) + 1) * len(poison[outputs[0]]) <= REPEATS_KEPT_BYTES:
-                self.kept.append(again[outputs[0]])
-            places = [_first_difference(_bits(images[name].view), first_bits[name]) for name in outputs]
-            place = next((p for p in places if p is not None), None)
+            if (len(self.kept) + 1) * sum(map(len, poison.values())) <= REPEATS_KEPT_BYTES:
+                self.kept.append({arguments[name]["image"]: raw for name, raw in again.items()})
+            found = {name: _first_difference(_bits(images[name].view), first_bits[name]) for name in outputs}
+            place = next(([name, element] for name, element in found.items() if element is not None), None)
             if place is not None:
                 differing += 1
-                apart = _distance(images[outputs[0]].view, first_bits[outputs[0]])
+                apart = max(_distance(images[name].view, first_bits[name]) for name in outputs)
                 if apart > largest and len(self.kept) == repeat:
                     farthest, largest = repeat - 1, apart
             if place is not None and first_difference is None:
-                first_difference = [repeat, place]
+                first_difference = [repeat, *place]
                 self.hand_over(arguments, {name: image.raw for name, image in images.items()}, DIFFERING_SUFFIX)
         left = {name: image.raw for name, image in images.items()}
         self.hand_over(arguments, {**left, **first.outputs})
@@ -465,13 +465,14 @@ class Worker:
         synchronise(self.candidate.device)
         return {}
 
-    def hand_over_repeats(self, image: str, indices: list[int]) -> dict[str, Any]:
-        """Hand over what the last request's repeats (the first is 0) left in an output image, to `<image>.repeats`."""
+    def hand_over_repeats(self, images: list[str], indices: list[int]) -> dict[str, Any]:
+        """Hand over what the last request's repeats (the first is 0) left in output images, to `<image>.repeats`."""
         from kernelproof.loading import handed_over, to_bytes, unlimited_files
 
-        with unlimited_files(), handed_over(self.scratch, image, REPEATS_SUFFIX).open("wb") as stream:
-            for index in indices:
-                stream.write(to_bytes(self.kept[index]))
+        for image in images:
+            with unlimited_files(), handed_over(self.scratch, image, REPEATS_SUFFIX).open("wb") as stream:
+                for index in indices:
+                    stream.write(to_bytes(self.kept[index][image]))
         return {}
 
     def hand_over(self, arguments: dict[str, Any], raw: dict[str, Any], suffix: str = OUT_SUFFIX) -> None:

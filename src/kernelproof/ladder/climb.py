@@ -178,13 +178,13 @@ class Handed:
     """What a worker was told of the first of its calls, what it answered, and how long it took.
 
     unlike: of the repeats that were chosen afterwards and compared by the judge, those with other bits than the first
-    call: [repeat, flat element].
+    call: repeat, output, flat element.
     """
 
     laid: LaidOut
     reply: Ran
     duration_s: float
-    unlike: Sequence[list[int]] = ()
+    unlike: Sequence[tuple[int, str, int]] = ()
 
 
 @dataclass(frozen=True)
@@ -193,26 +193,26 @@ class Ran:
 
     calls: int
     differing: int
-    first_difference: tuple[int, int]
+    first_difference: tuple[int, str, int]
     kept: int
     farthest: int | None
     out_of_order: list[tuple[int, str, int]]
 
     @classmethod
-    def of(cls, reply: Any, calls: int = 1, repeats: int = 1) -> Ran:
-        """The answer to so many calls, the first of them `repeats` times.
+    def of(cls, reply: Any, outputs: Sequence[str], calls: int = 1, repeats: int = 1) -> Ran:
+        """The answer to so many calls with these outputs, the first of them `repeats` times.
 
         Raises WorkerReplyError for what no worker answers.
         """
         some, late = whole(0, repeats - 1), row(whole(0, calls - 1), one_of(*OUT_OF_ORDER), whole())
-        place = optional(row(some, whole()))
+        place = optional(row(some, one_of(*outputs), whole()))
         forms = {"repeats": whole(1, repeats), "differing": some, "first_difference": place}
         forms |= {"kept": some, "farthest": optional(some), "out_of_order": each(late)}
         replies.expect(reply, forms)
-        repeat, element = reply["first_difference"] or (0, 0)
+        repeat, output, element = reply["first_difference"] or (0, outputs[0], 0)
         found = [(call, when, size) for call, when, size in reply["out_of_order"]]
         count, differing, kept, farthest = (reply[name] for name in ("repeats", "differing", "kept", "farthest"))
-        return cls(count, differing, (repeat, element), kept, farthest, found)
+        return cls(count, differing, (repeat, output, element), kept, farthest, found)
 
 
 class Resources:
@@ -884,25 +884,25 @@ class Climb:
         if late := self._late.get(job.key):
             return _failures([late])
         if handed.unlike and not reply.differing:
-            repeat, element = handed.unlike[0]
+            repeat, output, element = handed.unlike[0]
             return (
-                f"repeat {repeat} gave other bits than the first call, at {handed.laid.place(element)}, while the "
-                "candidate's process said that none did: something in it replaced the comparison"
+                f"repeat {repeat} gave other bits than the first call, at {handed.laid.place(output, element)}, while "
+                "the candidate's process said that none did: something in it replaced the comparison"
             )
         if not reply.differing:
             return None
-        repeat, element = reply.first_difference
+        repeat, output, element = reply.first_difference
         found = (
             f"{reply.differing} of {reply.calls - 1} repeats gave other bits than the first call, the first of them "
-            f"repeat {repeat} at {handed.laid.place(element)}"
+            f"repeat {repeat} at {handed.laid.place(output, element)}"
         )
         if self.variant.deterministic:
             cause = "a race, a missing barrier, or memory that is read before it is written"
             return f"{found}: {cause}" if self._judged(job).failures else f"{found}: {cause}; {IN_ANY_ORDER}"
         if wrong := _failures(self._judged(job).failures):
             return f"{found}, and that one is wrong: {wrong}"
-        for place, (repeat, _) in enumerate(handed.unlike):
-            if wrong := _failures(self._judged(job, unlike=place).failures):
+        for number, (repeat, *_) in enumerate(handed.unlike):
+            if wrong := _failures(self._judged(job, unlike=number).failures):
                 return f"{found}, and of those that were looked at repeat {repeat} is wrong: {wrong}"
         return None
 
@@ -968,7 +968,7 @@ class Climb:
                     launches=launches or [],
                     **({"repeats_limit_s": AWAKE_S} if awake else {}),
                 )
-                reply = Ran.of(answer, len(jobs), repeats)
+                reply = Ran.of(answer, laid[0].outputs, len(jobs), repeats)
                 self._takes |= dict.fromkeys(kinds.values(), True)
                 for call, when, size in reply.out_of_order:
                     self._late[jobs[call].key] = Failure(LATE, f"{size} {OUT_OF_ORDER[when]}")
@@ -1017,13 +1017,15 @@ class Climb:
             self._takes.setdefault(kind, False)
         return ValuesRefused(error.message) if self._takes.get(kind) else error
 
-    def _unlike_first(self, worker: Worker, job: Job, laid: LaidOut, reply: Ran, limit_s: float) -> list[list[int]]:
+    def _unlike_first(
+        self, worker: Worker, job: Job, laid: LaidOut, reply: Ran, limit_s: float
+    ) -> list[tuple[int, str, int]]:
         """Have the judge compare repeats that are drawn now, when they are over; those that differ from the first.
 
         And the one that is said to lie farthest from it: where all differ in the last bits, that is the one to judge.
         """
-        descriptor = laid.arguments[laid.outputs[0]]["image"]
-        size = Path(descriptor).stat().st_size
+        images = [laid.arguments[name]["image"] for name in laid.outputs]
+        size = sum(Path(image).stat().st_size for image in images)
         count = min(reply.kept, max(LEAST_COMPARED, COMPARED_BYTES // size))
         if count == 0:
             return []
@@ -1032,9 +1034,9 @@ class Climb:
             drawn.add(reply.farthest)
         indices = sorted(drawn)
         room_bytes = 2 * laid.bytes + len(indices) * size
-        worker.request("repeats", timeout_s=limit_s, room_bytes=room_bytes, image=descriptor, indices=indices)
+        worker.request("repeats", timeout_s=limit_s, room_bytes=room_bytes, images=images, indices=indices)
         unlike = self.session.judge.unlike_first(self.settings.module, job, worker.scratch, len(indices))
-        return [[1 + indices[place], element] for place, element in unlike]
+        return [(1 + indices[position], output, element) for position, output, element in unlike]
 
     def _launches(self, jobs: Sequence[Job]) -> list[list[dict[str, Any]]] | None:
         """What calls launch, if they can be made from the cubins alone; else None, and their library makes them.

@@ -82,13 +82,13 @@ SMALLEST_SUBNORMAL: dict[str, float] = {
 class Call:
     """One call of a kernel: arguments in call order, on the CPU.
 
-    `outputs` names the arguments that the kernel writes (exactly one so far); `axes` names the output's dimensions for
-    messages. Tensors may be views with any strides, but their last dimension has stride 1.
+    `outputs` names the arguments that the kernel writes; `axes` names the output's dimensions for messages, of several
+    outputs by each one's name. Tensors may be views with any strides, but their last dimension has stride 1.
     """
 
     arguments: dict[str, Argument]
     outputs: tuple[str, ...]
-    axes: tuple[str, ...]
+    axes: tuple[str, ...] | Mapping[str, tuple[str, ...]]
 
     def __post_init__(self) -> None:
         for name, value in self.arguments.items():
@@ -96,16 +96,23 @@ class Call:
                 raise KernelproofError(
                     f"the argument is a {type(value).__name__}; allowed: tensor, int, float, bool", subject=name
                 )
-        if not isinstance(self.outputs, tuple) or len(self.outputs) != 1 or self.outputs[0] not in self.tensors:
+        named = isinstance(self.outputs, tuple) and self.outputs and set(self.outputs) <= set(self.tensors)
+        if not named or len(set(self.outputs)) < len(self.outputs):
             raise KernelproofError(
-                f"{self.outputs!r} is not the name of one tensor, in a tuple; allowed: {', '.join(self.tensors)}",
+                f"{self.outputs!r} does not name tensors, each once, in a tuple; allowed: {', '.join(self.tensors)}",
                 subject="outputs of a Call",
             )
-        if not isinstance(self.axes, tuple) or len(self.axes) != self.output.dim():
-            raise KernelproofError(
-                f"{self.axes!r} does not name the {self.output.dim()} dimensions of {self.outputs[0]}, in a tuple",
-                subject="axes of a Call",
-            )
+        by_name = self.axes if isinstance(self.axes, Mapping) else {self.outputs[0]: self.axes}
+        for name in self.outputs:
+            axes, dimensions = by_name.get(name), self.tensors[name].dim()
+            if not isinstance(axes, tuple) or len(axes) != dimensions:
+                raise KernelproofError(
+                    f"{axes!r} does not name the {dimensions} dimensions of {name}, in a tuple",
+                    subject="axes of a Call",
+                    hint="of several outputs `axes` is a mapping: " + ", ".join(f"{n!r}: (…)" for n in self.outputs)
+                    if len(self.outputs) > 1
+                    else None,
+                )
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -126,6 +133,22 @@ class Call:
     def output(self) -> torch.Tensor:
         """The (first) output: its shape, strides and data type; its values mean nothing."""
         return self.tensors[self.outputs[0]]
+
+    @property
+    def output_bytes(self) -> int:
+        """Of all elements of all outputs."""
+        return sum(self.tensors[name].nbytes for name in self.outputs)
+
+    def axes_of(self, output: str) -> tuple[str, ...]:
+        """The names of an output's dimensions."""
+        return self.axes[output] if isinstance(self.axes, Mapping) else self.axes
+
+    def alone(self, output: str) -> Call:
+        """The same inputs with one of the outputs."""
+        if self.outputs == (output,):
+            return self
+        arguments = {n: value for n, value in self.arguments.items() if n == output or n not in self.outputs}
+        return Call(arguments, (output,), self.axes_of(output))
 
     def tensor(self, name: str) -> torch.Tensor:
         """A tensor argument by name."""
@@ -178,6 +201,10 @@ class Reference:
             )
 
 
+# What is right of a call: of several outputs by each one's name.
+References = Reference | Mapping[str, Reference]
+
+
 @dataclass
 class SanityCall:
     """A call whose result is known without arithmetic on the reference's side; `reference.exact` is true."""
@@ -185,7 +212,7 @@ class SanityCall:
     name: str
     case: Case
     call: Call
-    reference: Reference
+    reference: References
 
 
 @dataclass(frozen=True)
@@ -220,7 +247,8 @@ class Relation:
     exact: they agree bit for bit. where: bool, shape of the output: only there; None is everywhere. base: the call that
     the output of `call` follows from; None is the one that the relations were asked for. cause: what a kernel that
     breaks the relation probably does, for the message. moves: `expected` only reorders elements and changes signs, and
-    the bound of `call` is the base's, reordered; see `reference_after`.
+    the bound of `call` is the base's, reordered; see `reference_after`. output: the name of the one that all this is
+    about; empty is the first.
     """
 
     name: str
@@ -233,6 +261,12 @@ class Relation:
     base: Call | None = None
     cause: str = ""
     moves: bool = False
+    output: str = ""
+
+    @property
+    def about(self) -> str:
+        """The name of the output that it is about."""
+        return self.output or self.call.outputs[0]
 
 
 @runtime_checkable
@@ -240,7 +274,7 @@ class Operator(Protocol):
     """The interface of an operator module's `OPERATOR`.
 
     dims: the dimensions a shape may give, with a default: an int, the name of another dimension, or None (required).
-    options: the values of each option, the default first. axes: the output's dimensions.
+    options: the values of each option, the default first. axes: the output's dimensions, as in a `Call`.
 
     One more method is optional, and called through `relations_of`:
 
@@ -266,14 +300,17 @@ class Operator(Protocol):
     @property
     def dtypes(self) -> tuple[str, ...]: ...
     @property
-    def axes(self) -> tuple[str, ...]: ...
+    def axes(self) -> tuple[str, ...] | Mapping[str, tuple[str, ...]]: ...
 
     def make_call(self, case: Case, generator: torch.Generator) -> Call:
-        """The inputs of a case, drawn from `generator`, and an output whose values mean nothing."""
+        """The inputs of a case, drawn from `generator`, and outputs whose values mean nothing."""
         ...
 
-    def reference(self, call: Call, precision: Precision, device: str | torch.device = "cpu") -> Reference:
-        """The float64 result on the very values of the call, with the bounds; tensors are left on `device`."""
+    def reference(self, call: Call, precision: Precision, device: str | torch.device = "cpu") -> References:
+        """The float64 result on the very values of the call, with the bounds; tensors are left on `device`.
+
+        Of several outputs a mapping from their names.
+        """
         ...
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
@@ -285,7 +322,7 @@ class Operator(Protocol):
         ...
 
     def suspects(self, call: Call, rows: torch.Tensor) -> Iterator[Suspect]:
-        """Results of known faults for some rows of the output (int64 [n, output dimensions − 1])."""
+        """Results of known faults for some rows of the (first) output (int64 [n, output dimensions − 1])."""
         ...
 
 
@@ -361,6 +398,21 @@ def expect(kind: type[T], found: Any, method: str) -> list[T]:
     return list(found)
 
 
+def by_output(call: Call, found: References, method: str) -> dict[str, Reference]:
+    """What an operator's method gave for a call, by output. Raises KernelproofError where it is not for all of them."""
+    if not isinstance(found, Mapping):
+        if len(call.outputs) > 1:
+            raise KernelproofError(
+                f"`{method}` gave one {type(found).__name__}, and there are {len(call.outputs)} outputs",
+                hint="give a mapping: " + ", ".join(f"{name!r}: Reference(…)" for name in call.outputs),
+            )
+        found = {call.outputs[0]: found}
+    if set(found) != set(call.outputs):
+        given = ", ".join(map(str, found)) or "nothing"
+        raise KernelproofError(f"`{method}` gave {given}, and the outputs are {', '.join(call.outputs)}")
+    return dict(zip(call.outputs, expect(Reference, [found[name] for name in call.outputs], method), strict=True))
+
+
 def declared(operator: Operator, settings: OperatorConfig) -> Declared:
     """What the operator takes, and of the configured shapes what each takes or why it is refused."""
     sizes: dict[str, float] = {}
@@ -406,6 +458,11 @@ def relations_of(operator: Operator, case: Case, call: Call, generator: torch.Ge
     for relation in relations:
         if names.count(relation.name) > 1:
             raise KernelproofError("two relations have this name", subject=f"{operator.name}: {relation.name}")
+        if relation.about not in call.outputs:
+            raise KernelproofError(
+                f"its `output` is {relation.output!r}; allowed: {', '.join(call.outputs)}",
+                subject=f"{operator.name}: {relation.name}",
+            )
         base = relation.base or call
         for name, tensor in base.tensors.items():
             other = relation.call.arguments.get(name)

@@ -29,6 +29,7 @@ from kernelproof.operators import (
     Suspect,
     attention,
     attention_relations,
+    by_output,
     dims_of,
     dtype,
     option,
@@ -102,7 +103,8 @@ class QuantisedAttention:
         made = []
         for plain in ATTENTION.sanity_calls(_plain(case, "float32"), generator):
             q, k = (encoded(plain.call.tensor(name), case.dtype, "head") for name in "qk")
-            values, expected = plain.call.tensor("v"), plain.reference.output
+            (stated,) = by_output(plain.call, plain.reference, "sanity_calls").values()
+            values, expected = plain.call.tensor("v"), stated.output
             heads = torch.arange(values.shape[1]) % 4 * float(option(self, case, "scales") == "head")
             unit = simfp8.LEVELS / simfp8.LARGEST if case.dtype == SIMULATED else 1.0
             worth = (unit * 2.0**heads).float().expand(values.shape[:2]).contiguous()
@@ -112,7 +114,7 @@ class QuantisedAttention:
                 expected = simfp8.values(encode(expected, ones[:, :1], case.dtype), ones[:, :1]).round()
             factor = (2.0**heads).repeat_interleave(expected.shape[1] // len(heads))[:, None, None]
             at = dataclasses.replace(plain.case, operator=self.name, options=dict(case.options), dtype=case.dtype)
-            reference = Reference(expected * factor, plain.reference.bound * factor.max(), 0.0, exact=True)
+            reference = Reference(expected * factor, stated.bound * factor.max(), 0.0, exact=True)
             made.append(SanityCall(plain.name, at, self._call(at, q, k, v), reference))
         return made
 
