@@ -127,7 +127,6 @@ def test_a_short_command_imports_nothing_heavy(command: str) -> None:
         [],
         ["nonsense"],
         ["build"],
-        ["build", "--operator", "attention"],
         ["bench", "--operator", "attention", "--device", "tpu"],
         ["verify"],
         ["capture", "--nonsense"],
@@ -388,6 +387,22 @@ def test_json_of_several_variants_is_one_list(
     both = ["--variant", "cpu_flash", "--variant", "cpu_naive"]
     assert cli.main(["build", CONFIG, "--json", "--operator", "attention", *both]) == 0
     assert [record["variant"] for record in json.loads(capsys.readouterr().out)] == ["cpu_flash", "cpu_naive"]
+
+
+def test_without_a_variant_all_of_the_operator_are_meant(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "run", lambda _, operator, variant, *__: BuildRecord(operator=operator, variant=variant))
+    command = ["build", CONFIG, "--json", "--operator", "rmsnorm"]
+    names = {}
+    for which in ([], ["--device", "cpu"], ["--device", "cuda"]):
+        assert cli.main([*command, *which]) == 0
+        names[tuple(which)] = [record["variant"] for record in json.loads(capsys.readouterr().out)]
+    assert names["--device", "cpu"] == ["cpu_rows", "rmsnorm_torch_cpu"]
+    assert {"naive", "one_pass", "rmsnorm_torch"} <= set(names["--device", "cuda"])
+    assert names[()] == [*names["--device", "cpu"], *names["--device", "cuda"]]
+    assert cli.main([*command, "--variant", "naive", "--device", "cpu"]) == ExitCode.COULD_NOT_RUN
+    assert "give --variant or --device, not both" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["gate", "doctor", "init", "verify"])

@@ -105,11 +105,11 @@ def _parser() -> argparse.ArgumentParser:
 
     command("capture", "record the machine", _capture)
 
-    build = command("build", "build one or several variants", _build)
+    build = command("build", "build the variants of an operator", _build)
     _select(build, several=True)
     build.add_argument("--cuda-home", type=Path, metavar="DIR", help="use this CUDA toolkit instead of the wheels")
 
-    test = command("test", "check one or several variants on the staged ladder", _test)
+    test = command("test", "check the variants of an operator on the staged ladder", _test)
     _select(test, several=True)
     test.add_argument("--level", choices=["quick", "default", "deep"], help="instead of the configuration's test.level")
     test.add_argument("--case", metavar="ID", help="one case alone, by its id in a record")
@@ -206,7 +206,8 @@ def _parser() -> argparse.ArgumentParser:
 def _select(parser: argparse.ArgumentParser, *, required: bool = False, several: bool = False) -> None:
     parser.add_argument("--operator", required=True)
     if several:
-        parser.add_argument("--variant", required=True, action="append", help="may be given several times")
+        parser.add_argument("--variant", action="append", help="may be given several times (default: all)")
+        parser.add_argument("--device", choices=["cpu", "cuda"], help="instead of --variant: all of this device")
     else:
         parser.add_argument("--variant", required=required)
 
@@ -355,6 +356,7 @@ def _build(arguments: argparse.Namespace) -> int:
     from kernelproof import build
 
     config = _measured(arguments)
+    _choose(arguments, config)
     cuda_home = arguments.cuda_home or (Path(home) if (home := os.environ.get("KERNELPROOF_CUDA_HOME")) else None)
 
     def one(name: str) -> Any:
@@ -369,6 +371,7 @@ def _test(arguments: argparse.Namespace) -> int:
     config = _measured(arguments)
     if arguments.level:
         config = dataclasses.replace(config, test=dataclasses.replace(config.test, level=arguments.level))
+    _choose(arguments, config)
     # One case says nothing of the others: its record does not take the place of the variant's.
     folder = config.results / ("repeated" if arguments.case else "test") / arguments.operator
 
@@ -394,6 +397,18 @@ def _changed_since_built(config: Any, operator: str, name: str) -> Iterator[str]
             if path.is_file() and records.sha256_file(path) != file.sha256:
                 again = config.command("build", config.operator(operator).variant(name))
                 yield f"{operator}/{name}: {file.path} was changed since the build that was tested; {again}"
+
+
+def _choose(arguments: argparse.Namespace, config: Any) -> None:
+    """The variants that are meant: those that are named, else all of the operator, baselines too, or of a device."""
+    owner = config.operator(arguments.operator)
+    if arguments.variant and arguments.device:
+        raise KernelproofError("give --variant or --device, not both", subject=arguments.operator)
+    if not arguments.variant:
+        devices = [arguments.device] if arguments.device else ["cpu", "cuda"]
+        arguments.variant = [v.name for device in devices for v in owner.contenders(device)]
+        if not arguments.variant:
+            raise KernelproofError(f"no variant is for {arguments.device}", subject=arguments.operator)
 
 
 def _each_variant(arguments: argparse.Namespace, stage: str, run: Callable[[str], Any]) -> int:
