@@ -99,6 +99,14 @@ def often(x, weight, eps):  # what a machine whose pace changes by half does not
     return [thrice(x, weight, eps) for _ in range(3)][0]
 
 
+def tires(x, weight, eps):  # once our own clock has looked at it, which takes more calls than samples do
+    SEEN["calls"] = SEEN.get("calls", 0) + 1
+    ended = time.perf_counter() + 2e-3
+    while time.perf_counter() < ended:
+        pass
+    return norm(x, weight, eps) * (SEEN["calls"] < 60)
+
+
 def keeps_until_changed(x, weight, eps):
     if "first" not in SEEN:
         SEEN["first"] = x.clone(), often(x, weight, eps)
@@ -261,6 +269,13 @@ def measured(loaded: config.Config) -> BenchRecord:
 
 def outcomes(record: BenchRecord) -> dict[str, str]:
     return {contender.name: contender.outcome for contender in record.contenders}
+
+
+def test_who_computes_nothing_after_so_many_calls_is_wrong_alone_too(tmp_path: Path) -> None:
+    """Samples are a few calls, and so were those of a process that has it alone: it was `not tried`."""
+    loaded = project(tmp_path, {"tires": contender("tires")}, {"base": contender("once")})
+    loaded = dataclasses.replace(loaded, bench=dataclasses.replace(loaded.bench, max_seconds=0.02))
+    assert outcomes(measured(loaded))["tires"].startswith("dropped: wrong ")
 
 
 @pytest.mark.alone

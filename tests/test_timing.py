@@ -139,7 +139,7 @@ def test_outputs_are_handed_over_for_both_values(tmp_path: Path) -> None:
     found = measure(tmp_path, 10.0, ["spin"], modes=["hot", "cold"])
     values = {}
     for output in found["outputs"]:
-        assert (output["dtype"], output["shape"], output["number"]) == ("float32", [64], 0)
+        assert (output["tensors"], output["number"]) == ([["float32", [64]]], 0)
         values[output["mode"], output["version"]] = torch.frombuffer(
             bytearray(Path(output["path"]).read_bytes()), dtype=torch.float32
         )

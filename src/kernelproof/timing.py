@@ -90,7 +90,7 @@ MOVED_CALLS = 3  # of them in a row, at least, before one whose result is handed
 ROW_US, ROW_REPLAYS = 60_000.0, 6
 TOSSES = 64  # coins tossed for a tensor whose values are drawn anew, at least, where it has as many
 # From call to call the bits of what is touched grow by so much, by their bytes: enough for a result to show it.
-TOUCH_STRIDES = {1: 1, 2: 1, 4: 1 << 12, 8: 1 << 41}
+TOUCH_STRIDES = {2: 1, 4: 1 << 12, 8: 1 << 41}
 BYTE_SHIFT, LARGE_BYTE = (
     3,
     0x60,
@@ -1487,14 +1487,13 @@ class _TouchedRow:
 
         self.row, self.bits, self.last, self.generator = row, _bits(row), _bits(other), generator
         self.own = self.bits.clone()
-        self.floats = row.is_floating_point()
-        self.stride = 0 if self.floats and row.element_size() == 1 else TOUCH_STRIDES[row.element_size()]
+        self.turns = not row.is_floating_point()  # numbers of a byte: others are not moved
+        self.stride = TOUCH_STRIDES.get(row.element_size(), 0)
         self.delta, self.base, self.count, self.work = (torch.zeros_like(self.last) for _ in range(4))
-        self.mask = torch.full_like(self.last, _free_bits(row.dtype) if self.floats else 0)
+        self.mask = torch.full_like(self.last, 0 if self.turns else _free_bits(row.dtype))
         odd = 2 * torch.randint(0, 64, self.last.shape, generator=generator) + 1
         self.pace = odd.to(self.last.dtype).to(self.last.device)
         self.ring = torch.cat([self.own.flatten(), self.last.flatten()])
-        self.turns = not self.floats and row.element_size() == 1
 
     def begin(self, *, own: bool = False) -> None:
         import torch
@@ -1505,15 +1504,14 @@ class _TouchedRow:
             self.turn(ring if own else ring[order], 0)
             return
         start = torch.empty(self.row.shape).uniform_(0.5, 1.0, generator=self.generator)
-        self.base.copy_(self.own if own else _bits((start * (1 if self.floats else 200)).to(self.row.dtype)))
+        self.base.copy_(self.own if own else _bits(start.to(self.row.dtype)))
         self.delta.fill_(self.stride)
         self.count.zero_()
-        if self.floats:
-            self.mask.fill_(_free_bits(self.row.dtype))
+        self.mask.fill_(_free_bits(self.row.dtype))
         self.bits.copy_(self.base)
 
     def start(self, by: int) -> None:
-        if self.stride and self.floats:
+        if self.stride and not self.turns:
             self._start_elsewhere(by)
 
     def turn(self, ring: Tensor, by: int) -> None:
@@ -1543,11 +1541,6 @@ class _TouchedRow:
 
         if self.turns:
             self.turn(torch.cat([self.last.flatten(), self.own.flatten()]), -calls)
-            return
-        if not self.floats:
-            back = calls * self.stride % (1 << 8 * self.bits.element_size())  # codes wrap round
-            self.bits.copy_(self.last).sub_(back)
-            self.delta.fill_(self.stride)
             return
         size = self.last & (1 << (8 * self.last.element_size() - 1)) - 1  # without its sign
         if self.stride:
