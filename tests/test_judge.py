@@ -726,6 +726,7 @@ def test_scattered_places_say_so() -> None:
     mask = torch.eye(10, dtype=torch.bool)
     mask[9, 9] = False
     assert judge.describe_indices(mask, ("row", "column")) == "scattered over rows 0..8, columns 0..8 (11.1 % of these)"
+    assert judge.describe_indices(mask, ("query", "day")).startswith("scattered over queries 0..8, days 0..8")
 
 
 def test_histogram_counts_every_element_once() -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -976,6 +977,8 @@ def _period(places: list[int], size: int) -> int | None:
 
 
 def _plural(name: str) -> str:
+    if re.search("[^aeiou]y$", name):
+        return f"{name[:-1]}ies"
     return name + ("es" if name.endswith("ch") else "s")
 
 

@@ -617,12 +617,16 @@ class Units:
         return max(self.output, self.intermediate)
 
 
-def units(precision: Precision, input_dtype: torch.dtype) -> Units:
-    """The roundoffs of a declared precision; `input` in it stands for the inputs' own data type."""
+def units(precision: Precision, input_dtype: torch.dtype, output_dtype: torch.dtype | None = None) -> Units:
+    """The roundoffs of a declared precision; `input` in it stands for the inputs' own data type.
+
+    output_dtype: of an output that has another type than the declared one, as several may have.
+    """
     output, p, accumulate = (
         dtype_name(input_dtype) if name == "input" else name
         for name in (precision.output, precision.p, precision.accumulate)
     )
+    output = dtype_name(output_dtype) if output_dtype else output
     return Units(
         output=roundoff(output),
         intermediate=roundoff(p),
