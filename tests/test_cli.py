@@ -289,6 +289,11 @@ LIBRARY = FileHash("lib.so", "0" * 64, 1)
     ("stage", "record", "line"),
     [
         ("test", TestRecord(verdict="correct", cases=CASES, duration_s=12.34), "correct (3 cases, 12.3 s)"),
+        (
+            "test",
+            TestRecord(verdict="correct", cases=CASES[:1], duration_s=1.0, searched=176),
+            "correct (1 case and 176 drawn, 1.0 s)",
+        ),
         ("test", TestRecord("failed", "launch: it hung", verdict="hung"), "hung: launch: it hung"),
         ("test", TestRecord("not_run", "no usable GPU here (none)"), "not run: no usable GPU here (none)"),
         ("build", BuildRecord(library=LIBRARY, duration_s=2.0), "built (2.0 s)"),

@@ -452,3 +452,17 @@ def test_with_a_gpu_nothing_meets_a_tensor_of_the_cpu(name: str) -> None:
             assert chamber.do_judge(job, terms, None)[0]["status"] == "failed" or job.part == "relation"
     assert {part for part, _ in failed} >= {"case", "sanity"}
     assert not {pair for pair in failed if pair[1] == "none"}
+
+
+@pytest.mark.parametrize(
+    ("declared", "refused"), [("float32", False), ("input", False), ("bfloat16", True), ("float64", True)]
+)
+def test_the_declared_type_of_results_is_the_one_that_they_have(declared: str, refused: bool) -> None:
+    """A coarser one would widen every limit."""
+    chamber = judging.Chamber(REPOSITORY, MODULE)
+    terms = dataclasses.replace(TERMS, precision=Precision(declared))
+    if not refused:
+        chamber._reference(Job(CASE), terms)
+        return
+    with pytest.raises(TestError, match=f"declares results of {declared}, and y is float32"):
+        chamber._reference(Job(CASE), terms)

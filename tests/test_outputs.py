@@ -200,7 +200,7 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> operators.Operator:
 RIGHT = {"returned": "return", "as_a_list": "return", "into": "destination"}
 # The rung that finds it, and words of what it says.
 WRONG = {
-    "one_alone": ("launch", "1 values where 2 are expected"),
+    "one_alone": ("launch", "it returned a Tensor where a tuple of y, place is expected"),
     "place_not_written": ("sanity", "place: 5 of 5 elements"),
     "last_place_not_written": ("sanity", "place: 1 of 5 elements (20 %) still hold what was in memory"),
     "off_by_one": ("sanity", "place: 1 of 5 elements (20 %) are wrong: row 2"),
@@ -277,10 +277,33 @@ def test_the_figures_of_a_case_are_those_of_the_output_that_comes_nearest(operat
         assert (found.max_bound_ratio or 0) > 1 if outputs[0] is spoiled else (found.max_bound_ratio or 0) <= 1
 
 
+def test_outputs_in_another_order_are_told(operator: operators.Operator) -> None:
+    numbers = torch.arange(6.0)
+    tensors = {"x": numbers, "low": numbers.clone(), "high": numbers.clone()}
+    call = Call(tensors, outputs=("low", "high"), axes={"low": ("place",), "high": ("place",)})
+    low, high = numbers.double() - 9, numbers.double() + 5
+    right = {name: Reference(v, v.abs() * 2.0**-20, 2.0**-24) for name, v in (("low", low), ("high", high))}
+    tolerance = config.Tolerance(1.0, 1.5, 1 / 16, 1 / 64)
+
+    def said(**given: torch.Tensor) -> list[str]:
+        returned = {name: images.Returned(values.float()) for name, values in given.items()}
+        case = Case("both", "six", {}, {}, "float32")
+        return [
+            f.message
+            for f in judge.judge_all(case, call, right, returned, tolerance).failures
+            if f.criterion == "bound"
+        ]
+
+    one, other = said(low=high, high=low)
+    assert one.endswith("It is what high should be: the outputs are given in another order")
+    assert other.endswith("It is what low should be: the outputs are given in another order")
+    assert "another order" not in said(low=low + 1, high=high)[0]
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (Reference(torch.zeros(2).double(), torch.zeros(2), 0.0), "one Reference, and there are 2 outputs"),
+        (Reference(torch.zeros(2).double(), torch.zeros(2), 0.0), "gave one Reference, and the outputs are y, place"),
         ({"y": None}, "gave y, and the outputs are y, place"),
         ({"y": None, "place": None}, "NoneType where Reference belongs"),
     ],

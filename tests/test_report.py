@@ -305,6 +305,29 @@ def test_an_undecided_ratio_whose_interval_leaves_1_out_is_explained(tmp_path: P
     assert "undecided: other programs had its cores" in render(tmp_path, (manifest, records))[1]
 
 
+def test_what_one_process_said_has_no_interval(tmp_path: Path) -> None:
+    manifest, records = report_records.gpu_run()
+    bench = records["results/bench/attention-cuda.json"]
+    assert isinstance(bench, BenchRecord)
+    for row in bench.ratios:
+        row.low = row.high = row.ratio
+        row.verdict, row.detectable = "undecided", None
+    for oracle in bench.oracle:
+        oracle.low = oracle.high = oracle.ratio
+        oracle.undecided = True
+    for time in bench.times:
+        time.low_us = time.high_us = time.median_us
+    for verdict in manifest.verdicts:
+        verdict.speed = "undecided" if verdict.speed else verdict.speed
+    text, summary = render(tmp_path, (manifest, records))
+    page = checked(text)
+    assert re.search(
+        r"Undecided: the fastest correct variant, fp16_fused, takes [\d.]+× the time of .*: one process", page.text
+    )
+    assert "one process" in summary
+    assert not re.search(r"(\d+\.\d+)–\1\b", page.text + summary)
+
+
 def test_what_was_not_run_for_one_reason_is_one_line_below_the_results(tmp_path: Path) -> None:
     manifest, records = report_records.cpu_run()
     manifest.verdicts.sort(key=lambda verdict: verdict.device != "cuda")

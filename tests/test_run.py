@@ -155,7 +155,10 @@ def test_table() -> None:
 def test_an_undecided_ratio_is_no_figure_like_the_others() -> None:
     _, row, note, _ = run.table([VERDICTS[0] | {"speed": "undecided"}, *VERDICTS[2:]])
     assert "0.812?" in row.split()
-    assert note == "   ? undecided: the interval does not say which is faster, or other programs had the cores"
+    assert (
+        note
+        == "   ? undecided: the interval does not say which is faster, or the times are doubtful: the report says why"
+    )
 
 
 def test_below_the_table_stands_who_has_no_time_in_a_mode() -> None:

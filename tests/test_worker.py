@@ -176,7 +176,7 @@ def test_a_returned_tensor_is_handed_over(torch_host: WorkerHost, folder: Path, 
         ("when_read", "returned a Lazy, not a plain Tensor"),
         ("a_parameter", "returned a Parameter, not a plain Tensor"),
         ("negated", "a view that is negated or conjugated when somebody reads it"),
-        ("two", "returned 2 values where 1 are expected"),
+        ("two", "returned 2 values where one tensor is expected"),
     ],
 )
 def test_what_may_not_be_returned(torch_host: WorkerHost, folder: Path, call: CallFiles, name: str, words: str) -> None:
@@ -226,7 +226,7 @@ def test_a_file_that_is_too_large_is_named_as_such_and_a_compilers_is_not(
 def test_minus_zero_is_another_result_than_zero(torch_host: WorkerHost, folder: Path, call: CallFiles) -> None:
     reply = run_python(torch_host, folder, "signed_zero", call, repeats=3)
     assert reply["differing"] == 2
-    assert reply["first_difference"] == [1, 0]
+    assert reply["first_difference"] == [1, "y", 0]
 
 
 def test_what_a_candidate_prints_goes_to_its_log(
@@ -243,7 +243,7 @@ def test_repeats_that_differ_are_counted_and_the_first_is_located(torch_host: Wo
     reply = process.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"], repeats=20)
     process.close()
     assert reply["differing"] == 2  # calls 8 and 15 of 20: every seventh repeat
-    assert reply["first_difference"] == [7, 9]
+    assert reply["first_difference"] == [7, "y", 9]
 
 
 def test_the_repeat_that_lies_farthest_from_the_first_call_is_named(

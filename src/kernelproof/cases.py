@@ -114,7 +114,11 @@ def case_of(operator: OperatorConfig, variant: VariantConfig, id: str, families:
     found = next((case for case in possible if case.id == id), None)
     if found is None:
         near = difflib.get_close_matches(id, [case.id for case in possible], 1, 0)
-        raise ConfigError(f"there is no such case; the nearest is {near[0] if near else 'none'}", subject=id)
+        raise ConfigError(
+            f"there is no such case; the nearest is {near[0] if near else 'none'}",
+            subject=id,
+            hint=None if first in shapes else "an exact call is made whatever case is asked for: name any other",
+        )
     if reason := unsupported(variant, found):
         raise ConfigError(f"{variant.key} {reason}", subject=id)
     return found

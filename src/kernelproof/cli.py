@@ -271,7 +271,8 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
         yield from _bench_lines(record)
     elif stage == "test":
         ran = sum(case.status != "skipped" for case in record.cases)
-        yield f"{subject}: {verdict} ({ran} cases, {spent})"
+        drawn = f" and {record.searched} drawn" if record.searched else ""
+        yield f"{subject}: {verdict} ({formats.plural(ran, 'case')}{drawn}, {spent})"
         yield from (
             f"  {rung.name}: {rung.message}" for rung in record.rungs if rung.status == "passed" and rung.message
         )

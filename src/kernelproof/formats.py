@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 ABSENT = "–"
+ONE_PROCESS = "one process"  # where an interval stands otherwise
 THIN = "\u202f"  # narrow no-break space: between thousands and between a figure and its unit
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -36,6 +37,12 @@ class TimeUnit:
         if value_us is None or not math.isfinite(value_us):
             return ABSENT
         return grouped(value_us / self.scale, self.decimals)
+
+    def span(self, low_us: float | None, high_us: float | None) -> str:
+        """The bare ends of an interval; one process has none."""
+        if low_us is not None and low_us == high_us:
+            return ONE_PROCESS
+        return f"{self.format(low_us)}–{self.format(high_us)}"
 
 
 def time_unit(values_us: Iterable[float | None]) -> TimeUnit:
@@ -109,9 +116,11 @@ def ratio(value: float | None) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """A confidence interval of a ratio: `0.941–0.953`."""
+    """A confidence interval of a ratio: `0.941–0.953`; one process has none."""
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return ABSENT
+    if low == high:
+        return ONE_PROCESS
     return f"{_ratio_figure(low)}–{_ratio_figure(high)}"
 
 

@@ -121,6 +121,21 @@ def resolved(precision: Precision, case_dtype: str) -> Precision:
     return dataclasses.replace(precision, **declared)
 
 
+def insist_on_declared(call: Call, precision: Precision) -> None:
+    """Raise TestError where a variant declares another floating-point type than its (first) output has.
+
+    Every limit follows from what is declared: with a coarser type they would be wide enough for anything.
+    """
+    kind = call.output.dtype
+    declared = getattr(torch, precision.output, None)
+    if kind.is_floating_point and declared != kind and getattr(declared, "is_floating_point", False):
+        raise TestError(
+            f"the variant declares results of {precision.output}, and {call.outputs[0]} is {_name(kind)}",
+            subject="precision.output",
+            hint=f"write output: {_name(kind)}, or have `make_call` make {call.outputs[0]} of {precision.output}",
+        )
+
+
 def judge_all(
     case: Case,
     call: Call,
@@ -147,7 +162,25 @@ def judge_all(
         )
         for name in call.outputs
     }
-    return _together(found) if len(found) > 1 else found[call.outputs[0]]
+    if len(found) == 1:
+        return found[call.outputs[0]]
+    for name, result in found.items():
+        numeric = next((f for f in result.failures if f.criterion in (BOUND, EXACT)), None)
+        if numeric and (other := _meant_for(name, references, returned)):
+            numeric.message += f". It is what {other} should be: the outputs are given in another order"
+    return _together(found)
+
+
+def _meant_for(name: str, references: Mapping[str, Reference], returned: Mapping[str, Returned]) -> str | None:
+    """The other output that the values handed over as `name` are right for, if there is one."""
+    values = returned[name].output
+    eps = torch.finfo(values.dtype).eps if values.dtype.is_floating_point else 0.0
+    for other, reference in references.items():
+        if other != name and reference.output.shape == values.shape:
+            off = (values.to(reference.output.device).double() - reference.output).abs()
+            if bool((off <= reference.bound + eps * reference.output.abs()).all()):
+                return other
+    return None
 
 
 def _together(results: Mapping[str, CaseResult]) -> CaseResult:

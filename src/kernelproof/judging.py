@@ -607,6 +607,7 @@ class Chamber:
         from kernelproof import judge, operators
 
         precision = judge.resolved(terms.precision, case.dtype)
+        judge.insist_on_declared(call, precision)
         key = repr((_digest(call), precision, terms.device))
         if key not in self.references:
             found = self.operator.reference(call, precision, terms.device)

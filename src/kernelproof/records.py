@@ -30,7 +30,7 @@ CORES_SHARED, OUTSIDE_DISAGREES, IN_COMPANY = "cores_shared", "disagrees_outside
 DECIDES_NOTHING = {
     CORES_SHARED: "other programs had its cores; measure again on a quiet machine",
     OUTSIDE_DISAGREES: "our own clock does not confirm the time that its process tells; measure again",
-    IN_COMPANY: "it is slower beside the variants than without them; measure with one variant less to see whose doing",
+    IN_COMPANY: "it is slower beside the variants than without them (whose doing it is, one variant less shows)",
 }
 
 # Text of which only these words are read: what reads a record looks them up.

@@ -425,7 +425,9 @@ def table(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     if any(row[5].endswith("?") for row in rows):
-        lines.append("   ? undecided: the interval does not say which is faster, or other programs had the cores")
+        lines.append(
+            "   ? undecided: the interval does not say which is faster, or the times are doubtful: the report says why"
+        )
     if baselines:
         correct = sum(verdict.get("correctness") == "correct" for verdict in baselines)
         absent = sum(verdict.get("correctness") == "not_run" for verdict in baselines)

@@ -32,7 +32,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from kernelproof import sandbox
+from kernelproof import formats, sandbox
 from kernelproof.errors import WorkerGreedy, WorkerReplyError
 from kernelproof.processes import collect_rarely, die_with_parent, fill_fresh_memory
 
@@ -526,7 +526,9 @@ class Worker:
         returned = self.function(*(value for name, value in values.items() if name not in outputs))
         tensors = returned if isinstance(returned, (tuple, list)) else [returned]
         if len(tensors) != len(outputs):
-            raise WorkerReplyError(f"it returned {len(tensors)} values where {len(outputs)} are expected")
+            given = formats.plural(len(returned), "value") if tensors is returned else f"a {type(returned).__name__}"
+            wanted = "one tensor" if len(outputs) == 1 else f"a tuple of {', '.join(outputs)}"
+            raise WorkerReplyError(f"it returned {given} where {wanted} is expected")
         for name, tensor in zip(outputs, tensors, strict=True):
             _check_returned(tensor, images[name].view, {n: i for n, i in images.items() if n not in outputs})
             images[name].view[...] = tensor

@@ -400,16 +400,15 @@ def expect(kind: type[T], found: Any, method: str) -> list[T]:
 
 def by_output(call: Call, found: References, method: str) -> dict[str, Reference]:
     """What an operator's method gave for a call, by output. Raises KernelproofError where it is not for all of them."""
-    if not isinstance(found, Mapping):
-        if len(call.outputs) > 1:
-            raise KernelproofError(
-                f"`{method}` gave one {type(found).__name__}, and there are {len(call.outputs)} outputs",
-                hint="give a mapping: " + ", ".join(f"{name!r}: Reference(…)" for name in call.outputs),
-            )
+    if not isinstance(found, Mapping) and len(call.outputs) == 1:
         found = {call.outputs[0]: found}
-    if set(found) != set(call.outputs):
-        given = ", ".join(map(str, found)) or "nothing"
-        raise KernelproofError(f"`{method}` gave {given}, and the outputs are {', '.join(call.outputs)}")
+    if not isinstance(found, Mapping) or set(found) != set(call.outputs):
+        given = ", ".join(map(str, found)) or "nothing" if isinstance(found, Mapping) else f"one {type(found).__name__}"
+        raise KernelproofError(
+            f"`{method}` gave {given}, and the outputs are {', '.join(call.outputs)}",
+            subject=method,
+            hint=f"give {{{', '.join(f'{name!r}: Reference(…)' for name in call.outputs)}}}",
+        )
     return dict(zip(call.outputs, expect(Reference, [found[name] for name in call.outputs], method), strict=True))
 
 
@@ -462,6 +461,7 @@ def relations_of(operator: Operator, case: Case, call: Call, generator: torch.Ge
             raise KernelproofError(
                 f"its `output` is {relation.output!r}; allowed: {', '.join(call.outputs)}",
                 subject=f"{operator.name}: {relation.name}",
+                hint="mend it in `relations`, or leave it out, which means the first",
             )
         base = relation.base or call
         for name, tensor in base.tensors.items():

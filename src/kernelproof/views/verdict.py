@@ -200,9 +200,8 @@ def _speed(
     row, case = chosen
     if row.ratio is None or row.low is None or row.high is None or row.best_baseline is None:
         return None
-    title = (
-        f"{formats.ratio(row.ratio)} the time of {row.best_baseline}, interval {formats.interval(row.low, row.high)}"
-    )
+    basis = f"interval {formats.interval(row.low, row.high)}" if row.low < row.high else formats.ONE_PROCESS
+    title = f"{formats.ratio(row.ratio)} the time of {row.best_baseline}, {basis}"
     drawn = charts.whisker(on, row.ratio, row.low, row.high, "ratio", title)
     where = case_label(case) if case else row.case
     wanted = (row.variant, row.best_baseline, row.case, row.mode)
@@ -236,9 +235,12 @@ def _group_sentence(rows: Sequence[VerdictRow], settings: Settings) -> str:
     assert speed is not None
     level = f"{100 * settings.confidence:g}{formats.THIN}%"
     if best.speed_word and best.speed_word.word == "undecided":
+        several = speed.low < speed.high
+        taken = f"{formats.interval(speed.low, speed.high)} times" if several else formats.ratio(speed.ratio)
         return (
-            f"Undecided: the fastest correct variant, {best.name}, takes {formats.interval(speed.low, speed.high)} "
-            f"times the time of {speed.baseline} ({level} interval; {speed.case}, {speed.mode})."
+            f"Undecided: the fastest correct variant, {best.name}, takes {taken} the time of {speed.baseline} "
+            f"({f'{level} interval; ' if several else ''}{speed.case}, {speed.mode})"
+            f"{': ' + speed.doubt.removeprefix('undecided: ') if speed.doubt else ''}."
         )
     return (
         f"The fastest correct variant, {best.name}, takes {formats.ratio(speed.ratio)} the time of {speed.baseline} "
