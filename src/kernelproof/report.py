@@ -191,7 +191,6 @@ def _context(found: Records, settings: Settings, limits: Limits) -> dict[str, An
         "machine": capture.machine(found.capture),
         "builds": build.builds(found, limits),
         "tests": test.tests(found, limits),
-        "rungs": test.RUNGS,
         "sanitizer_tools": test.SANITIZER_TOOLS,
         "benches": bench.benches(found, settings, limits),
         "methods": bench.METHODS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelproof import charts, formats
@@ -70,7 +70,7 @@ class TestView:
 
     record: TestRecord
     badge: Badge
-    rungs: tuple[Rung | None, ...]
+    rungs: Mapping[str, Rung]  # by name
     passed: int
     failed: int
     skipped: int
@@ -160,6 +160,7 @@ class TestGroup:
     operator: str
     columns: tuple[TestView, ...]
     ran: tuple[TestView, ...]
+    rungs: tuple[str, ...]  # that any of them came to
     waiting: tuple[tuple[str, tuple[str, ...]], ...]
     trusts: tuple[tuple[str, str], ...]
     declared: tuple[Declared, ...]
@@ -171,6 +172,7 @@ class TestGroup:
     sanitizer: SanitizerView | None
     fresh_seeds: tuple[int, ...]
     levels: tuple[str, ...]
+    trials: tuple[int, ...]  # calls that were to have the same bits
     axis: Axis
     bound_at: float
 
@@ -206,6 +208,7 @@ def _test_group(operator: str, found: Sequence[TestRecord], limits: Limits) -> T
         operator,
         columns,
         ran,
+        tuple(name for name in RUNGS if any(name in column.rungs for column in ran)),
         tuple((reason, tuple(names)) for reason, names in waiting.items()),
         tuple((level, words) for level, words in TRUST.items() if any(c.record.trust == level for c in ran)),
         _declared(column.record for column in ran),
@@ -217,6 +220,7 @@ def _test_group(operator: str, found: Sequence[TestRecord], limits: Limits) -> T
         _sanitizer(found, limits),
         tuple(seeds),
         tuple(dict.fromkeys(r.level for r in with_cases)),
+        tuple(sorted({r.trials for r in with_cases if r.trials})),
         on,
         on.at(1.0),
     )
@@ -331,12 +335,11 @@ def _found(variant: str, run: SanitizerRun, finding: SanitizerFinding) -> FoundV
 def _test(record: TestRecord, on: Axis, limits: Limits) -> TestView:
     status = Counter(case.status for case in record.cases)
     failing = [case for case in record.cases if case.status == FAILED]
-    rungs = {rung.name: rung for rung in record.rungs}
     message = (record.told and record.told.message) or record.reason or ""
     return TestView(
         record,
         badge(record.verdict),
-        tuple(rungs.get(name) for name in RUNGS),
+        {rung.name: rung for rung in record.rungs},
         status["passed"],
         status[FAILED],
         status["skipped"],

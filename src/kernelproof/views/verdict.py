@@ -355,7 +355,7 @@ def _stage_note(name: str, found: Sequence[Record], absent: int) -> StageNote:
     if status[NOT_RUN] == len(found) and not absent:
         return StageNote(name, Badge("muted", "not run"), number)
     counts = (
-        (status[OK], "ran"),
+        (status[OK], "passed" if name == "test" else "ran"),
         (status[FAILED], "failed"),
         (status[NOT_RUN], "not run"),
         (absent, "without a record"),
