@@ -181,6 +181,25 @@ def test_both_forms_say_the_same(loaded: config.Config) -> None:
     assert "| `op/fast` | cpu | correct | passes | 0.880 [0.860, 0.900] vs `base` | passes |" in result.markdown()
 
 
+def test_what_is_printed_is_plain_text_and_the_file_is_markdown(
+    loaded: config.Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    after_test(loaded, "plain", "wrong", "new_var at [91] is *off* | <b>")
+    after_test(loaded, "fast", "correct")
+    benched(loaded, {"hot": 0.90})
+    monkeypatch.chdir(loaded.root)
+    assert cli.main(["gate", "--markdown", "gate.md"]) == 1
+    summary, _, header, *rows = capsys.readouterr().out.splitlines()
+    assert summary.startswith("The gate fails: 1 passed, 1 failed")
+    plain, fast = (next(row for row in rows if row.startswith(f"op/{name}")) for name in ("plain", "fast"))
+    assert plain.endswith("fails    new_var at [91] is *off* | <b>")
+    assert fast.index("0.880 [0.860, 0.900] vs base") == header.index("ours / best baseline")
+    assert rows[-1] == "- not compared: everything: nothing is kept in reports/reference/"
+    assert not {"`", "\\"} & set("".join(rows))
+    assert r"new\_var at \[91\] is \*off\* \| \<b\>" in Path("gate.md").read_text()
+    assert "- not compared: `everything`: " in Path("gate.md").read_text()
+
+
 def test_an_undecided_row_says_what_the_run_could_have_seen(loaded: config.Config) -> None:
     after_test(loaded, "fast", "correct")
     row = RatioRow("fast", "base", "s-float32", "hot", 0.93, 0.91, 0.95, "undecided", 0.0182)
@@ -326,6 +345,9 @@ def test_foreign_text_stays_text(loaded: config.Config) -> None:
     told = [line for line in shown.splitlines() if "alert" in line]
     assert len(told) == 2, "each on its own line"
     plain = next(line for line in told if "op/plain" in line)
+    printed = gate.run(loaded, loaded.results).text()
+    assert not {"\x1b", "\u202e"} & set(printed)
+    assert len([line for line in printed.splitlines() if "alert" in line]) == 2
     for inert in ("\\<script\\>", "\\!\\[x\\](http:", "@<!-- -->torvalds", "\\|", "\\#1"):
         assert inert in plain.replace(r"http\:", "http:")
 

@@ -638,6 +638,8 @@ def _tell(result: Any, arguments: argparse.Namespace) -> int:
             atomic_write(path, getattr(result, form)().rstrip("\n") + "\n")
     if arguments.json:
         print(json.dumps(result.as_json(), indent=1, default=str))
+    elif hasattr(result, "text"):
+        print(result.text())
     else:
         text = result.markdown().rstrip("\n")
         print(formats.md_as_typed(text) if sys.stdout.isatty() else text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 ABSENT = "–"
@@ -188,6 +188,12 @@ def listed(names: Iterable[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     items = list(names)
     return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table for a terminal: one line a row, each column as wide as its longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 # --- foreign text -----------------------------------------------------------------------------------------------------

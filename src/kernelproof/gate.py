@@ -13,7 +13,7 @@ Two runs are not paired, so this sees less (`differences.py`), and says how litt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from kernelproof.runs import Run
 BAD_VERDICTS = {"wrong", "crashed", "hung", "failed_to_build"}
 KEPT = Path("reports") / "reference"
 UNDECIDED = "undecided"
+COLUMNS = ("variant", "device", "correctness", "speed", "ours / best baseline", "verdict", "reason")
+REGRESSION_COLUMNS = ("variant", "device", "now / reference", "verdict", "reason")
 
 
 @dataclass(frozen=True)
@@ -136,51 +138,67 @@ class GateResult:
             "regression": regression,
         }
 
-    def markdown(self) -> str:
-        """The decision, as a table for a terminal or a pull request."""
-        lines = [
-            formats.md_text(self.summary),
-            "",
-            "| variant | device | correctness | speed | ours / best baseline | verdict | reason |",
-            "| --- | --- | --- | --- | --- | --- | --- |",
-        ]
-        for row in self.rows:
-            figure = ""
-            if row.ratio is not None:
-                against = formats.md_code(row.best_baseline)
-                figure = f"{row.ratio:.3f} [{row.low:.3f}, {row.high:.3f}] vs {against}"
-            if row.said == statistics.UNDECIDED and row.detectable is not None:
-                figure += f" (undecided: {formats.could_see(row.detectable, 'this run')})"
-            who = formats.md_code(f"{row.operator}/{row.variant}")
-            why = formats.md_text(row.reason)
-            lines.append(_line((who, row.device, row.correctness, row.speed, figure, row.status, why)))
-        return "\n".join([*lines, *self._regression_lines()])
+    def text(self) -> str:
+        """The decision for a person, in aligned columns; what records say has no control characters any more."""
+        return formats.clean("\n".join(self._written(_PLAIN)))
 
-    def _regression_lines(self) -> Iterator[str]:
+    def markdown(self) -> str:
+        """The decision, as tables for a pull request."""
+        return "\n".join(self._written(_MARKDOWN))
+
+    def _written(self, form: _Form) -> Iterator[str]:
+        yield from (form.text(self.summary), "")
+        yield from form.table([COLUMNS, *self._cells(form)])
         found = self.regression
         if found is None or not (found.rows or found.not_compared):
             return
-        yield ""
         limit = f"slower by more than {formats.percent(found.max_regression - 1, 0)} fails"
-        reference = f" {formats.md_text(found.reference)}" if found.reference else ""
-        yield f"Against the kept reference{reference} ({limit}):"
-        yield ""
+        reference = f" {form.text(found.reference)}" if found.reference else ""
+        yield from ("", f"Against the kept reference{reference} ({limit}):", "")
         if found.rows:
-            yield "| variant | device | now / reference | verdict | reason |"
-            yield "| --- | --- | --- | --- | --- |"
-        for row in found.rows:
-            figure = f"{row.decisive.ratio:.3f} [{row.decisive.low:.3f}, {row.decisive.high:.3f}]"
-            who = formats.md_code(f"{row.operator}/{row.variant}")
-            yield _line((who, row.device, figure, row.status, formats.md_text(row.reason)))
+            yield from form.table([REGRESSION_COLUMNS, *_regression_cells(found.rows, form)])
         if found.rows and found.not_compared:
             yield ""
         for other in found.not_compared:
-            yield f"- not compared: {formats.md_code(other.what)}: {formats.md_text(other.reason)}"
+            yield f"- not compared: {form.name(other.what)}: {form.text(other.reason)}"
+
+    def _cells(self, form: _Form) -> Iterator[tuple[str, ...]]:
+        """What the table says of each variant."""
+        for row in self.rows:
+            figure = ""
+            if row.ratio is not None:
+                against = form.name(row.best_baseline)
+                figure = f"{row.ratio:.3f} [{row.low:.3f}, {row.high:.3f}] vs {against}"
+            if row.said == statistics.UNDECIDED and row.detectable is not None:
+                figure += f" (undecided: {formats.could_see(row.detectable, 'this run')})"
+            who = form.name(f"{row.operator}/{row.variant}")
+            yield who, row.device, row.correctness, row.speed, figure, row.status, form.text(row.reason)
 
 
-def _line(cells: tuple[str, ...]) -> str:
-    """A table's row, of cells that are fit for Markdown."""
-    return f"| {' | '.join(cells)} |"
+def _regression_cells(rows: list[RegressionRow], form: _Form) -> Iterator[tuple[str, ...]]:
+    """What the table says of each variant that the kept reference has too."""
+    for row in rows:
+        figure = f"{row.decisive.ratio:.3f} [{row.decisive.low:.3f}, {row.decisive.high:.3f}]"
+        yield form.name(f"{row.operator}/{row.variant}"), row.device, figure, row.status, form.text(row.reason)
+
+
+def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table of cells that are fit for Markdown, the first row its header."""
+    header, *others = (f"| {' | '.join(row)} |" for row in rows)
+    return [header, f"|{' --- |' * len(rows[0])}", *others]
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How a result is written: names and sentences, which may be a stranger's, and tables of them."""
+
+    name: Callable[[object], str]
+    text: Callable[[object], str]
+    table: Callable[[Sequence[Sequence[str]]], list[str]]
+
+
+_PLAIN = _Form(formats.one_line, lambda text: formats.one_line(text, 400), formats.columns)
+_MARKDOWN = _Form(formats.md_code, formats.md_text, _markdown_table)
 
 
 def run(config: Config | None, path: Path) -> GateResult:

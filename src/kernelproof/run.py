@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from kernelproof import privacy, processes, repository
+from kernelproof import formats, privacy, processes, repository
 from kernelproof.environment import RUN_LOCK, only_one
 from kernelproof.errors import ConfigError, ExitCode, KernelproofError, RecordError, ToolError, describe_exit
 
@@ -422,8 +422,7 @@ def table(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     shown = [verdict for verdict in verdicts if verdict not in baselines or verdict in faulty]
     header = ("", "variant", "device", "build", "correctness", "time / best baseline", "gate", "profile")
     rows = [header, *(_row(verdict) for verdict in shown)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = formats.columns(rows)
     if any(row[5].endswith("?") for row in rows):
         lines.append(
             "   ? undecided: the interval does not say which is faster, or the times are doubtful: the report says why"
