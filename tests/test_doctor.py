@@ -9,6 +9,8 @@ from kernelproof import doctor, toolchain
 from kernelproof.doctor import LIMITED, MISSING, OK, Check
 from kernelproof.errors import ToolError
 
+CLONE = Path(__file__).resolve().parents[1]
+
 
 def test_every_need_is_a_check() -> None:
     assert {need for needed in doctor.NEEDS.values() for need in needed} <= set(doctor.CHECKS)
@@ -80,12 +82,44 @@ def test_a_probe_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (found.status, "ZeroDivisionError" in found.detail) == (MISSING, True)
 
 
-def test_a_folder_without_a_workflow(
+def test_a_repository_of_ones_own_runs_the_workflow_of_the_clone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KERNELPROOF", raising=False)
+    doctor.main(as_json=False)
+    said = capsys.readouterr().out
+    assert "limited  workflow" in said
+    assert "no Snakefile and no config.yaml here: a run has to name both" in said
+    assert f"→ kernelproof run -- --snakefile {CLONE}/Snakefile --configfile FILE; `kernelproof init` makes" in said
+    assert "can      run the workflow\n" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_names_what_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERNELPROOF", str(CLONE))
+    Path("config.yaml").touch()
+    assert doctor.workflow().remedy == 'kernelproof run -- --snakefile "$KERNELPROOF/Snakefile"'
+    Path("Snakefile").touch()
+    assert doctor.workflow().status == OK
+    Path("config.yaml").unlink()
+    assert (doctor.workflow().remedy or "").startswith("kernelproof run -- --configfile FILE")
+
+
+def test_a_folder_without_a_workflow_in_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERNELPROOF", str(tmp_path))  # no clone
     assert doctor.main(as_json=False) == 2
     said = capsys.readouterr().out
     assert "there is no Snakefile here" in said
     assert "cannot   run the workflow (missing: workflow)" in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_reports_that_cannot_be_written_stand_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("reports").write_text("a file")
+    assert (doctor.workflow().status, "no report can be written" in doctor.workflow().detail) == (MISSING, True)

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import platform
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -247,12 +248,28 @@ def disk() -> Check:
 
 
 def workflow() -> Check:
-    """What `kernelproof run` runs in this folder."""
+    """What `kernelproof run` runs in this folder: its own workflow, or a clone's, which the command has to name."""
+    name, clone = "workflow", _clone()
     try:
-        repository.check_folder()
+        repository.check_folder(snakefile=clone is None, configuration=False)
     except KernelproofError as error:
-        return Check("workflow", MISSING, error.message, error.hint)
-    return Check("workflow", OK, "Snakefile and config.yaml are here, and reports/ can be written")
+        return Check(name, MISSING, error.message, error.hint)
+    absent = {} if repository.has_snakefile() else {"Snakefile": f"--snakefile {clone}"}
+    absent |= {} if Path("config.yaml").is_file() else {"config.yaml": "--configfile FILE"}
+    if not absent:
+        return Check(name, OK, "Snakefile and config.yaml are here, and reports/ can be written")
+    detail = f"no {' and no '.join(absent)} here: a run has to name {'it' if len(absent) == 1 else 'both'}"
+    makes = "; `kernelproof init` makes a FILE" if "config.yaml" in absent else ""
+    return Check(name, LIMITED, detail, f"kernelproof run -- {' '.join(absent.values())}{makes}")
+
+
+def _clone() -> str | None:
+    """The Snakefile of the clone that a repository without one can use, as a shell reads it; None without a clone."""
+    named = os.environ.get("KERNELPROOF")
+    folder = Path(named) if named else Path(__file__).resolve().parents[2]
+    if not (folder / "Snakefile").is_file():
+        return None
+    return '"$KERNELPROOF/Snakefile"' if named else shlex.quote(str(folder / "Snakefile"))
 
 
 def _torch_version() -> str | None:

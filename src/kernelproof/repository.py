@@ -32,13 +32,18 @@ GENERATED = (
 )
 
 
+def has_snakefile() -> bool:
+    """Whether snakemake finds a workflow in this folder by itself."""
+    return any(Path(name).is_file() for name in SNAKEFILES)
+
+
 def check_folder(*, snakefile: bool = True, configuration: bool = True) -> None:
     """Whether a run can begin and end in this folder, asked before it makes anything there.
 
     `snakefile`, `configuration`: whether those have to be here. Raises ConfigError or ToolError.
     """
     here = privacy.scrubbed(str(Path.cwd()))
-    if snakefile and not any(Path(name).is_file() for name in SNAKEFILES):
+    if snakefile and not has_snakefile():
         hint = (
             "run in a clone of kernelproof, or name the clone's: kernelproof run -- --snakefile CLONE/Snakefile "
             "--configfile FILE; docs/how-to/own-repository.md"
