@@ -127,6 +127,8 @@ def test_help_lists_every_option_and_exit_code(clone: Path) -> None:
         (["--coers", "3"], "unknown option --coers; did you mean --cores?"),
         (["--wheelhose=x"], "unknown option --wheelhose=x; did you mean --wheelhouse?"),
         (["--core", "3"], "unknown option --core; did you mean --cores?"),
+        (["--set", "a=b"], "unknown option --set; a run takes --config KEY=VALUE"),
+        (["--config", "own.yaml"], "e.g. bench.processes=3; a file is named so: ./repro.sh -- --configfile own.yaml"),
         (["selftset"], "unknown command selftset; did you mean selftest?"),
         (["wheelhouse"], "wheelhouse needs a folder"),
         (["--cores", "many"], "invalid int value: 'many'"),

@@ -225,6 +225,17 @@ def test_bad_overrides(entries: list[str]) -> None:
         run.nested(entries)
 
 
+def test_a_file_given_as_a_value_is_told_where_it_belongs() -> None:
+    with pytest.raises(ConfigError, match=r"next: a file is named so: kernelproof run -- --configfile own\.yaml"):
+        run.nested(["own.yaml"])
+
+
+@pytest.mark.parametrize("form", [["--set", "bench.processes=3"], ["--set=bench.processes=3"]])
+def test_the_stages_option_for_a_value_is_told_the_runs(form: list[str]) -> None:
+    with pytest.raises(ConfigError, match="--set: a run takes --config KEY=VALUE"):
+        run.main(form)
+
+
 def test_snakemake_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "workflow" / "profiles" / "slurm").mkdir(parents=True)
@@ -354,6 +365,14 @@ def test_a_run_that_fails(project: Path, how: str, said: str) -> None:
     assert said in errors
     assert "log:  results/stage.log" in errors
     assert "Traceback" not in errors
+
+
+def test_an_option_that_snakemake_refuses_is_told_without_its_usage(project: Path) -> None:
+    _, errors = (process := start(project, "--operator", "op")).communicate()
+    assert process.returncode == 2
+    first, hint = errors.splitlines()
+    assert first == "kernelproof: snakemake refuses the options: unrecognized arguments: --operator"
+    assert "kernelproof run --help" in hint
 
 
 def test_a_stage_without_space_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,7 +160,9 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     options, unknown = parser.parse_known_args(arguments[:separator])
     if unknown:
         known = [name for action in parser._actions for name in action.option_strings]
-        parser.error(f"unknown option {unknown[0]}" + _nearest(unknown[0].partition("=")[0], known))
+        option = unknown[0].partition("=")[0]
+        meant = "; a run takes --config KEY=VALUE" if option == "--set" else _nearest(option, known)
+        parser.error(f"unknown option {unknown[0]}{meant}")
     if options.command not in ("run", "wheelhouse", "selftest"):
         parser.error(f"unknown command {options.command}" + _nearest(options.command, ["wheelhouse", "selftest"]))
     if options.command == "wheelhouse" and not options.directory:
@@ -174,13 +176,19 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         options.config.append(f"test.level={options.level}")
     for entry in options.config:
         if not re.fullmatch(r"[a-zA-Z_][\w-]*\w(\.[\w-]+)*=.*", entry, re.DOTALL):
-            parser.error(f"--config {entry}: not of the form key=value, e.g. bench.processes=3")
+            file = f"; a file is named so: ./repro.sh -- --configfile {entry}" if looks_like_a_file(entry) else ""
+            parser.error(f"--config {entry}: not of the form key=value, e.g. bench.processes=3{file}")
     if options.cores is not None and options.cores < 1:
         parser.error(f"--cores {options.cores}: at least 1")
     return options, arguments[separator + 1 :]
 
 
 _TORCH_HELP = "auto (default: cuda when there is an NVIDIA driver, else cpu), cpu, cuda, or host: the one that PY has"
+
+
+def looks_like_a_file(entry: str) -> bool:
+    """Whether what was given as KEY=VALUE is a configuration file's name."""
+    return "=" not in entry and entry.endswith((".yaml", ".yml", ".json"))
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from kernelproof import formats, privacy, processes, repository
-from kernelproof.environment import RUN_LOCK, only_one
+from kernelproof.environment import RUN_LOCK, looks_like_a_file, only_one
 from kernelproof.errors import ConfigError, ExitCode, KernelproofError, RecordError, ToolError, describe_exit
 
 FOLDER = Path("results/run")
@@ -98,6 +98,9 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--config", action="append", default=[], metavar="KEY=VALUE", help="e.g. bench.processes=3")
     before, separator, after = _split(list(arguments))
     options, rest = parser.parse_known_args(before)
+    if any(argument.partition("=")[0] == "--set" for argument in rest):
+        hint = "kernelproof run --config bench.processes=3; a file: kernelproof run -- --configfile FILE"
+        raise ConfigError("a run takes --config KEY=VALUE, where a stage takes --set", subject="--set", hint=hint)
     return options, rest + after if separator else rest
 
 
@@ -165,7 +168,10 @@ def nested(entries: Sequence[str]) -> dict[str, Any]:
         key, separator, text = entry.partition("=")
         *parents, leaf = key.split(".")
         if not separator or not re.fullmatch(r"[a-zA-Z_][\w-]*\w(\.[\w-]+)*", key):
-            raise ConfigError("not of the form key=value, e.g. bench.processes=3", subject=f"--config {entry}")
+            hint = f"a file is named so: kernelproof run -- --configfile {entry}" if looks_like_a_file(entry) else None
+            raise ConfigError(
+                "not of the form key=value, e.g. bench.processes=3", subject=f"--config {entry}", hint=hint
+            )
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError:
@@ -333,6 +339,9 @@ def failure(status: int, display: Display) -> KernelproofError:
     refused = re.search(r"^kernelproof: (.*)", text, re.MULTILINE | re.DOTALL)
     if refused:
         return ToolError(refused[1].strip())
+    if usage := re.search(r"^usage: .*^\S+: error: ([^\n]*)\s*\Z", text, re.MULTILINE | re.DOTALL):
+        hint = "kernelproof run --help lists what a run takes; snakemake takes the rest: python -m snakemake --help"
+        return ToolError(f"snakemake refuses the options: {usage[1]}", hint=hint)
     if "No space left on device" in text:
         return ToolError("no space left on the disk", log=LOG, hint="free some space and run the same command again")
     log = _stage_log(text) or LOG
