@@ -152,6 +152,11 @@ def test_table() -> None:
     assert baselines == "   and 2 baselines: 1 correct, 1 not run here"
 
 
+def test_one_baseline_is_one_and_what_is_none_is_not_counted() -> None:
+    assert run.table(VERDICTS[:1] + VERDICTS[3:])[-1] == "   and 1 baseline: 1 correct"
+    assert run.table(VERDICTS[:1] + VERDICTS[2:3])[-1] == "   and 1 baseline: 1 not run here"
+
+
 def test_an_undecided_ratio_is_no_figure_like_the_others() -> None:
     _, row, note, _ = run.table([VERDICTS[0] | {"speed": "undecided"}, *VERDICTS[2:]])
     assert "0.812?" in row.split()

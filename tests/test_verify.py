@@ -526,7 +526,7 @@ def test_the_runs_own_word_is_told_apart_from_what_was_verified(tmp_path: Path) 
     assert (result.status, result.exit_code) == ("contradictory", 3)
     first, second, _, last = result.text().splitlines()
     assert first.startswith("whole and unchanged: 6 members")
-    assert second == "contradictory: 1 things in it do not agree with one another"
+    assert second == "contradictory: one thing in it does not agree with the rest"
     assert last == "the run says of itself: good\\x1b[2J"
 
 

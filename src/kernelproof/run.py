@@ -18,6 +18,7 @@ import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -437,10 +438,11 @@ def table(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
             "   ? undecided: the interval does not say which is faster, or the times are doubtful: the report says why"
         )
     if baselines:
-        correct = sum(verdict.get("correctness") == "correct" for verdict in baselines)
-        absent = sum(verdict.get("correctness") == "not_run" for verdict in baselines)
-        others = f", {len(faulty)} at fault: nobody was compared with those" if faulty else ""
-        lines.append(f"   and {len(baselines)} baselines: {correct} correct, {absent} not run here{others}")
+        words = {"correct": "correct", "not_run": "not run here"}
+        counts = Counter(words.get(str(verdict.get("correctness")), "") for verdict in baselines)
+        counted = [f"{counts[word]} {word}" for word in words.values() if counts[word]]
+        counted += [f"{len(faulty)} at fault: nobody was compared with those"] if faulty else []
+        lines.append(f"   and {formats.plural(len(baselines), 'baseline')}: {', '.join(counted)}")
     lines += [f"   {v['operator']}/{v['variant']}: {v['untimed']}" for v in verdicts if v.get("untimed")]
     return lines
 

@@ -127,12 +127,17 @@ class VerifyResult:
             return "\n".join([f"{self.status}: {self.path}", *problems])
         agrees = {
             True: "consistent: records, manifest and the files beside them agree with one another",
-            False: f"contradictory: {len(problems)} things in it do not agree with one another",
+            False: f"contradictory: {_things(len(problems))}",
             None: "consistency: not looked at; an installed kernelproof does, this file alone does not",
         }
         whole = f"whole and unchanged: {self.members} members, {self.bytes} bytes, identity {self.identity}"
         says = f"the run says of itself: {_shown(self.overall or 'nothing')}"
         return "\n".join([whole, agrees[self.consistent], *problems, says])
+
+
+def _things(number: int) -> str:
+    one, more = "one thing in it does not agree with the rest", "things in it do not agree with one another"
+    return one if number == 1 else f"{number} {more}"
 
 
 def _shown(text: str) -> str:
