@@ -185,7 +185,9 @@ def test_an_identity_that_is_none_is_a_slip_and_no_tampering(good: Path, capsys:
     with pytest.raises(SystemExit) as ended:
         verify.main([str(good), "--identity", "abc123"])
     assert ended.value.code == 2
-    assert "'abc123' is no SHA-256, which has 64 hexadecimal digits" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("usage: kernelproof verify [-h]")
+    assert "'abc123' is no SHA-256, which has 64 hexadecimal digits" in said
 
 
 def test_a_consistent_forgery_has_another_identity(tmp_path: Path, good: Path) -> None:
@@ -482,6 +484,7 @@ def test_what_is_no_bundle_is_unreadable(tmp_path: Path, data: bytes) -> None:
 def test_a_missing_file_and_a_folder_are_unreadable(tmp_path: Path) -> None:
     assert verify.run(tmp_path / "nothing").exit_code == 2
     assert verify.run(tmp_path).exit_code == 2
+    assert verify.run(tmp_path / "nothing").text() == f"unreadable: {tmp_path}/nothing\n  No such file or directory"
 
 
 def test_an_unknown_schema_is_not_guessed_at(tmp_path: Path) -> None:
@@ -514,6 +517,7 @@ def test_the_file_runs_alone(tmp_path: Path, good: Path) -> None:
     assert done.returncode == 1
     assert "added: zz" in done.stdout
     assert command(alone, tmp_path / "nothing", cwd=tmp_path).returncode == 2
+    assert command(alone, cwd=tmp_path).stderr.startswith("usage: verify.py [-h]")
 
 
 def test_the_runs_own_word_is_told_apart_from_what_was_verified(tmp_path: Path) -> None:

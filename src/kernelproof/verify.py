@@ -122,7 +122,9 @@ class VerifyResult:
 
     def text(self) -> str:
         """The result for a person, one problem a line."""
-        problems = [f"  {problem}" for problem in self.problems]
+        # What stands before the path is not said again.
+        told = (problem.message if problem.kind == UNREADABLE == self.status else problem for problem in self.problems)
+        problems = [f"  {line}" for line in told]
         if self.status not in (WHOLE, CONTRADICTORY):
             return "\n".join([f"{self.status}: {self.path}", *problems])
         agrees = {
@@ -574,7 +576,7 @@ class _Inflated:
 def main(arguments: list[str] | None = None) -> int:
     """The command line; gives back the exit code."""
     parser = argparse.ArgumentParser(
-        prog="verify",
+        prog="kernelproof verify" if __package__ else None,
         description="Verify kernelproof bundles offline. Exit code: 0 whole and unchanged, 1 tampered with, "
         "2 unreadable, 3 whole, but its records contradict one another, the manifest or the files beside them; of "
         "several bundles the highest.",
