@@ -379,6 +379,105 @@ def test_what_the_manifest_lists_has_the_form_of_a_member(tmp_path: Path, old: b
     assert result.text().isascii()
 
 
+# --- packed again by another program ---------------------------------------------------------------------------------
+
+
+LONG = "records/" + "long/" * 30 + "c.json"  # its name fits no plain header beside the folder's
+
+
+@pytest.fixture
+def unpacked(tmp_path: Path) -> Path:
+    """A bundle's folder as somebody unpacked and edited it: one member changed, one gone, one more."""
+    (tmp_path / "good.tar.gz").write_bytes(packed(members_of(FILES | {LONG: b"{}"})))
+    with tarfile.open(tmp_path / "good.tar.gz") as tar:
+        tar.extractall(tmp_path, filter="data")
+    folder = tmp_path / NAME
+    (folder / "records/a.json").write_text('{"median_us": 1.9}\n')
+    (folder / LONG).write_text("[]")
+    (folder / "source/kernel.cu").unlink()
+    (folder / "source/more.cu").write_text("more")
+    return folder
+
+
+EDITED = {
+    ("changed", "records/a.json"),
+    ("changed", LONG),
+    ("removed", "source/kernel.cu"),
+    ("added", "source/more.cu"),
+}
+
+
+@pytest.mark.parametrize("form", ["gnu", "pax", "ustar"])
+@pytest.mark.parametrize("place", ["..", "."])
+def test_a_bundle_that_tar_packed_again_names_what_was_edited(
+    tmp_path: Path, unpacked: Path, form: str, place: str
+) -> None:
+    where, what = (unpacked.parent, NAME) if place == ".." else (unpacked, ".")
+    path = tmp_path / "again.tar.gz"
+    subprocess.run(["tar", f"--format={form}", "-czf", path, "-C", where, what], check=True)
+    result = verify.run(path)
+    assert result.exit_code == 1
+    assert result.problems[0].message == "its gzip header is not the one that kernelproof writes"
+    found = {(problem.kind, problem.member) for problem in result.problems[1:]}
+    assert found == EDITED | ({("renamed", ".")} if place == "." else set())
+
+
+def test_a_bundle_whose_gzip_header_has_a_name_is_read_too(tmp_path: Path, unpacked: Path) -> None:
+    subprocess.run(["tar", "-cf", "again.tar", NAME], cwd=tmp_path, check=True)
+    subprocess.run(["gzip", "--name", "again.tar"], cwd=tmp_path, check=True)
+    result = verify.run(tmp_path / "again.tar.gz")
+    assert {(problem.kind, problem.member) for problem in result.problems[1:]} == EDITED
+
+
+def test_python_packed_it_again(tmp_path: Path, unpacked: Path) -> None:
+    """Its archives have pax headers for times with fractions."""
+    with tarfile.open(tmp_path / "again.tar.gz", "w:gz") as tar:
+        tar.add(unpacked, NAME)
+    assert {(p.kind, p.member) for p in verify.run(tmp_path / "again.tar.gz").problems} >= EDITED
+
+
+def test_the_second_look_stays_within_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first look refuses at its first header must not become a way around what stops it later."""
+
+    def foreign(raw: bytes) -> str:
+        return verified(tmp_path, gzip.compress(raw, 9)).text()
+
+    started = time.monotonic()
+    assert "a bomb" in foreign(header(f"{NAME}/zeros", size=1 << 32).tobuf(tarfile.USTAR_FORMAT) + bytes(1 << 26))
+    long_name = header("././@LongLink", tarfile.GNUTYPE_LONGNAME, size=7 << 30)
+    assert "further headers have more than" in foreign(long_name.tobuf(tarfile.GNU_FORMAT) + bytes(512))
+    huge = header(f"{NAME}/manifest.yaml", size=7 << 30)
+    assert f"it has {7 << 30} bytes, at most" in foreign(huge.tobuf(tarfile.USTAR_FORMAT) + bytes(512))
+    monkeypatch.setattr(verify, "MAX_MEMBERS", 3)
+    folders = header(f"{NAME}/f", tarfile.DIRTYPE).tobuf(tarfile.USTAR_FORMAT)
+    assert "more than 3 members" in foreign(folders * 10)
+    record = header("x", tarfile.XHDTYPE, size=512).tobuf(tarfile.PAX_FORMAT) + b"0 path=x\n".ljust(512, b"\0")
+    assert "more than 3 members" in foreign(record * 10)
+    assert time.monotonic() - started < 3
+
+
+def test_what_cannot_be_read_to_its_end_accuses_nobody_of_removing(tmp_path: Path, unpacked: Path) -> None:
+    subprocess.run(["tar", "-czf", "again.tar.gz", NAME], cwd=tmp_path, check=True)
+    data = (tmp_path / "again.tar.gz").read_bytes()
+    kinds = {problem.kind for problem in verified(tmp_path, data[: len(data) // 2]).problems}
+    assert kinds <= {"damaged", "changed", "added"}
+
+
+@pytest.mark.parametrize("place", range(40))
+def test_no_flipped_byte_of_a_foreign_archive_is_a_fault_of_ours(tmp_path: Path, unpacked: Path, place: int) -> None:
+    subprocess.run(["tar", "-czf", "again.tar.gz", NAME], cwd=tmp_path, check=True)
+    data = bytearray((tmp_path / "again.tar.gz").read_bytes())
+    data[place * len(data) // 40] ^= 0xFF
+    assert verified(tmp_path, bytes(data)).exit_code in (1, 2)
+
+
+def test_links_in_a_foreign_archive_are_named(tmp_path: Path, unpacked: Path) -> None:
+    (unpacked / "source/link").symlink_to("/etc/passwd")
+    subprocess.run(["tar", "-czf", "again.tar.gz", NAME], cwd=tmp_path, check=True)
+    shown = verify.run(tmp_path / "again.tar.gz").text()
+    assert f"unsafe: {NAME}/source/link: it is a symbolic link, not a regular file" in shown
+
+
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 

@@ -43,6 +43,7 @@ MAX_MANIFEST_BYTES = 4 * 1024 * 1024  # of a run with 40 variants: 150 kB
 MAX_RECORDS_BYTES = 32 * 1024 * 1024  # of all records together, which are parsed; of that run: 4 MB
 MAX_KEPT_BYTES = 64 * 1024 * 1024  # of all members that are kept in memory
 MAX_MEMBERS = 20_000
+MAX_EXTENSIONS_BYTES = 4 * 1024 * 1024  # of all headers together that another program writes beside the plain ones
 # Logs and zeros in machine code pack to 1:30 at best; deflate reaches 1:1032, which only a bomb uses.
 MAX_RATIO = 100
 RATIO_FREE_BYTES = 16 * 1024 * 1024  # below this size no ratio is looked at
@@ -52,6 +53,8 @@ GZIP_HEADERS = tuple(bytes.fromhex(f"1f8b0800000000{level}ff") for level in ("00
 BLOCK = 512  # a tar block, in bytes
 RECORD = 20 * BLOCK  # a tar archive is filled up to a multiple of this
 USTAR = b"ustar\x0000"
+MAX_NAME_BYTES = 4096  # in a gzip header
+PAX_LENGTH = re.compile(rb"([0-9]{1,5}) ")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 CHUNK = 256 * 1024
 TAR_KINDS = {
@@ -187,8 +190,8 @@ def contents(
         result.status = UNREADABLE
         result.problems.append(Problem("unreadable", None, error.strerror or str(error)))
     except Damaged as error:
-        result.problems.append(Problem("damaged" if error.member is None else "unsafe", error.member, str(error)))
-        _check_what_was_read(packed, result)
+        result.problems.append(_problem(error))
+        _look_again(Path(path), result)
     if identity is not None and result.identity is not None and result.identity != identity.lower():
         message = f"the bundle's identity is {result.identity}, not the expected {identity}"
         result.problems.append(Problem("changed", MANIFEST, message))
@@ -224,8 +227,8 @@ def _check_consistency(inside: dict[str, Packed], kept: dict[str, bytes], result
 # --- the manifest against the members ---------------------------------------------------------------------------------
 
 
-def _check(packed: dict[str, Packed], result: VerifyResult) -> None:
-    """Hold every member against the manifest, whole archive read."""
+def _check(packed: dict[str, Packed], result: VerifyResult, *, whole: bool = True) -> None:
+    """Hold every member against the manifest; where not the whole archive was read, what is not there is no finding."""
     top = _top_folder(packed, result)
     inside = {name[len(top) + 1 :]: member for name, member in packed.items()}
     result.members, result.bytes = len(inside), sum(member.size for member in inside.values())
@@ -235,8 +238,11 @@ def _check(packed: dict[str, Packed], result: VerifyResult) -> None:
         result.problems.append(Problem("renamed", top, message))
     listed = manifest["members"]
     result.problems += _collisions({*inside, *listed})
-    result.problems += _differences(listed, {name: m for name, m in inside.items() if name not in (MANIFEST, SUMS)})
+    differences = _differences(listed, {name: m for name, m in inside.items() if name not in (MANIFEST, SUMS)})
+    result.problems += [problem for problem in differences if whole or problem.kind not in ("removed", "renamed")]
     expected = sums_text({**{name: sha for name, (sha, _) in listed.items()}, MANIFEST: str(result.identity)})
+    if SUMS not in inside and not whole:
+        return
     if SUMS not in inside:
         result.problems.append(Problem("removed", SUMS, "it is not in the bundle"))
     elif inside[SUMS].kept != expected:
@@ -245,17 +251,40 @@ def _check(packed: dict[str, Packed], result: VerifyResult) -> None:
         )
 
 
-def _check_what_was_read(packed: dict[str, Packed], result: VerifyResult) -> None:
-    """After damage, name the changed members among those read so far, where the manifest is one of them."""
+def _look_again(path: Path, result: VerifyResult) -> None:
+    """After damage, name what was changed, with the eyes of a program that unpacks any archive.
+
+    Whoever unpacks a bundle, edits it and packs it again leaves no header as it was; this reads what the first look
+    refuses, within the same limits. It only adds problems: nothing that it reads is given back.
+    """
+    again = VerifyResult(result.path)
+    packed: dict[str, Packed] = {}
+    whole = False
     try:
-        top = _top_folder(packed, result)
-        inside = {name[len(top) + 1 :]: member for name, member in packed.items()}
-        listed = _manifest(inside, result)["members"]
-    except (Unreadable, Damaged):
-        return
-    for name, member in inside.items():
-        if name in listed and member.sha256 != listed[name][0]:
-            result.problems.append(Problem("changed", name, _changed(listed[name], member)))
+        with path.open("rb") as stream:
+            for member in _members_of_any_form(stream, again):
+                packed[member.name] = member
+        whole = True
+    except (Unreadable, OSError) as error:
+        again.problems.append(Problem("damaged", None, str(error)))
+    except Damaged as error:
+        again.problems.append(_problem(error))
+    if MANIFEST in packed:  # packed without its folder
+        packed = {f"./{name}": member for name, member in packed.items()}
+    try:
+        _check(packed, again, whole=whole)
+    except Unreadable:
+        pass
+    except Damaged as error:
+        again.problems += [_problem(error)] if whole else []
+    result.problems = list(dict.fromkeys([*result.problems, *again.problems]))
+    if again.identity is not None:
+        result.identity, result.bundle = again.identity, again.bundle
+        result.commit, result.overall = again.commit, again.overall
+
+
+def _problem(error: Damaged) -> Problem:
+    return Problem("damaged" if error.member is None else "unsafe", error.member, str(error))
 
 
 def _top_folder(packed: dict[str, Packed], result: VerifyResult) -> str:
@@ -432,6 +461,63 @@ class Kept:
             raise Damaged(f"with it records and samples have more than {MAX_KEPT_BYTES} bytes", name)
 
 
+def _members_of_any_form(stream: BinaryIO, result: VerifyResult) -> Iterator[Packed]:
+    """Every file of a tar archive as other programs write one, up to its end mark. Raises Unreadable, Damaged.
+
+    What no archive of ours has (links, names that lead out, a name twice) goes to the result; folders are left out.
+    Long names are read where GNU and pax put them.
+    """
+    blocks, kept, seen = _Inflated(stream, any_header=True), Kept(), set[str]()
+    long_name, headers, extensions = "", 0, 0
+    while any(header := blocks.read(BLOCK, at_end_ok=True)):
+        headers += 1
+        if len(seen) > MAX_MEMBERS or headers > 3 * MAX_MEMBERS:  # folders and long names have headers too
+            raise Damaged(f"more than {MAX_MEMBERS} members")
+        prefix = _text(header[345:500]) if header[257:263] == USTAR[:6] else ""  # GNU has other things there
+        name = (long_name or "/".join(filter(None, (prefix, _text(header[:100]))))).removeprefix("./")
+        shown = _checked_name(header, name)
+        kind, size = header[156:157], _octal(header[124:136], shown)
+        if kind in (b"L", b"K", b"x", b"g"):  # of what follows: its long name or target, its pax records or everybody's
+            extensions += size
+            if extensions > MAX_EXTENSIONS_BYTES:
+                raise Damaged(f"its further headers have more than {MAX_EXTENSIONS_BYTES} bytes")
+            body = blocks.read(size + -size % BLOCK)[:size]
+            if kind == b"L":
+                long_name = _text(body)
+            elif kind == b"x":
+                long_name = _pax_path(body) or long_name
+            continue
+        long_name = ""
+        if kind == b"5":
+            continue
+        if kind in TAR_KINDS:
+            result.problems.append(Problem("unsafe", shown, f"it is {TAR_KINDS[kind]}, not a regular file"))
+            continue
+        if why := _unsafe(name):
+            result.problems.append(Problem("unsafe", shown, why))
+        if name in seen:
+            result.problems.append(Problem("duplicate", name, "the archive holds it twice"))
+        seen.add(name)
+        inside = name if name in (MANIFEST, SUMS) else name.partition("/")[2]
+        keep = inside in (MANIFEST, SUMS)
+        if keep:
+            kept.add(name, inside, size)
+        yield _body(blocks, name, size, keep)[0]
+
+
+def _pax_path(body: bytes) -> str:
+    """The name in a pax header, whose records are `LENGTH KEY=VALUE` and a line's end; empty where it has none."""
+    at = 0
+    while found := PAX_LENGTH.match(body, at):
+        end = at + int(found[1])
+        if end <= found.end():
+            break
+        if body.startswith(b"path=", found.end()):
+            return body[found.end() + len(b"path=") : end - 1].decode("utf-8", "backslashreplace")
+        at = end
+    return ""
+
+
 def _body(blocks: _Inflated, name: str, size: int, keep: bool) -> tuple[Packed, bytes]:
     """A member, hashed and where it is wanted kept, and the two bytes that it starts with."""
     digest, kept, left, starts = hashlib.sha256(), [], size, b""
@@ -452,10 +538,7 @@ def _header(block: bytes) -> tuple[str, int, int, tuple[int, int], int]:
     name = _text(block[:100])
     if block[257:265] == USTAR and block[345] != 0:
         name = f"{_text(block[345:500])}/{name}"
-    shown = name.encode("unicode_escape", "replace").decode("ascii")[:200]
-    checksum = sum(block[:148]) + 8 * 0x20 + sum(block[156:])
-    if _octal(block[148:156], shown) != checksum:
-        raise Damaged(f"the header that calls itself {shown!r} does not match its checksum")
+    shown = _checked_name(block, name)
     kind = block[156:157]
     if kind != b"0":
         raise Damaged(f"it is {TAR_KINDS.get(kind, f'of tar type {kind!r}')}, not a regular file", shown)
@@ -466,6 +549,15 @@ def _header(block: bytes) -> tuple[str, int, int, tuple[int, int], int]:
     if block != _canonical_header(name, size, mode, (uid, gid), mtime):
         raise Damaged("its header is not the plain ustar header of a regular file that kernelproof writes", shown)
     return name, size, mode, (uid, gid), mtime
+
+
+def _checked_name(block: bytes, name: str) -> str:
+    """The name as it may be shown. Raises Damaged where the header's checksum is not its own."""
+    shown = name.encode("unicode_escape", "replace").decode("ascii")[:200]
+    checksum = sum(block[:148]) + 8 * 0x20 + sum(block[156:])
+    if _octal(block[148:156], shown) != checksum:
+        raise Damaged(f"the header that calls itself {shown!r} does not match its checksum")
+    return shown
 
 
 def _canonical_header(name: str, size: int, mode: int, owner: tuple[int, int], mtime: int) -> bytes | None:
@@ -512,7 +604,8 @@ def _unsafe(name: str) -> str | None:
 class _Inflated:
     """The bytes below the gzip layer, never more at once than is asked for, with the limits that stop a bomb."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, *, any_header: bool = False) -> None:
+        """any_header: the gzip header may be that of another program."""
         self._stream = stream
         self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
         self._crc = self._in = self._out = 0
@@ -522,8 +615,20 @@ class _Inflated:
             raise Unreadable("it is not a gzip file")
         if len(header) < len(GZIP_HEADERS[0]):
             raise Unreadable("the file is cut short")
-        if header not in GZIP_HEADERS:
+        if any_header:
+            self._skip_fields(header[3])
+        elif header not in GZIP_HEADERS:
             raise Damaged("its gzip header is not the one that kernelproof writes")
+
+    def _skip_fields(self, flags: int) -> None:
+        """Pass over what the flags announce: extra bytes, a file's name, a comment, a checksum. RFC 1952."""
+        if flags & 4:
+            self._stream.read(int.from_bytes(self._stream.read(2), "little"))
+        for flag in (8, 16):
+            if flags & flag and not any(self._stream.read(1) in (b"\0", b"") for _ in range(MAX_NAME_BYTES)):
+                raise Damaged("a text in its gzip header does not end")
+        if flags & 2:
+            self._stream.read(2)
 
     @property
     def position(self) -> int:
