@@ -18,6 +18,7 @@ include: "workflow/rules/bundle.smk"
 
 onstart:
     support.lift_job_rate(workflow)
+    support.announce(CONFIG, driver=DRIVER)
 
 
 rule report:

@@ -34,6 +34,21 @@ EVENTS = """\
 {"t": 1795211685.40, "stage": "report", "subject": "0123456789ab", "event": "start", "status": "", "message": "", "pid": 21903}
 {"t": 1795211685.41, "stage": "report", "sub"""  # noqa: E501
 
+JOBS = """\
+Job stats:
+job                            count
+---------------------------  -------
+build_attention_cpu_flash          1
+build_attention_fp16_wmma          1
+test_attention_cpu_flash           1
+test_attention_baselines_cuda      1
+bundle                             1
+report                             1
+total                              6
+
+Select jobs to execute...
+"""
+
 VERDICTS: list[dict[str, Any]] = [
     {"operator": "attention", "variant": "cpu_flash", "role": "variant", "device": "cpu", "build": "ok"}
     | {
@@ -65,20 +80,49 @@ VERDICTS: list[dict[str, Any]] = [
 # --- the display ------------------------------------------------------------------------------------------------------
 
 
-def test_a_line_for_each_finished_piece_of_work() -> None:
+def shown(*events: dict[str, Any] | str) -> tuple[run.Display, list[str]]:
+    """What is printed of a run with the jobs above."""
     stream = io.StringIO()
     display = run.Display(stream)
-    for line in ("total       7", "2 of 7 steps (29%) done", "something else"):
+    for line in JOBS.splitlines():
         display.log_line(line)
-    for line in EVENTS.splitlines():
-        display.event_line(line)
-    assert stream.getvalue().splitlines() == [
-        "    2/7  build     attention/cpu_flash                6.0 s  ok",
-        "    2/7  test      attention/cpu_flash                0.6 s  WRONG     5 of 9 cases",
-        "    2/7  test      attention/fp16_wmma                0.3 s  not run   no GPU",
+    for event in events:
+        display.event_line(event if isinstance(event, str) else json.dumps(event))
+    return display, stream.getvalue().splitlines()
+
+
+def ended(stage: str, subject: str) -> dict[str, Any]:
+    return {"t": 2.0, "stage": stage, "subject": subject, "event": "end", "status": "ok", "message": "", "pid": 1}
+
+
+def plan(pieces: dict[str, int], width: int) -> dict[str, Any]:
+    return {"t": 1.0, "stage": "workflow", "subject": "p", "event": "plan", "pid": 1, "pieces": pieces, "width": width}
+
+
+def test_a_line_for_each_finished_piece_of_work() -> None:
+    display, lines = shown(*EVENTS.splitlines())
+    assert lines == [
+        "    1/6  build     attention/cpu_flash                6.0 s  ok",
+        "    2/6  test      attention/cpu_flash                0.6 s  WRONG     5 of 9 cases",
+        "    3/6  test      attention/fp16_wmma                0.3 s  not run   no GPU",
     ]
     assert {subject for _, _, subject in display.running} == {"attention/fp16_wmma", "0123456789ab"}
     assert display.folder == "0123456789ab"
+
+
+def test_what_is_counted_is_what_is_printed_to_the_last() -> None:
+    """The baselines are one job of Snakemake's and a line each, and its target is a job and none."""
+    subjects = ["o/flash", "o/wmma", "o/flash", "o/sdpa", "o/math", "o/triton", "0123456789ab"]
+    stages = ["build", "build", "test", "test", "test", "test", "bundle"]
+    told = plan({"report": 0, "test_attention_baselines_cuda": 3}, 0)
+    _, lines = shown(told, *map(ended, stages, subjects))
+    assert [line.split()[0] for line in lines] == ["1/7", "2/7", "3/7", "4/7", "5/7", "6/7", "7/7"]
+
+
+def test_long_names_widen_the_column_for_all() -> None:
+    name = "quantised_attention/simfp8_stage2"
+    _, lines = shown(plan({}, len(name)), ended("build", "a/b"), ended("build", name))
+    assert lines[0].index("0.0 s") == lines[1].index("0.0 s")
 
 
 def read_all(controller: int) -> str:
@@ -96,7 +140,8 @@ def test_a_terminal_shows_what_is_running(monkeypatch: pytest.MonkeyPatch) -> No
     controller, terminal = pty.openpty()
     with os.fdopen(terminal, "w") as stream:
         display = run.Display(stream)
-        display.log_line("total 7")
+        for line in JOBS.splitlines():
+            display.log_line(line)
         start = {"t": 100.0, "stage": "build", "subject": "attention/cpu_flash", "event": "start", "pid": os.getpid()}
         display.event_line(json.dumps(start))
         display.refresh(112.0)
@@ -104,7 +149,7 @@ def test_a_terminal_shows_what_is_running(monkeypatch: pytest.MonkeyPatch) -> No
         display.refresh(113.0)
         display.erase()
     shown = read_all(controller)
-    assert "\r\x1b[K0/7  build attention/cpu_flash 12 s" in shown
+    assert "\r\x1b[K0/6  build attention/cpu_flash 12 s" in shown
     assert shown.endswith("\r\x1b[K")
     assert all(len(line) < 60 for line in re.sub(r"\x1b\[K", "", shown).replace("\r", "\n").split("\n"))
 

@@ -495,6 +495,19 @@ def test_baselines_share_a_job_unless_a_gpu_would_keep_them_waiting() -> None:
     assert sum(names.values()) == sum(apart.values())
 
 
+def test_the_display_is_told_which_jobs_are_several_pieces_of_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configuration.load(ROOT / "config.yaml")
+    monkeypatch.setenv("KERNELPROOF_EVENTS", str(tmp_path / "events.jsonl"))
+    workflow.announce(config, driver=False)
+    told = json.loads((tmp_path / "events.jsonl").read_text())
+    assert (told["pieces"]["report"], told["width"]) == (0, max(len(v.key) for v in config.variants()))
+    jobs = [*workflow.build_jobs(config, driver=False), *workflow.test_jobs(config, driver=False)]
+    assert sum(told["pieces"].values()) == sum(len(job.variants) for job in jobs if len(job.variants) > 1)
+    assert told["pieces"]["test_attention_baselines_cuda"] > 1
+
+
 def test_what_took_longest_last_time_is_first(tmp_path: Path) -> None:
     config = dataclasses.replace(configuration.load(ROOT / "config.yaml"), root=tmp_path)
 

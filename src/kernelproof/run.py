@@ -1,7 +1,10 @@
 """`kernelproof run`: the whole workflow with a progress display, then the verdicts and where the report is.
 
 Two sources tell how the run goes: the stages, which append an event to `results/run/events.jsonl` when they start and
-end, and Snakemake's own output, kept as `results/run/snakemake.log`, which knows how many jobs there are.
+end with a piece of work, and Snakemake's own output, kept as `results/run/snakemake.log`, which knows how many jobs of
+which rule there are.
+A job can be several pieces (the baselines of an operator are tested in one) or none (the target); the workflow's own
+first event says which.
 """
 
 from __future__ import annotations
@@ -251,8 +254,10 @@ class Display:
     """One line per finished piece of work and, on a terminal, one below them of what is running now."""
 
     stream: IO[str]
-    done: int = 0
-    total: int = 0
+    done: int = 0  # pieces of work
+    jobs: dict[str, int] = field(default_factory=dict)  # of each rule, how many
+    pieces: dict[str, int] = field(default_factory=dict)  # of each rule whose jobs are not one piece, how many a job is
+    width: int = 30  # of the column of names
     folder: str | None = None  # of the report, once the run has named it
     running: dict[tuple[int, str, str], float] = field(default_factory=dict)  # (pid, stage, subject): start, s
     errors: list[dict[str, Any]] = field(default_factory=list)
@@ -260,13 +265,22 @@ class Display:
     def __post_init__(self) -> None:
         self._terminal = self.stream.isatty()
         self._shown = ""
+        self._counting = False
 
     def log_line(self, line: str) -> None:
-        """Learn from a line of Snakemake's output how many jobs there are and how many are done."""
-        if match := re.fullmatch(r"(\d+) of (\d+) steps \(\d+(?:\.\d+)?%\) done", line):
-            self.done, self.total = int(match[1]), int(match[2])
-        elif (match := re.fullmatch(r"total\s+(\d+)", line)) and not self.total:
-            self.total = int(match[1])
+        """Learn from a line of Snakemake's output, a row of its table of jobs, how many there are."""
+        if line == "Job stats:":
+            self.jobs, self._counting = {}, True
+        elif self._counting and (match := re.fullmatch(r"(\S+) +(\d+)", line)):
+            if match[1] == "total":
+                self._counting = False
+            else:
+                self.jobs[match[1]] = int(match[2])
+
+    @property
+    def total(self) -> int:
+        """How many pieces of work the run has; 0 as long as nobody has said."""
+        return sum(count * self.pieces.get(rule, 1) for rule, count in self.jobs.items())
 
     def event_line(self, line: str) -> None:
         """Take one line of the stages' events."""
@@ -274,6 +288,9 @@ class Display:
             event = json.loads(line)
             key = (int(event["pid"]), str(event["stage"]), str(event["subject"]))
             moment, kind = float(event["t"]), event["event"]
+            if kind == "plan":
+                self.pieces, self.width = dict(event["pieces"]), max(self.width, int(event["width"]))
+                return
         except (ValueError, KeyError, TypeError):
             return  # a line that a killed stage left half written
         if key[1] in ("manifest", "report", "bundle"):
@@ -282,6 +299,7 @@ class Display:
             self.running[key] = moment
             return
         elapsed = moment - self.running.pop(key, moment)
+        self.done += 1
         if event.get("status") == "error":
             self.errors.append(event)
         self._print(self.finished_line(event, elapsed))
@@ -292,7 +310,7 @@ class Display:
         status = str(event.get("status", "")).replace("_", " ")
         status = status if status in _GOOD or status == "not run" else status.upper()
         message = str(event.get("message") or "").strip().split("\n")[0]
-        left = f"{count:>7}  {event['stage']:9} {event['subject']:30} {elapsed_s:7.1f} s  {status:9}"
+        left = f"{count:>7}  {event['stage']:9} {event['subject']:{self.width}} {elapsed_s:7.1f} s  {status:9}"
         return f"{left} {message}".rstrip()
 
     def refresh(self, now: float) -> None:

@@ -14,12 +14,13 @@ import os
 import platform
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from kernelproof import gpu
+from kernelproof import EVENTS, gpu
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import KernelproofError, RecordError
 from kernelproof.processes import SHARED_FROM
@@ -299,6 +300,17 @@ def test_jobs(config: Config, *, driver: bool) -> list[Job]:
             elif baselines:
                 jobs.append(_job(config, operator, f"baselines_{device}", baselines, driver))
     return jobs
+
+
+def announce(config: Config, *, driver: bool) -> None:
+    """Tell the progress display which jobs are not one piece of work, and how wide the names are: the first event."""
+    jobs = {f"build_{job.name}": job for job in build_jobs(config, driver=driver)}
+    jobs |= {f"test_{job.name}": job for job in test_jobs(config, driver=driver)}
+    pieces = {"report": 0} | {rule: len(job.variants) for rule, job in jobs.items() if len(job.variants) != 1}
+    line = {"t": time.time(), "stage": "workflow", "subject": config.project, "event": "plan", "pid": os.getpid()}
+    line |= {"pieces": pieces, "width": max((len(variant.key) for variant in config.variants()), default=0)}
+    with open(os.environ[EVENTS], "a", encoding="utf-8") as stream:
+        stream.write(json.dumps(line) + "\n")
 
 
 def _job(config: Config, operator: OperatorConfig, name: str, variants: list[VariantConfig], driver: bool) -> Job:
