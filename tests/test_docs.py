@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kernelproof import bundle, cli, environment, records, run
+from kernelproof import bundle, cli, environment, gpu, operators, records, run
+from kernelproof.errors import KernelproofError
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -53,6 +54,18 @@ def test_the_index_lists_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     pages = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")} - {"README.md"}
     assert pages == set(re.findall(r"\]\(([\w/-]+\.md)\)", index))
+
+
+def test_the_tutorial_shows_what_a_machine_without_a_gpu_prints() -> None:
+    tutorial = (ROOT / "docs" / "tutorial" / "first-report.md").read_text(encoding="utf-8")
+    assert f"not run   no usable GPU here ({gpu._words(OSError())})" in tutorial
+
+
+def test_who_adds_a_kernel_is_told_what_an_operator_gives() -> None:
+    page = (ROOT / "docs" / "how-to" / "add-a-kernel.md").read_text(encoding="utf-8")
+    for needed in (*(field.name for field in dataclasses.fields(operators.Cost)), "`moves=True`", "call.scalar("):
+        assert needed in page
+    assert f"from {KernelproofError.__module__} import KernelproofError" in page
 
 
 def test_readme_is_short() -> None:
