@@ -122,7 +122,8 @@ def test_what_is_counted_is_what_is_printed_to_the_last() -> None:
 def test_long_names_widen_the_column_for_all() -> None:
     name = "quantised_attention/simfp8_stage2"
     _, lines = shown(plan({}, len(name)), ended("build", "a/b"), ended("build", name))
-    assert lines[0].index("0.0 s") == lines[1].index("0.0 s")
+    short, long = lines
+    assert short.index("0.0 s") == long.index("0.0 s")
 
 
 def read_all(controller: int) -> str:
