@@ -408,6 +408,8 @@ def test_without_a_variant_all_of_the_operator_are_meant(
     assert names[()] == [*names["--device", "cpu"], *names["--device", "cuda"]]
     assert cli.main([*command, "--variant", "naive", "--device", "cpu"]) == ExitCode.COULD_NOT_RUN
     assert "give --variant or --device, not both" in capsys.readouterr().err
+    assert cli.main(["test", CONFIG, "--operator", "rmsnorm", "--case", "x"]) == ExitCode.COULD_NOT_RUN
+    assert "--case needs --variant" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["gate", "doctor", "init", "verify"])

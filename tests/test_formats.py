@@ -162,7 +162,7 @@ def test_what_a_run_could_see(share: float | None, text: str) -> None:
 
 def test_one_process_has_no_interval() -> None:
     assert formats.interval(0.941, 0.953) == "0.941–0.953"
-    assert formats.interval(5.88656, 5.88656) == "one process"
+    assert formats.interval(5.88656, 5.88656) == "no interval"
     unit = formats.time_unit([29.45])
-    assert (unit.span(29.0, 29.451), unit.span(29.45, 29.45)) == ("29.0–29.5", "one process")
+    assert (unit.span(29.0, 29.451), unit.span(29.45, 29.45)) == ("29.0–29.5", "no interval")
     assert unit.span(None, None) == "–––"

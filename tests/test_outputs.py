@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -12,10 +13,11 @@ import pytest
 import torch
 import yaml
 
-from kernelproof import bench, config, images, judge, operators, records, test
-from kernelproof.errors import KernelproofError
+from kernelproof import bench, config, images, judge, operators, records, suite, test
+from kernelproof.errors import KernelproofError, TestError
+from kernelproof.ladder.climb import Resources, Session
 from kernelproof.operators import Call, Reference, Relation
-from kernelproof.records import BenchRecord, Case, TestRecord
+from kernelproof.records import BenchRecord, Case, CaseResult, TestRecord
 
 # y = x / max|x| of each row, float32 [rows, cols], and where that maximum lies, int64 [rows].
 OPERATOR = """
@@ -106,6 +108,15 @@ def into(x, y, place):
         target.copy_(values)
 
 
+def in_a_kind_of_tuple(x):  # as torch's own functions give their results
+    return torch.return_types.topk(peaks(x))
+
+
+def one_for_both(x):
+    found = torch.zeros(len(x))
+    return found, found
+
+
 def one_alone(x):
     return peaks(x)[0]
 
@@ -170,7 +181,9 @@ def variant(name: str, passing: str = "destination") -> dict[str, Any]:
     }
 
 
-def project(folder: Path, variants: dict[str, Any], baselines: dict[str, Any] | None = None) -> config.Config:
+def project(
+    folder: Path, variants: dict[str, Any], baselines: dict[str, Any] | None = None, **more: str
+) -> config.Config:
     (folder / "peaks.py").write_text(OPERATOR)
     (folder / "kernels.py").write_text(KERNELS)
     settings = {
@@ -183,7 +196,7 @@ def project(folder: Path, variants: dict[str, Any], baselines: dict[str, Any] | 
     data = {
         "schema": "kernelproof.config/1",
         "project": "p",
-        "operators": {"peaks": {**settings, "variants": variants, "baselines": baselines or {}}},
+        "operators": {"peaks": {**settings, **more, "variants": variants, "baselines": baselines or {}}},
         "bench": timing,
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(data))
@@ -197,9 +210,15 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> operators.Operator:
     return operators.load("peaks.py", folder)
 
 
-RIGHT = {"returned": "return", "as_a_list": "return", "into": "destination"}
+RIGHT = {
+    "returned": "return",
+    "as_a_list": "return",
+    "in_a_kind_of_tuple": "return",
+    "into": "destination",
+}
 # The rung that finds it, and words of what it says.
 WRONG = {
+    "one_for_both": ("launch", "it returned a tensor of shape"),
     "one_alone": ("launch", "it returned a Tensor where a tuple of y, place is expected"),
     "place_not_written": ("sanity", "place: 5 of 5 elements"),
     "last_place_not_written": ("sanity", "place: 1 of 5 elements (20 %) still hold what was in memory"),
@@ -213,7 +232,7 @@ WRONG = {
 @pytest.fixture(scope="module")
 def tested(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TestRecord]:
     folder = tmp_path_factory.mktemp("tested")
-    ways = RIGHT | {name: "return" if name == "one_alone" else "destination" for name in WRONG}
+    ways = RIGHT | {name: "return" if name.startswith("one_") else "destination" for name in WRONG}
     loaded = project(folder, {name: variant(name, way) for name, way in ways.items()})
     found = test.run(loaded, "peaks", list(ways), folder / "results" / "test" / "peaks")
     return {record.variant: record for record in found}
@@ -230,14 +249,14 @@ def test_right_ones_are_correct(tested: dict[str, TestRecord], name: str) -> Non
 @pytest.mark.parametrize("name", WRONG)
 def test_whoever_is_wrong_in_one_of_them_is_wrong(tested: dict[str, TestRecord], name: str) -> None:
     record, (rungs, words) = tested[name], WRONG[name]
-    assert record.verdict == "wrong" if name != "one_alone" else record.verdict != "correct"
+    assert record.verdict != "correct" if name.startswith("one_") else record.verdict == "wrong"
     failed = next(rung for rung in record.rungs if rung.status == "failed")
     assert re.fullmatch(rungs, failed.name)
     assert re.search(words if "|" in words else re.escape(words), failed.message or ""), failed.message
 
 
 def test_what_is_timed_is_judged_in_all_of_them(tmp_path: Path) -> None:
-    ways = {"returned": "return", "into": "destination"}
+    ways = {"returned": "return", "in_a_kind_of_tuple": "return", "into": "destination"}
     wrong = {"lazy_where_calls_come_often": "destination", "returns_the_place_of_others": "return"}
     everyone = {name: variant(name, way) for name, way in (ways | wrong).items()}
     loaded = project(tmp_path, everyone, {"listed": variant("as_a_list", "return")})
@@ -324,6 +343,66 @@ def test_a_relation_is_about_one_of_them(operator: operators.Operator) -> None:
 
     with pytest.raises(KernelproofError, match="its `output` is 'peak'; allowed: y, place"):
         operators.relations_of(Other(), CASE, call, judge.generator(CASE))
+
+
+def test_the_type_that_is_declared_is_that_of_the_first_that_is_a_float() -> None:
+    x = torch.ones(2)
+    call = Call({"x": x, "place": x.long(), "y": x.clone()}, ("place", "y"), {"place": ("n",), "y": ("n",)})
+    judge.insist_on_declared(call, config.Precision("float32"))
+    with pytest.raises(TestError, match="declares results of bfloat16, and y is float32"):
+        judge.insist_on_declared(call, config.Precision("bfloat16"))
+
+
+def test_a_bias_of_any_output_shows_over_all_cases() -> None:
+    """In every case the other one is nearer its limit, now above it and now below."""
+    tolerance = config.Tolerance(1.0, 1.5, 1 / 16, 1 / 64)
+    cases = []
+    for number in range(16):
+        y, rstd = CaseResult.of(CASE, "passed"), CaseResult.of(CASE, "passed")
+        y.bias, y.bias_ratio = (-1e-9) ** (1 + number % 2), 0.6
+        rstd.bias, rstd.bias_ratio = 1e-9, 0.5
+        cases.append(judge._together({"y": y, "rstd": rstd}))
+        assert cases[-1].bias_ratio == 0.6
+    mean, ratio = suite.bias(cases, tolerance)
+    assert (mean, ratio) == (0.5 / 16, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "words"), [((), "float32", "the tensor has no dimension"), ((3,), "bool", "it is bool")]
+)
+def test_an_output_that_cannot_be_judged_is_refused(shape: tuple[int, ...], kind: str, words: str) -> None:
+    result = torch.zeros(shape, dtype=getattr(torch, kind))
+    with pytest.raises(KernelproofError, match=words):
+        Call({"x": torch.ones(2), "y": result}, ("y",), ("n",) * len(shape))
+
+
+def test_calls_of_a_relation_have_the_same_outputs(operator: operators.Operator) -> None:
+    call = operator.make_call(CASE, judge.generator(CASE))
+
+    class Other(type(operator)):  # type: ignore[misc]
+        def relations(self, case: Case, call: Call, generator: torch.Generator) -> list[Relation]:
+            return [Relation("fewer", "it is", Call(call.arguments, ("y",), ("row", "column")), lambda y: y)]
+
+    with pytest.raises(KernelproofError, match="other outputs than the case's"):
+        operators.relations_of(Other(), CASE, call, judge.generator(CASE))
+
+
+def test_a_worker_can_hold_the_types_of_all_of_them(tmp_path: Path) -> None:
+    """NumPy has no bfloat16: what one output alone is of, no declaration says."""
+    listed = {"tested": {**variant("into"), "abi": "tvm_ffi", "sources": ["kernels.cc"]}}
+    del listed["tested"]["entry"]
+    found = {}
+    for kind in ("int64", "bfloat16"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        (folder / "kernels.cc").touch()
+        (folder / "binding.cc").touch()
+        loaded = project(folder, listed, binding="binding.cc")
+        (folder / "peaks.py").write_text(OPERATOR.replace("dtype=torch.int64", f"dtype=torch.{kind}"))
+        with contextlib.closing(Resources(folder)) as resources:
+            session = Session(loaded, [loaded.operator("peaks").variant("tested")], resources)
+            found[kind] = session.host(loaded.operator("peaks").variant("tested"))._needs_torch
+    assert found == {"int64": False, "bfloat16": True}
 
 
 def test_one_alone_leaves_the_others_out(operator: operators.Operator) -> None:

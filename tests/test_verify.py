@@ -666,3 +666,16 @@ def test_several_bundles_are_judged_each_and_the_worst_counts(
     with pytest.raises(SystemExit, match="2"):
         verify.main(["--identity", "0" * 64, str(none), str(good)])
     assert "--identity is that of one bundle, and 2 are named" in capsys.readouterr().err
+
+
+def test_a_path_without_end_is_refused_at_once(tmp_path: Path) -> None:
+    """Each folder of it would be looked up beside every other."""
+    name = "b/" + "a/" * 100_000 + "x"
+    archive = tmp_path / "long.tar.gz"
+    with tarfile.open(archive, "w:gz", format=tarfile.GNU_FORMAT) as packed:
+        packed.addfile(tarfile.TarInfo(name), io.BytesIO())
+    started = time.monotonic()
+    result = verify.run(archive)
+    assert time.monotonic() - started < 1.0
+    assert result.exit_code == 1
+    assert any("longer than 1024 characters" in str(problem) for problem in result.problems)

@@ -46,6 +46,10 @@ def nothing(x, weight, eps):
 def two(x, weight, eps):
     return x + 1, x + 2
 
+def one_for_both(weight, eps):
+    found = torch.zeros(6, 10)
+    return found, found
+
 #LAZY
 
 def when_read(x, weight, eps):
@@ -147,13 +151,19 @@ def call(tmp_path: Path) -> CallFiles:
 
 
 def run_python(
-    host: WorkerHost, folder: Path, name: str, call: CallFiles, repeats: int = 1, log: Path | None = None
+    host: WorkerHost,
+    folder: Path,
+    name: str,
+    call: CallFiles,
+    repeats: int = 1,
+    log: Path | None = None,
+    outputs: tuple[str, ...] = ("y",),
 ) -> Any:
     process = host.spawn(log, scratch=call.folder)
     entry = Candidate("python", "cpu", "return", f"candidates.py:{name}", None, str(folder))
     try:
         process.request("load", timeout_s=60, candidate=dataclasses.asdict(entry))
-        return process.request("run", timeout_s=60, arguments=call.arguments, outputs=["y"], repeats=repeats)
+        return process.request("run", timeout_s=60, arguments=call.arguments, outputs=list(outputs), repeats=repeats)
     finally:
         process.close()
 
@@ -183,6 +193,11 @@ def test_what_may_not_be_returned(torch_host: WorkerHost, folder: Path, call: Ca
     with pytest.raises(WorkerReplyError, match=words) as caught:
         run_python(torch_host, folder, name, call)
     assert not caught.value.message.startswith("RuntimeError")  # as what a candidate raises does
+
+
+def test_one_tensor_is_not_two_outputs(torch_host: WorkerHost, folder: Path, call: CallFiles) -> None:
+    with pytest.raises(WorkerReplyError, match="one tensor for two of its outputs"):
+        run_python(torch_host, folder, "one_for_both", call, outputs=("x", "y"))
 
 
 @pytest.mark.parametrize("name", [*NO_ANSWERS, "error_without_words"])

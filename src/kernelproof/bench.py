@@ -1514,7 +1514,7 @@ def _fault(
     returned = {}
     for name, tensor in expected.items():
         bits, data = data[: tensor.nbytes], data[tensor.nbytes :]
-        if bits.data_ptr() % tensor.element_size():
+        if bits.storage_offset() % tensor.element_size():
             bits = bits.clone()
         returned[name] = images.Returned(bits.view(tensor.dtype).reshape(tensor.shape))
     result = judge.judge_all(case, call, references, returned, config.test.tolerance)

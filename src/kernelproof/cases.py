@@ -117,7 +117,7 @@ def case_of(operator: OperatorConfig, variant: VariantConfig, id: str, families:
         raise ConfigError(
             f"there is no such case; the nearest is {near[0] if near else 'none'}",
             subject=id,
-            hint=None if first in shapes else "an exact call is made whatever case is asked for: name any other",
+            hint=None if first in shapes else "exact calls are no cases: they are made whatever case is asked for",
         )
     if reason := unsupported(variant, found):
         raise ConfigError(f"{variant.key} {reason}", subject=id)

@@ -405,6 +405,8 @@ def _choose(arguments: argparse.Namespace, config: Any) -> None:
     owner = config.operator(arguments.operator)
     if arguments.variant and arguments.device:
         raise KernelproofError("give --variant or --device, not both", subject=arguments.operator)
+    if not arguments.variant and getattr(arguments, "case", None):
+        raise KernelproofError("--case needs --variant: not all of them take every case", subject=arguments.operator)
     if not arguments.variant:
         devices = [arguments.device] if arguments.device else ["cpu", "cuda"]
         arguments.variant = [v.name for device in devices for v in owner.contenders(device)]

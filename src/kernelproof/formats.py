@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 ABSENT = "–"
-ONE_PROCESS = "one process"  # where an interval stands otherwise
+NO_INTERVAL = "no interval"  # of one process
 THIN = "\u202f"  # narrow no-break space: between thousands and between a figure and its unit
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -41,7 +41,7 @@ class TimeUnit:
     def span(self, low_us: float | None, high_us: float | None) -> str:
         """The bare ends of an interval; one process has none."""
         if low_us is not None and low_us == high_us:
-            return ONE_PROCESS
+            return NO_INTERVAL
         return f"{self.format(low_us)}–{self.format(high_us)}"
 
 
@@ -120,7 +120,7 @@ def interval(low: float | None, high: float | None) -> str:
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return ABSENT
     if low == high:
-        return ONE_PROCESS
+        return NO_INTERVAL
     return f"{_ratio_figure(low)}–{_ratio_figure(high)}"
 
 

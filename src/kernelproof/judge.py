@@ -122,17 +122,17 @@ def resolved(precision: Precision, case_dtype: str) -> Precision:
 
 
 def insist_on_declared(call: Call, precision: Precision) -> None:
-    """Raise TestError where a variant declares another floating-point type than its (first) output has.
+    """Raise TestError where a variant declares another type than its first floating-point output has.
 
     Every limit follows from what is declared: with a coarser type they would be wide enough for anything.
     """
-    kind = call.output.dtype
-    declared = getattr(torch, precision.output, None)
+    name = next((name for name in call.outputs if call.tensor(name).is_floating_point()), call.outputs[0])
+    kind, declared = call.tensor(name).dtype, getattr(torch, precision.output, None)
     if kind.is_floating_point and declared != kind and getattr(declared, "is_floating_point", False):
         raise TestError(
-            f"the variant declares results of {precision.output}, and {call.outputs[0]} is {_name(kind)}",
+            f"the variant declares results of {precision.output}, and {name} is {_name(kind)}",
             subject="precision.output",
-            hint=f"write output: {_name(kind)}, or have `make_call` make {call.outputs[0]} of {precision.output}",
+            hint=f"write output: {_name(kind)}, or have `make_call` make {name} of {precision.output}",
         )
 
 
@@ -166,7 +166,8 @@ def judge_all(
         return found[call.outputs[0]]
     for name, result in found.items():
         numeric = next((f for f in result.failures if f.criterion in (BOUND, EXACT)), None)
-        if numeric and (other := _meant_for(name, references, returned)):
+        other = _meant_for(name, references, returned) if numeric else None
+        if numeric and other and _meant_for(other, references, returned) == name:
             numeric.message += f". It is what {other} should be: the outputs are given in another order"
     return _together(found)
 
@@ -178,7 +179,8 @@ def _meant_for(name: str, references: Mapping[str, Reference], returned: Mapping
     for other, reference in references.items():
         if other != name and reference.output.shape == values.shape:
             off = (values.to(reference.output.device).double() - reference.output).abs()
-            if bool((off <= reference.bound + eps * reference.output.abs()).all()):
+            fits = (off <= reference.bound + eps * reference.output.abs()) & torch.isfinite(reference.bound)
+            if bool(fits.all()):
                 return other
     return None
 
@@ -196,6 +198,11 @@ def _together(results: Mapping[str, CaseResult]) -> CaseResult:
     unwritten = [f"{name}: {result.unwritten_where}" for name, result in results.items() if result.unwritten]
     whole.unwritten_where = "; ".join(unwritten) or None
     whole.first_bad_index = next((r.first_bad_index for r in every if r.first_bad_index is not None), None)
+    whole.biases = {
+        name: math.copysign(result.bias_ratio, result.bias or 0.0)
+        for name, result in results.items()
+        if result.bias_ratio is not None
+    }
     whole.failures = [
         failure if failure.criterion in OF_MEMORY else Failure(failure.criterion, f"{name}: {failure.message}")
         for name, result in results.items()

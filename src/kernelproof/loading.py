@@ -311,6 +311,15 @@ def _read_fenced(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return raw
 
 
+def parts_of(returned: Any) -> tuple[Any, ...] | None:
+    """What a call returned as several outputs: of a tuple or list, or of a kind of one (`torch.topk`'s), its items.
+
+    They are read once, by no code of the candidate's. None for anything else.
+    """
+    kind = next((kind for kind in (tuple, list) if isinstance(returned, kind)), None)
+    return tuple(kind.__iter__(returned)) if kind else None
+
+
 def handed_over(folder: Path, image: Path | str, suffix: str = ".out") -> Path:
     """Where a worker writes what became of an image: in its own folder, and never where the images lie."""
     path = Path(image)

@@ -289,6 +289,7 @@ class CaseResult:
     rms_ratio: float | None = None
     bias: float | None = None
     bias_ratio: float | None = None
+    biases: dict[str, float] = field(default_factory=dict)  # of several outputs, by name: the ratio, with a sign
     nonfinite: int = 0
     unwritten: int = 0
     unwritten_where: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,17 +17,22 @@ LENGTHS = ("seq", "seq_k", "cols")
 
 
 def bias(results: Iterable[CaseResult], tolerance: Tolerance) -> tuple[float | None, float | None]:
-    """The mean bias over a suite in units of u, and its ratio to the limit (above 1 is a failure).
+    """The mean bias over a suite in units of u, and its ratio to the limit (above 1 is a failure); of several outputs
+    that of the worst.
 
     Cases count in units of their own limit, so that data types and short cases can be averaged. n cases that fluctuate
     within their limit have a mean within limit/√n: with fewer than 16 cases that is the suite's limit.
     """
-    signed = [math.copysign(r.bias_ratio, r.bias or 0.0) for r in results if r.bias_ratio is not None]
-    if not signed:
-        return None, None
-    mean = tolerance.bias_case * sum(signed) / len(signed)
-    limit = max(tolerance.bias_suite, tolerance.bias_case / math.sqrt(len(signed)))
-    return mean, abs(mean) / limit
+    by_output: dict[str, list[float]] = defaultdict(list)
+    for result in results:
+        alone = {} if result.bias_ratio is None else {"": math.copysign(result.bias_ratio, result.bias or 0.0)}
+        for name, ratio in (result.biases or alone).items():
+            by_output[name].append(ratio)
+    found = []
+    for signed in by_output.values():
+        mean = tolerance.bias_case * sum(signed) / len(signed)
+        found.append((mean, abs(mean) / max(tolerance.bias_suite, tolerance.bias_case / math.sqrt(len(signed)))))
+    return max(found, key=lambda pair: pair[1], default=(None, None))
 
 
 def findings(results: Sequence[CaseResult], tolerance: Tolerance) -> list[Failure]:

@@ -951,16 +951,14 @@ def _several(returned: Any, count: int) -> Any:
 
     if returned is None:
         return None
-    if type(returned) not in (tuple, list) or len(returned) != count:
-        raise TypeError(f"it returned {_words(returned)} where {count} tensors are expected")
-    for output in returned:
+    outputs = loading.parts_of(returned)
+    if outputs is None or len(outputs) != count:
+        given = f"a {type(returned).__name__}" if outputs is None else f"{len(outputs)} values"
+        raise TypeError(f"it returned {given} where {count} tensors are expected")
+    for output in outputs:
         if type(output) is not torch.Tensor:
             raise _not_plain(type(output))
-    return tuple(returned)
-
-
-def _words(returned: Any) -> str:
-    return f"{len(returned)} values" if isinstance(returned, tuple | list) else f"a {type(returned).__name__}"
+    return outputs
 
 
 def _like(layout: Tensor) -> Tensor:
@@ -1729,7 +1727,7 @@ def let_go(contender: str) -> dict[str, Any]:
 
 def _parts(result: Result) -> tuple[Tensor, ...]:
     """The outputs that a call gave."""
-    return result if isinstance(result, tuple) else (result,)
+    return result if type(result) is tuple else (result,)  # one of a candidate's own could compute when it is read
 
 
 def _distinct(results: Sequence[Result]) -> list[tuple[Result, int]]:

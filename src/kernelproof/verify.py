@@ -53,6 +53,7 @@ GZIP_HEADERS = tuple(bytes.fromhex(f"1f8b0800000000{level}ff") for level in ("00
 BLOCK = 512  # a tar block, in bytes
 RECORD = 20 * BLOCK  # a tar archive is filled up to a multiple of this
 USTAR = b"ustar\x0000"
+MAX_PATH = 1024  # characters of a member's name
 MAX_NAME_BYTES = 4096  # in a gzip header
 PAX_LENGTH = re.compile(rb"([0-9]{1,5}) ")
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -493,6 +494,8 @@ def _members_of_any_form(stream: BinaryIO, result: VerifyResult) -> Iterator[Pac
         if kind in TAR_KINDS:
             result.problems.append(Problem("unsafe", shown, f"it is {TAR_KINDS[kind]}, not a regular file"))
             continue
+        if len(name) > MAX_PATH:
+            raise Damaged(str(_unsafe(name)), shown)
         if why := _unsafe(name):
             result.problems.append(Problem("unsafe", shown, why))
         if name in seen:
@@ -587,6 +590,8 @@ def _octal(raw: bytes, name: str) -> int:
 
 def _unsafe(name: str) -> str | None:
     """Why a member of this name must not be unpacked, or None."""
+    if len(name) > MAX_PATH:
+        return f"its path is longer than {MAX_PATH} characters"
     if name.startswith("/"):
         return "its path is absolute"
     parts = name.split("/")

@@ -520,18 +520,24 @@ class Worker:
     def _call(self, values: dict[str, Any], images: dict[str, Image], outputs: list[str]) -> None:
         assert self.candidate is not None
         assert self.function is not None
+        from kernelproof.loading import parts_of
+
         if self.candidate.passing == "destination":
             self.function(*values.values())
             return
         returned = self.function(*(value for name, value in values.items() if name not in outputs))
-        tensors = returned if isinstance(returned, (tuple, list)) else [returned]
+        parts = parts_of(returned)
+        tensors = (returned,) if parts is None else parts
         if len(tensors) != len(outputs):
-            given = formats.plural(len(returned), "value") if tensors is returned else f"a {type(returned).__name__}"
+            given = f"a {type(returned).__name__}" if parts is None else formats.plural(len(parts), "value")
             wanted = "one tensor" if len(outputs) == 1 else f"a tuple of {', '.join(outputs)}"
             raise WorkerReplyError(f"it returned {given} where {wanted} is expected")
         for name, tensor in zip(outputs, tensors, strict=True):
             _check_returned(tensor, images[name].view, {n: i for n, i in images.items() if n not in outputs})
             images[name].view[...] = tensor
+        addresses = [_address(tensor) for tensor in tensors if math.prod(tensor.shape)]
+        if len(set(addresses)) < len(addresses):
+            raise WorkerReplyError("it returned one tensor for two of its outputs; each is in memory of its own")
         self.returned = list(tensors)
 
     def look_again(self) -> None:
@@ -635,6 +641,8 @@ def _distance(view: Any, bits: Any) -> float:
         values.double() if hasattr(values, "data_ptr") else values.astype(float)
         for values in (view, bits.view(view.dtype))
     )
+    if not math.prod(now.shape):
+        return 0.0
     largest = float(abs(now - then).max())
     return math.inf if math.isnan(largest) else largest
 

@@ -225,12 +225,17 @@ class Resources:
         self._hosts: dict[tuple[bool, int, bool], WorkerHost] = {}
         self._judges: dict[tuple[Path | None, float], Judge] = {}
 
-    def host(self, variant: VariantConfig, threads: int, *, awake: bool = False) -> WorkerHost:
-        """A warm worker host with what the variant needs; the first call starts it, and does not wait."""
+    def host(
+        self, variant: VariantConfig, threads: int, *, awake: bool = False, kinds: Iterable[str] = ()
+    ) -> WorkerHost:
+        """A warm worker host with what the variant needs; the first call starts it, and does not wait.
+
+        kinds: data types of its tensors beyond those that it declares.
+        """
         from kernelproof.loading import needs_torch
         from kernelproof.supervisor import WorkerHost
 
-        kinds = {*variant.dtypes, variant.precision.output} - {"input"}
+        kinds = {*variant.dtypes, variant.precision.output, *kinds} - {"input"}
         with_torch = needs_torch(variant.abi, variant.device, kinds)
         key = (with_torch, threads, awake)
         if key not in self._hosts:
@@ -281,6 +286,7 @@ class Session:
         self.root = config.root.resolve()
         self.climbs = [Climb(self, variant) for variant in variants]
         self._families: dict[str, list[str]] = {}
+        self._kinds_of: dict[str, frozenset[str]] = {}
         self._current: Climb | None = None
 
     @functools.cached_property
@@ -302,7 +308,21 @@ class Session:
 
     def host(self, variant: VariantConfig, *, awake: bool = False) -> WorkerHost:
         """The worker host for a variant, started if it is not; `awake`: idle threads spin for a while (WorkerHost)."""
-        return self.resources.host(variant, self.threads, awake=awake)
+        return self.resources.host(variant, self.threads, awake=awake, kinds=self._kinds(variant))
+
+    def _kinds(self, variant: VariantConfig) -> frozenset[str]:
+        """The data types of a call's tensors, where a worker on a CPU would else be without what holds them."""
+        module = self.config.operator(variant.operator).module
+        if variant.device != "cpu" or variant.abi != "tvm_ffi" or module.startswith("kernelproof.operators."):
+            return frozenset()
+        if variant.key not in self._kinds_of:
+            climb = next(climb for climb in self.climbs if climb.variant is variant)
+            found: set[str] = set()
+            with contextlib.suppress(KernelproofError):  # which is told when a case is made
+                outline = self.judge.outline(module, Job(climb.cases[0])) if climb.cases else {}
+                found = {value["dtype"] for value in outline.values() if isinstance(value, dict)}
+            self._kinds_of[variant.key] = frozenset(found)
+        return self._kinds_of[variant.key]
 
     @functools.cached_property
     def judge(self) -> Judge:
@@ -321,8 +341,8 @@ class Session:
         """Start the judge and the hosts that will be needed, so that their imports run beside one another."""
         for climb in self.climbs:
             if climb.variant.device == "cpu" or self.gpu[0]:
-                self.host(climb.variant)
                 assert self.judge
+                self.host(climb.variant)
 
     def enter(self, climb: Climb) -> None:
         """Tests of `climb` begin: the worker of the variant before it ends."""

@@ -102,6 +102,12 @@ class Call:
                 f"{self.outputs!r} does not name tensors, each once, in a tuple; allowed: {', '.join(self.tensors)}",
                 subject="outputs of a Call",
             )
+        if kinds := [name for name in self.outputs if self.tensors[name].dtype == torch.bool]:
+            hint = "make it uint8"
+            raise KernelproofError("it is bool, which has no differences", subject=f"output {kinds[0]}", hint=hint)
+        if scalars := [name for name, tensor in self.tensors.items() if not tensor.dim()]:
+            hint = "give it the shape [1]; a number that no kernel reads from memory is an int, float or bool"
+            raise KernelproofError("the tensor has no dimension", subject=scalars[0], hint=hint)
         by_name = self.axes if isinstance(self.axes, Mapping) else {self.outputs[0]: self.axes}
         for name in self.outputs:
             axes, dimensions = by_name.get(name), self.tensors[name].dim()
@@ -464,6 +470,12 @@ def relations_of(operator: Operator, case: Case, call: Call, generator: torch.Ge
                 hint="mend it in `relations`, or leave it out, which means the first",
             )
         base = relation.base or call
+        if {relation.call.outputs, base.outputs} != {call.outputs}:
+            raise KernelproofError(
+                f"its calls have other outputs than the case's ({', '.join(call.outputs)})",
+                subject=f"{operator.name}: {relation.name}",
+                hint="make them with `changed`, which keeps them",
+            )
         for name, tensor in base.tensors.items():
             other = relation.call.arguments.get(name)
             if not isinstance(other, torch.Tensor) or _kind(other) != _kind(tensor):

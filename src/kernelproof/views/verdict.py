@@ -200,7 +200,7 @@ def _speed(
     row, case = chosen
     if row.ratio is None or row.low is None or row.high is None or row.best_baseline is None:
         return None
-    basis = f"interval {formats.interval(row.low, row.high)}" if row.low < row.high else formats.ONE_PROCESS
+    basis = f"interval {formats.interval(row.low, row.high)}" if row.low < row.high else formats.NO_INTERVAL
     title = f"{formats.ratio(row.ratio)} the time of {row.best_baseline}, {basis}"
     drawn = charts.whisker(on, row.ratio, row.low, row.high, "ratio", title)
     where = case_label(case) if case else row.case
