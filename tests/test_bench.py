@@ -459,9 +459,8 @@ def test_timed_results_are_held_to_every_criterion(tmp_path: Path) -> None:
         data = bytes((reference.output * factor).to(torch.float16).numpy().tobytes())
         (tmp_path / "output").write_bytes(data)
         output = {"path": str(tmp_path / "output"), "sha256": hashlib.sha256(data).hexdigest()}
-        return bench._fault(
-            loaded, case, call, reference, output | {"dtype": "float16", "shape": (1, 2, 128, 64)}, tmp_path
-        )
+        output |= {"tensors": [["float16", [1, 2, 128, 64]]]}
+        return bench._fault(loaded, case, call, {"o": reference}, output, tmp_path)
 
     assert said(1.0) is None
     assert str(said(1 + 2**-13)).startswith("the result is too large by")
