@@ -1440,7 +1440,7 @@ def _judge_outputs(config: Config, measurement: Measurement, operator: Operator)
     Processes and modes that gave the same bytes are judged once.
     """
     from kernelproof import judge
-    from kernelproof.operators import by_output
+    from kernelproof.operators import references_of
 
     keep_freed_memory()
     judged = 0
@@ -1456,7 +1456,7 @@ def _judge_outputs(config: Config, measurement: Measurement, operator: Operator)
         key = (case_id, values, repr(precision))
         if key not in references:
             references = {other: made for other, made in references.items() if other[0] == case_id}
-            references[key] = by_output(call, operator.reference(call, precision, measurement.device), "reference")
+            references[key] = references_of(operator, call, precision, measurement.device)
         judged += 1
         if fault := _fault(config, arena.case, call, references[key], output, measurement.scratch):
             where = f"{output['mode']}, --case {arena.fresh}" if values == "fresh" else output["mode"]
@@ -1477,12 +1477,12 @@ def _gave_wrong(
 ) -> bool:
     """Whether any result of a contender's calls in a case, in the answer of a process, is not right."""
     from kernelproof import judge
-    from kernelproof.operators import by_output
+    from kernelproof.operators import references_of
 
     precision = judge.resolved(measurement.entrants[name].variant.precision, arena.case.dtype)
     for output in (each for each in reply["outputs"] if each["contender"] == name):
         call = arena.calls.get(output["version"], arena.calls[TIMED])
-        right = by_output(call, operator.reference(call, precision, measurement.device), "reference")
+        right = references_of(operator, call, precision, measurement.device)
         if _fault(config, arena.case, call, right, output, measurement.scratch):
             return True
     return False

@@ -610,8 +610,7 @@ class Chamber:
         judge.insist_on_declared(call, precision)
         key = repr((_digest(call), precision, terms.device))
         if key not in self.references:
-            found = self.operator.reference(call, precision, terms.device)
-            made = operators.by_output(call, found, "reference")
+            made = operators.references_of(self.operator, call, precision, terms.device)
             size = sum(each.output.nbytes + each.bound.nbytes for each in made.values())
             while self.references and size + sum(kept for _, kept in self.references.values()) > REFERENCES_KEPT_BYTES:
                 self.references.popitem(last=False)

@@ -916,15 +916,12 @@ def _allocating_call(
             return lambda: call(*inputs)
         return lambda: _several(call(*inputs), len(layouts))
     if len(layouts) > 1:
-        arguments, places = list(sets.arguments[index]), sets.outputs_at
 
         def allocate_all_and_call() -> Any:
             outputs = tuple(map(_like, layouts))
             if poisoned:
                 _poison(outputs)
-            for place, output in zip(places, outputs, strict=True):
-                arguments[place] = output
-            call(*arguments)
+            call(*sets.with_outputs(index, outputs))
             return outputs
 
         return allocate_all_and_call

@@ -520,11 +520,11 @@ class Worker:
     def _call(self, values: dict[str, Any], images: dict[str, Image], outputs: list[str]) -> None:
         assert self.candidate is not None
         assert self.function is not None
-        from kernelproof.loading import parts_of
-
         if self.candidate.passing == "destination":
             self.function(*values.values())
             return
+        from kernelproof.loading import parts_of
+
         returned = self.function(*(value for name, value in values.items() if name not in outputs))
         parts = parts_of(returned)
         tensors = (returned,) if parts is None else parts

@@ -341,8 +341,8 @@ class Session:
         """Start the judge and the hosts that will be needed, so that their imports run beside one another."""
         for climb in self.climbs:
             if climb.variant.device == "cpu" or self.gpu[0]:
+                self.resources.host(climb.variant, self.threads)  # what its calls hold besides is the judge's to say
                 assert self.judge
-                self.host(climb.variant)
 
     def enter(self, climb: Climb) -> None:
         """Tests of `climb` begin: the worker of the variant before it ends."""

@@ -418,6 +418,13 @@ def by_output(call: Call, found: References, method: str) -> dict[str, Reference
     return dict(zip(call.outputs, expect(Reference, [found[name] for name in call.outputs], method), strict=True))
 
 
+def references_of(
+    operator: Operator, call: Call, precision: Precision, device: str | torch.device
+) -> dict[str, Reference]:
+    """The references of a call by output. Raises KernelproofError where the operator does not give all of them."""
+    return by_output(call, operator.reference(call, precision, device), "reference")
+
+
 def declared(operator: Operator, settings: OperatorConfig) -> Declared:
     """What the operator takes, and of the configured shapes what each takes or why it is refused."""
     sizes: dict[str, float] = {}
