@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import gzip
 import hashlib
 import json
@@ -460,7 +461,8 @@ def test_timed_results_are_held_to_every_criterion(tmp_path: Path) -> None:
         (tmp_path / "output").write_bytes(data)
         output = {"path": str(tmp_path / "output"), "sha256": hashlib.sha256(data).hexdigest()}
         output |= {"tensors": [["float16", [1, 2, 128, 64]]]}
-        return bench._fault(loaded, case, call, {"o": reference}, output, tmp_path)
+        handed = functools.partial(bench._handed_over, output, call, tmp_path)
+        return bench._fault(loaded, case, call, {"o": reference}, handed)
 
     assert said(1.0) is None
     assert str(said(1 + 2**-13)).startswith("the result is too large by")

@@ -20,12 +20,12 @@ import statistics as plain_statistics
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernelproof import (
     builds,
@@ -82,11 +82,14 @@ if TYPE_CHECKING:
     from kernelproof.operators import Call, Operator, Reference
     from kernelproof.supervisor import Worker, WorkerHost
 
+T = TypeVar("T")
+R = TypeVar("R")
 PRIMARY = {"cpu": "cpu_clock", "cuda": "graph_slope"}
 TIMED = "timed"
 # In the stage's temporary folder: the inputs, which candidates read; where they write; there, who was touched last.
 IMAGES, WORK, COUNTERS, JOURNAL = "images", "work", "counters", "journal"
 JOURNAL_BYTES = 1 << 10
+READ_AHEAD = 2  # results, while one is judged
 CORES_TO_GET_READY = 4  # with fewer, what imports torch takes a core from who is timed
 ROOM_FACTOR = 64  # outputs of one size that a contender may hand over in one request: different ones are the exception
 SLOW_PROCESSES = 2  # a contender whose single call exceeds its budget is called once in so many processes
@@ -1447,7 +1450,12 @@ def _judge_outputs(config: Config, measurement: Measurement, operator: Operator)
     references: dict[tuple[str, str, str], Mapping[str, Reference]] = {}
     # What is wrong for the timed values is told first; of two cases' references one is kept at a time.
     order = sorted(measurement.found.outputs.items(), key=lambda found: (found[0][1], found[0][2] == "moved"))
-    for (name, case_id, values, _), output in order:
+
+    def read(found: tuple[tuple[str, str, str, str], Mapping[str, Any]]) -> Tensor:
+        (_, case_id, values, _), output = found
+        return _handed_over(output, measurement.arena(case_id).calls[values], measurement.scratch)
+
+    for ((name, case_id, values, _), output), data in _ahead(read, order):
         arena, variant = measurement.arena(case_id), measurement.entrants[name].variant
         if name not in arena.names:
             continue
@@ -1458,13 +1466,26 @@ def _judge_outputs(config: Config, measurement: Measurement, operator: Operator)
             references = {other: made for other, made in references.items() if other[0] == case_id}
             references[key] = references_of(operator, call, precision, measurement.device)
         judged += 1
-        if fault := _fault(config, arena.case, call, references[key], output, measurement.scratch):
+        if fault := _fault(config, arena.case, call, references[key], data):
             where = f"{output['mode']}, --case {arena.fresh}" if values == "fresh" else output["mode"]
             reason = f"wrong {WHEN[output['version']]} ({where}): {fault}"
 
             is_wrong = functools.partial(_gave_wrong, config, measurement, operator, name, arena)
             measurement.drop_if_guilty(name, arena, reason, "outputs", is_wrong)
     return judged
+
+
+def _ahead(make: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, Callable[[], R]]]:
+    """Each item and what says, or raises, what was made of it, while the next ones are made in threads."""
+    with ThreadPoolExecutor(READ_AHEAD) as threads:
+        waiting = deque[tuple[T, Future[R]]]()
+        for item in items:
+            waiting.append((item, threads.submit(make, item)))
+            if len(waiting) > READ_AHEAD:
+                first, made = waiting.popleft()
+                yield first, made.result
+        for first, made in waiting:
+            yield first, made.result
 
 
 def _gave_wrong(
@@ -1483,37 +1504,42 @@ def _gave_wrong(
     for output in (each for each in reply["outputs"] if each["contender"] == name):
         call = arena.calls.get(output["version"], arena.calls[TIMED])
         right = references_of(operator, call, precision, measurement.device)
-        if _fault(config, arena.case, call, right, output, measurement.scratch):
+        data = functools.partial(_handed_over, output, call, measurement.scratch)
+        if _fault(config, arena.case, call, right, data):
             return True
     return False
 
 
-def _fault(
-    config: Config,
-    case: Case,
-    call: Call,
-    references: Mapping[str, Reference],
-    output: Mapping[str, Any],
-    folder: Path,
-) -> str | None:
-    """Why a result is not right by any of the test's criteria, or None."""
-    from kernelproof import images, judge
+def _handed_over(output: Mapping[str, Any], call: Call, folder: Path) -> Tensor:
+    """The bytes of a result. Raises TestError where they are not those that were announced, or of other tensors."""
+    from kernelproof import images
     from kernelproof.operators import dtype_name
 
-    expected = {name: call.tensor(name) for name in call.outputs}
-    wanted = [[dtype_name(tensor.dtype), list(tensor.shape)] for tensor in expected.values()]
+    wanted = [[dtype_name(call.tensor(name).dtype), list(call.tensor(name).shape)] for name in call.outputs]
     if output["tensors"] != wanted:
         found, right = (" and ".join(f"{kind} {shape}" for kind, shape in each) for each in (output["tensors"], wanted))
-        return f"{found} instead of {right}"
-    try:  # only in the worker's folder: the name comes from a process that has run candidates
-        data = images.read_file(folder / Path(output["path"]).name, call.output_bytes)
+        raise TestError(f"{found} instead of {right}")
+    # only in the worker's folder: the name comes from a process that has run candidates
+    data = images.read_file(folder / Path(output["path"]).name, call.output_bytes)
+    if hashlib.sha256(data.numpy().data).hexdigest() != output["sha256"]:
+        raise TestError("the bytes handed over are not those that were announced")
+    return data
+
+
+def _fault(
+    config: Config, case: Case, call: Call, references: Mapping[str, Reference], data: Callable[[], Tensor]
+) -> str | None:
+    """Why a result, whose bytes `data` gives, is not right by any of the test's criteria, or None."""
+    from kernelproof import images, judge
+
+    try:
+        left = data()
     except TestError as error:
         return error.message
-    if hashlib.sha256(data.numpy().data).hexdigest() != output["sha256"]:
-        return "the bytes handed over are not those that were announced"
     returned = {}
-    for name, tensor in expected.items():
-        bits, data = data[: tensor.nbytes], data[tensor.nbytes :]
+    for name in call.outputs:
+        tensor = call.tensor(name)
+        bits, left = left[: tensor.nbytes], left[tensor.nbytes :]
         if bits.storage_offset() % tensor.element_size():
             bits = bits.clone()
         returned[name] = images.Returned(bits.view(tensor.dtype).reshape(tensor.shape))

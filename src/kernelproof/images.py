@@ -14,7 +14,6 @@ a strided view) count as guard band. Reading back compares every guard byte and 
 
 from __future__ import annotations
 
-import errno
 import math
 import mmap
 import os
@@ -289,15 +288,15 @@ def read_file(path: Path, size: int) -> torch.Tensor:
 
 
 def _write(path: Path, raw: torch.Tensor) -> None:
-    """Write an image, and not through a link: only a candidate can have put one there. Raises TestError then."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, flags, 0o600)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise TestError("a link was put where this input is to be written", subject=path.name) from None
-        raise
-    with open(descriptor, "wb") as stream:
+    """Write an image as a new file, and not through a link: only a candidate can have put one there.
+
+    To truncate the one before would wait for the disk that it is on its way to. Raises TestError for a link.
+    """
+    if path.is_symlink():
+        raise TestError("a link was put where this input is to be written", subject=path.name)
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o600), "wb") as stream:
         stream.write(raw.numpy().data)
 
 

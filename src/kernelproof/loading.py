@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -324,6 +324,12 @@ def handed_over(folder: Path, image: Path | str, suffix: str = ".out") -> Path:
     """Where a worker writes what became of an image: in its own folder, and never where the images lie."""
     path = Path(image)
     return folder / f"{path.parent.name}-{path.name}{suffix}"
+
+
+def new_file(path: Path) -> BinaryIO:
+    """A file in the place of one that may be there: to truncate that would wait for the disk it is on its way to."""
+    path.unlink(missing_ok=True)
+    return path.open("xb")
 
 
 def to_bytes(raw: Any) -> memoryview:

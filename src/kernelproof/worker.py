@@ -467,20 +467,21 @@ class Worker:
 
     def hand_over_repeats(self, images: list[str], indices: list[int]) -> dict[str, Any]:
         """Hand over what the last request's repeats (the first is 0) left in output images, to `<image>.repeats`."""
-        from kernelproof.loading import handed_over, to_bytes, unlimited_files
+        from kernelproof.loading import handed_over, new_file, to_bytes, unlimited_files
 
         for image in images:
-            with unlimited_files(), handed_over(self.scratch, image, REPEATS_SUFFIX).open("wb") as stream:
+            with unlimited_files(), new_file(handed_over(self.scratch, image, REPEATS_SUFFIX)) as stream:
                 for index in indices:
                     stream.write(to_bytes(self.kept[index][image]))
         return {}
 
     def hand_over(self, arguments: dict[str, Any], raw: dict[str, Any], suffix: str = OUT_SUFFIX) -> None:
-        from kernelproof.loading import handed_over, to_bytes, unlimited_files
+        from kernelproof.loading import handed_over, new_file, to_bytes, unlimited_files
 
         with unlimited_files():
             for name, data in raw.items():
-                handed_over(self.scratch, arguments[name]["image"], suffix).write_bytes(to_bytes(data))
+                with new_file(handed_over(self.scratch, arguments[name]["image"], suffix)) as stream:
+                    stream.write(to_bytes(data))
 
     def prepared(
         self, arguments: dict[str, Any], images: dict[str, Image], outputs: list[str], launches: Sequence[Any]
