@@ -99,6 +99,28 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     assert analysis.coverage(short).held is False
 
 
+def test_a_coverage_out_of_range_decides_nothing_where_a_few_groups_make_it(pairs: list[analysis.Pair]) -> None:
+    """Comparisons of a group at a length err together: 320 of them in 20 cells are 20 observations, not 320."""
+    missed = [(group, us) for group in range(4) for us in (2.0, 3.0, 5.0, 10.0, 20.0)]
+
+    def share(missing: int, cells: int) -> analysis.SelfcheckLine:
+        right = dataclasses.replace(pairs[0], kinds=("base", "base"), low=0.9, high=1.1, truth=1.0)
+        wrong = dataclasses.replace(right, low=1.05)
+        return analysis.coverage(
+            [
+                dataclasses.replace(wrong if number < missing and place < cells else right, group=group, nominal_us=us)
+                for place, (group, us) in enumerate(missed)
+                for number in range(16)
+            ]
+        )
+
+    clustered, spread = share(8, 4), share(2, 16)  # each 90 %
+    assert (clustered.value, clustered.held) == (90, None)
+    assert "320 of 320" not in clustered.detail
+    assert clustered.detail.endswith("standard error 4.6 % over 20 groups and lengths: too few to tell")
+    assert (spread.value, spread.held) == (90, False)
+
+
 def test_the_plain_design_invents_differences() -> None:
     given = samples(between=0.01)
     plain = analysis.naive(given, shapes(), 300)

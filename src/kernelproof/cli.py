@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
 
     selfcheck = command("selfcheck", "time kernels whose time is known, and say how true the times are", _selfcheck)
     selfcheck.add_argument("--device", choices=["cpu", "cuda"], help="default: cuda where there is a GPU")
-    selfcheck.add_argument("--processes", type=_positive, default=20, metavar="N", help="at most; default: 20")
+    selfcheck.add_argument("--processes", type=_positive, default=40, metavar="N", help="at most; default: 40")
     selfcheck.add_argument("--twins", type=_twins, default=7, metavar="N", help="kernels of one kind; default: 7")
     selfcheck.add_argument("--seconds", type=_positive, default=140, metavar="S", help="in all, about; default: 140")
     selfcheck.add_argument(

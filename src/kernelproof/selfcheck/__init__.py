@@ -58,7 +58,7 @@ class Options:
     """How much is done: at most so many processes, in all about so many seconds; so many kernels of one kind."""
 
     device: str
-    processes: int = 20
+    processes: int = 40
     twins: int = 7
     seconds: float = 140.0
 
