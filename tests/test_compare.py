@@ -13,7 +13,7 @@ import pytest
 import simulated_runs
 from simulated_runs import make, write
 
-from kernelproof import cli, compare, runs
+from kernelproof import cli, compare, records, runs
 from kernelproof.differences import SAME_SAMPLES
 from kernelproof.errors import ExitCode, RecordError
 from kernelproof.records import BuildRecord, FileHash, Probe, TestRecord
@@ -187,6 +187,30 @@ def test_times_across_gpu_models_are_refused_and_the_rest_is_compared() -> None:
     assert found.verdicts[0].sentence == "op/plain: correct under NVIDIA H200, crashed under NVIDIA L4"
     assert "the GPU models differ" in found.markdown()
     assert "the GPU models differ" in found.html()
+
+
+def test_a_run_does_not_choose_what_counts_as_the_same() -> None:
+    before, after = make(1), make(2, machine_code="other", factors={"fast": 1.5})
+    after.config = {"gate": {"same_band": 0.9}, "bench": {"confidence": 0.01}}
+    found = compare.compare(before, after)
+    assert found.exit_code == ExitCode.BAD_VERDICT
+    assert {"gate.same_band", "bench.confidence"} <= {change.what for change in found.environment}
+
+
+def test_who_is_correct_by_less_than_before_is_told() -> None:
+    before, after = make(1), make(1)
+    old, new = before.tests["op/fast"], after.tests["op/fast"]
+    old.cases = [replace(old.cases[0], shape=shape) for shape in ("s1", "s2", "s3")]
+    new.cases = [replace(old.cases[0], seed=77), replace(old.cases[1], status="skipped")]
+    old.rungs = [records.Rung(name, "passed") for name in ("correctness", "sanitizer")]
+    new.rungs = [records.Rung("correctness", "passed"), records.Rung("sanitizer", "skipped")]
+    found = compare.compare(before, after)
+    assert [entry.what for entry in found.tested_less] == ["2 of 3 cases left out", "without sanitizer"]
+    assert found.exit_code == ExitCode.COULD_NOT_RUN
+    assert found.summary.startswith("Correct by less than before (2 of 3 cases left out): op/fast")
+    for text in (found.markdown(), found.html()):
+        assert "2 of 3 cases left out" in text
+    assert not compare.compare(after, before).tested_less
 
 
 def test_slower_is_exit_code_one_and_the_same_is_none() -> None:

@@ -55,8 +55,9 @@ def benched(loaded: config.Config, highs: dict[str, float], **more: Any) -> None
         )
         for mode, high in highs.items()
     ]
-    record = BenchRecord(operator="op", device="cpu", oracle=oracle, **more)
-    records.write(loaded.record("bench", "op-cpu"), record)
+    case = records.BenchCase("s-float32", "s", {"rows": 1}, {}, "float32", 1.0, 1.0, 1.0)
+    measured = {"cases": [case], "modes": ["hot", "cold"], **more}
+    records.write(loaded.record("bench", "op-cpu"), BenchRecord(operator="op", device="cpu", oracle=oracle, **measured))
 
 
 def judged(loaded: config.Config) -> tuple[ExitCode, dict[str, gate.Row]]:
@@ -81,6 +82,40 @@ def test_what_decided_nothing_passes_no_limit() -> None:
     assert not claims.held_to([forged], 0.95)[0].passed
     above = replace(forged, passed=False)
     assert claims.held_to([above], 1.5)[0].passed  # by the run's own limit it did not
+
+
+def test_who_decides_nothing_passes_nothing_whatever_the_record_says() -> None:
+    row = OracleRow("fast", "s", "hot", "base", 1.1, 1.0, 1.2, True, "x", undecided=True)
+    assert not claims.held_to([row], 0.95)[0].passed
+    assert not claims.held_to([replace(row, undecided=False, ratio=None, low=None, high=None)], 0.95)[0].passed
+
+
+@pytest.mark.parametrize(
+    ("less", "words"),
+    [
+        ({"cases": []}, "asks for s-float32 too"),
+        ({"modes": ["hot"]}, "asks for cold too"),
+    ],
+)
+def test_a_run_does_not_choose_where_it_is_measured(
+    loaded: config.Config, less: dict[str, list[Any]], words: str
+) -> None:
+    after_test(loaded, "fast", "correct")
+    benched(loaded, {"hot": 0.90}, **less)
+    code, rows = judged(loaded)
+    assert (code, rows["fast"].status) == (ExitCode.BAD_VERDICT, "fails")
+    assert words in rows["fast"].reason
+
+
+def test_a_run_does_not_choose_how_sure_it_must_be(loaded: config.Config) -> None:
+    """Of the same samples an interval of 1 % is narrower than one of 95 %."""
+    after_test(loaded, "fast", "correct")
+    benched(loaded, {"hot": 0.90, "cold": 0.94})
+    used = {"bench": {"confidence": 0.01}}
+    (loaded.results / "config.json").write_text(json.dumps(used))
+    _, rows = judged(loaded)
+    assert rows["fast"].status == "fails"
+    assert "bench.confidence asks for 95.0" in rows["fast"].reason
 
 
 def test_a_test_that_did_not_end_passes_no_gate(loaded: config.Config) -> None:

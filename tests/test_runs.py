@@ -188,6 +188,8 @@ def test_a_benchmark_is_of_the_board_that_it_names() -> None:
     (board,) = after.capture.probes["gpu"].value
     other = {**board, "name": "NVIDIA L4", "uuid_sha256": "l4"}
     after.capture.probes["gpu"].value = [board, other]
+    assert "another than the benchmark names" in str(runs.comparability(before, after, "op-cuda").refusal)
+    after.benches["op-cuda"].gpu = board["uuid_sha256"]
     assert runs.comparability(before, after, "op-cuda").refusal is None
     after.benches["op-cuda"].gpu = "l4"
     assert runs.comparability(before, after, "op-cuda").refusal == "the GPU models differ: NVIDIA H200 and NVIDIA L4"

@@ -61,11 +61,11 @@ class Claim:
 
 
 def held_to(rows: list[OracleRow], limit: float) -> list[OracleRow]:
-    """Rows of a record as another limit than its own judges them; what decided nothing still does not."""
+    """Rows of a record as another limit than its own judges them; what decides nothing passes nothing."""
 
     def judged(row: OracleRow) -> OracleRow:
         if row.high is None or row.undecided:
-            return row
+            return replace(row, passed=False)
         return replace(row, passed=row.high <= limit, reason=bound_reason(row.high, limit))
 
     return [judged(row) for row in rows]

@@ -27,6 +27,14 @@ BROKE, LOST, MENDED, CHANGED = "broke", "lost", "mended", "changed"
 NO_VERDICT = frozenset({MISSING, NOT_RUN})
 ERROR_CHANGE = 0.02  # ratios to a limit that move by less are not listed
 MAX_ROWS, MAX_KERNELS, MAX_ENVIRONMENT = 120, 12, 40  # in Markdown and on the page; the JSON holds all
+# Settings that decide how much a verdict holds.
+STRICTNESS = (
+    ("test", "level"),
+    ("gate", "max_ratio"),
+    ("gate", "same_band"),
+    ("bench", "confidence"),
+    ("bench", "processes"),
+)
 RESOURCES = ("registers", "shared_bytes", "stack_bytes", "spill_store_bytes", "spill_load_bytes", "instructions")
 
 
@@ -54,6 +62,15 @@ class VerdictChange:
     after: str
     reason: str
     sentence: str
+
+
+@dataclass(frozen=True)
+class TestedLess:
+    """A variant that is correct in both runs, of which B has tried less than A had."""
+
+    variant: str
+    role: str
+    what: str  # `1 of 73 cases`, `without sanitizer`
 
 
 @dataclass(frozen=True)
@@ -99,6 +116,7 @@ class Comparison:
     before: Side
     after: Side
     verdicts: list[VerdictChange] = field(default_factory=list)
+    tested_less: list[TestedLess] = field(default_factory=list)
     errors: list[ErrorChange] = field(default_factory=list)
     times: list[TimeChange] = field(default_factory=list)
     times_not_compared: list[NotCompared] = field(default_factory=list)
@@ -109,6 +127,7 @@ class Comparison:
     only_after: list[str] = field(default_factory=list)
     unread: list[NotCompared] = field(default_factory=list)
     common: int = 0
+    benches: list[str] = field(default_factory=list)
 
     @property
     def broke(self) -> list[VerdictChange]:
@@ -119,6 +138,11 @@ class Comparison:
     def lost(self) -> list[VerdictChange]:
         """Variants that were correct and have no verdict any more."""
         return [change for change in self.verdicts if change.kind == LOST and change.role == "variant"]
+
+    @property
+    def less(self) -> list[TestedLess]:
+        """Variants that are still called correct, after less was tried."""
+        return [entry for entry in self.tested_less if entry.role == "variant"]
 
     @property
     def slower(self) -> list[TimeChange]:
@@ -133,11 +157,11 @@ class Comparison:
     @property
     def exit_code(self) -> ExitCode:
         """0: nothing is worse in B. 1: a variant broke, or is slower. 2: none did, as far as could be seen: a correct
-        one is not tested, or a record cannot be read.
+        one is not tested, or less than before, or a record cannot be read.
         """
         if self.broke or self.slower:
             return ExitCode.BAD_VERDICT
-        return ExitCode.COULD_NOT_RUN if self.lost or self.unread else ExitCode.WELL
+        return ExitCode.COULD_NOT_RUN if self.lost or self.less or self.unread else ExitCode.WELL
 
     @property
     def summary(self) -> str:
@@ -152,6 +176,9 @@ class Comparison:
             names = [change.variant for change in self.verdicts if change.kind == kind and change.role == "variant"]
             if names:
                 parts.append(f"{word}: {formats.listed(names)}")
+        for what in dict.fromkeys(entry.what for entry in self.less):
+            names = [entry.variant for entry in self.less if entry.what == what]
+            parts.append(f"correct by less than before ({what}): {formats.listed(names)}")
         for word in (statistics.SLOWER, statistics.FASTER):
             found = [row for row in self.times if row.verdict == word and row.role == "variant"]
             if found:
@@ -160,15 +187,21 @@ class Comparison:
                 parts.append(f"{word} in {cases}: {formats.listed(names)}")
         if self.unread:
             parts.append(f"not read: {formats.listed(entry.what for entry in self.unread)}")
+        refused: dict[str, list[str]] = {}
+        for entry in self.times_not_compared:
+            if entry.what in self.benches:
+                refused.setdefault(entry.reason, []).append(entry.what)
+        not_compared = [f"no times of {formats.listed(names)} were compared: {why}" for why, names in refused.items()]
         if parts:
+            parts += not_compared
             return f"{parts[0][0].upper()}{'; '.join(parts)[1:]}."
         said = Counter(row.verdict for row in self.times if row.role == "variant")
         if not said:
-            return "No variant's verdict changed; no times were compared."
+            return f"No variant's verdict changed; {'; '.join(not_compared) or 'no times were compared'}."
         open_words = (statistics.UNDECIDED, differences.UNCHANGED, differences.SAME_SAMPLES)
         counted = formats.listed(f"{said[word]} of {said.total()} {word}" for word in open_words if said[word])
         rest = f" ({counted})" if counted else ""
-        return f"No variant's verdict changed, and no time is shown to differ{rest}."
+        return "; ".join([f"No variant's verdict changed, and no time is shown to differ{rest}", *not_compared]) + "."
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for a program."""
@@ -246,7 +279,8 @@ def compare(before: Run, after: Run) -> Comparison:
             subject=f"{before.name} and {after.name}",
             hint="compare two runs of the same project",
         )
-    found = Comparison(before.side, after.side, common=len(common))
+    benches = [name for name in after.benches if name in before.benches]
+    found = Comparison(before.side, after.side, common=len(common), benches=benches)
     found.only_before = [key for key in keys if key not in common and (key in before.tests or key in before.builds)]
     found.only_after = [key for key in keys if key not in common and key not in found.only_before]
     found.unread = [
@@ -255,9 +289,10 @@ def compare(before: Run, after: Run) -> Comparison:
     found.environment = list(environment(before, after))
     gone = [key for key in found.only_before if before.role(key) == "variant"]
     found.verdicts = list(_verdicts(before, after, [*common, *gone], found.environment))
+    found.tested_less = list(_tested_less(before, after, common))
     found.errors = list(_errors(before, after, common))
     found.builds = [change for key in common if (change := _build(before, after, key)) is not None]
-    changes = differences.time_changes(before, after, *differences.settings_of(after))
+    changes = differences.time_changes(before, after, *differences.settings_of(before, after))
     found.times, found.times_not_compared, found.cautions = changes.rows, changes.not_compared, changes.cautions
     return found
 
@@ -286,6 +321,7 @@ def environment(before: Run, after: Run) -> Iterator[Change]:
         ("CUDA toolchain", _fact(after, "cuda_toolchain", "version"), _fact(before, "cuda_toolchain", "version")),
         ("host compiler", _fact(after, "host_compiler", "version"), _fact(before, "host_compiler", "version")),
         ("kernelproof", _tool(after), _tool(before)),
+        *((f"{part}.{name}", *(_setting(run, part, name) for run in (after, before))) for part, name in STRICTNESS),
     ):
         if ours != theirs:
             yield Change(what, _text(theirs), _text(ours))
@@ -302,6 +338,11 @@ def environment(before: Run, after: Run) -> Iterator[Change]:
 
 def _fact(run: Run, probe: str, key: str) -> Any:
     return run.facts(probe).get(key)
+
+
+def _setting(run: Run, part: str, name: str) -> Any:
+    found = run.config.get(part)
+    return found.get(name) if isinstance(found, dict) else None
 
 
 def _tool(run: Run) -> str:
@@ -333,6 +374,36 @@ def _verdicts(before: Run, after: Run, keys: Iterable[str], environment: Sequenc
         found.append(VerdictChange(key, role, kind, words[0], words[1], _reason(worse), sentence))
     order = (BROKE, LOST, MENDED, CHANGED)
     yield from sorted(found, key=lambda change: order.index(change.kind))
+
+
+def _tested_less(before: Run, after: Run, keys: Iterable[str]) -> Iterator[TestedLess]:
+    """Who was correct and is, by fewer cases, a lower level or with rungs left out: the same word for less."""
+    for key in keys:
+        old, new = before.tests.get(key), after.tests.get(key)
+        if old is None or new is None or not old.verdict == new.verdict == CORRECT:
+            continue
+        had, has = (_tried(test) for test in (old, new))
+        role = "variant" if "variant" in (before.role(key), after.role(key)) else after.role(key)
+        lost = [name for name in had.rungs if name not in has.rungs]
+        if missing := len(had.cases - has.cases):
+            yield TestedLess(key, role, f"{missing} of {formats.plural(len(had.cases), 'case')} left out")
+        if lost:
+            yield TestedLess(key, role, f"without {formats.listed(lost)}")
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """What passed in a test: cases, whatever their seed, and rungs."""
+
+    cases: frozenset[tuple[str, ...]]
+    rungs: tuple[str, ...]
+
+
+def _tried(test: TestRecord) -> _Tried:
+    # A shape with a `=` was drawn by the search, which no two runs do alike.
+    cases = (case for case in test.cases if case.status == "passed" and "=" not in case.shape)
+    places = frozenset((c.shape, str(sorted(c.options.items())), c.dtype, c.family) for c in cases)
+    return _Tried(places, tuple(rung.name for rung in test.rungs if rung.status == "passed"))
 
 
 def _sentence(key: str, words: Sequence[str], environment: Sequence[Change], before: Run, after: Run) -> str:

@@ -89,13 +89,22 @@ class TimeChanges:
         self.not_compared.append(NotCompared(what, reason))
 
 
-SAME_BAND = 0.005  # where a run has no configuration
+SAME_BAND, CONFIDENCE = 0.005, 0.95  # where a run has no configuration
 
 
-def settings_of(run: Run) -> tuple[float, Settings]:
-    """The band within which times are the same, and the statistics' settings, as a run was configured."""
-    gate, bench = (found if isinstance(found := run.config.get(part), dict) else {} for part in ("gate", "bench"))
-    return gate.get("same_band", SAME_BAND), Settings(confidence=bench.get("confidence", 0.95))
+def settings_of(*compared: Run) -> tuple[float, Settings]:
+    """The band within which times are the same, and the statistics' settings: of what runs were configured with, the
+    stricter, for none of them chooses how it is compared.
+    """
+    bands = [setting(run, "gate", "same_band", SAME_BAND) for run in compared]
+    return min(bands), Settings(confidence=max(setting(run, "bench", "confidence", CONFIDENCE) for run in compared))
+
+
+def setting(run: Run, part: str, name: str, default: float) -> float:
+    """A number of the configuration that a run was made with."""
+    found = run.config.get(part)
+    value = found.get(name) if isinstance(found, dict) else None
+    return default if value is None else float(value)
 
 
 def time_changes(before: Run, after: Run, band: float, settings: Settings) -> TimeChanges:

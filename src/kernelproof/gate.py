@@ -1,9 +1,9 @@
 """`kernelproof gate`: do the records bear out what is claimed, and did nothing become slower?
 
 Correctness comes first: a variant that was found wrong, crashed, hung or did not build fails the gate, whatever its
-speed. Speed is demanded only of variants with `gate: true` in config.yaml: in every case and mode that was measured,
-the upper bound of ours / fastest correct baseline must be at most `gate.max_ratio`. What was not run is listed as not
-run; it neither passes nor fails, except that a gate on which nothing at all was judged could not run.
+speed. Speed is demanded only of variants with `gate: true` in config.yaml: in every case and mode that it asks for, the
+upper bound of ours / fastest correct baseline must be at most `gate.max_ratio`. What was not run is listed as not run;
+it neither passes nor fails, except that a gate on which nothing at all was judged could not run.
 
 Beside the baselines of the same run stands the kept reference, `reports/reference/<gpu>/`, where it is of the same GPU
 model, driver branch and clocks: a variant that is shown to be slower than there by more than `gate.max_regression`
@@ -20,10 +20,12 @@ from typing import Any
 
 from kernelproof import claims, differences, formats, records, runs, statistics
 from kernelproof import config as configuration
+from kernelproof.cases import enumerate_cases
 from kernelproof.claims import FAILS, NO_CLAIM, NOT_RUN, PASSES
 from kernelproof.config import Config, VariantConfig
 from kernelproof.differences import NotCompared, TimeChange
 from kernelproof.errors import ExitCode, RecordError
+from kernelproof.records import BenchRecord
 from kernelproof.runs import Run
 
 BAD_VERDICTS = {"wrong", "crashed", "hung", "failed_to_build"}
@@ -220,10 +222,10 @@ def run(config: Config | None, path: Path) -> GateResult:
 def _rows(config: Config, now: Run) -> Iterator[Row]:
     for operator in config.operators.values():
         for variant in operator.variants.values():
-            yield _row(variant, now, config.gate.max_ratio)
+            yield _row(config, variant, now)
 
 
-def _row(variant: VariantConfig, now: Run, max_ratio: float) -> Row:
+def _row(config: Config, variant: VariantConfig, now: Run) -> Row:
     who = (variant.operator, variant.name, variant.device)
     unjudged = NOT_RUN if variant.gate else NO_CLAIM
     test = now.tests.get(variant.key)
@@ -238,10 +240,12 @@ def _row(variant: VariantConfig, now: Run, max_ratio: float) -> Row:
     if (fault := claims.found_by_bench(bench, variant.name)) is not None:
         return Row(*who, fault[0], unjudged, FAILS, fault[1])
     if bench is not None:
-        bench = replace(bench, oracle=claims.held_to(bench.oracle, max_ratio))
+        bench = replace(bench, oracle=claims.held_to(bench.oracle, config.gate.max_ratio))
     claim = claims.judge(variant.name, claimed=variant.gate, correct=True, bench=bench)
     status = PASSES if claim.word == NO_CLAIM else claim.word
     reason = claim.why if variant.gate else f"gate: false; {claim.why}"
+    if claim.word == PASSES and bench is not None and (less := _measured_less(config, variant, bench, now)):
+        claim, status, reason = replace(claim, word=FAILS), FAILS, less
     judged = Row(*who, "correct", claim.word, status, reason)
     if (case := claim.decisive) is None or bench is None:
         return judged
@@ -258,6 +262,25 @@ def _row(variant: VariantConfig, now: Run, max_ratio: float) -> Row:
         said=ratio.verdict if ratio else None,
         detectable=ratio.detectable if ratio else None,
     )
+
+
+def _measured_less(config: Config, variant: VariantConfig, bench: BenchRecord, now: Run) -> str:
+    """Why a claim that holds in all that was measured is not borne out: a run does not choose what it is held to."""
+    asked, had = config.bench.confidence, differences.setting(now, "bench", "confidence", config.bench.confidence)
+    if had < asked:
+        return (
+            f"its intervals hold the truth {formats.percent(had)} of the time, and bench.confidence asks for "
+            f"{formats.percent(asked)}: measure again"
+        )
+    wanted = [case.bench_id for case in enumerate_cases(config.operator(variant.operator), variant, "bench")]
+    known = {case.id for case in bench.cases}
+    missing = [case for case in dict.fromkeys(wanted) if case not in known]
+    missing += [mode for mode in config.bench.modes if mode not in bench.modes]
+    if missing:
+        return (
+            f"the configuration asks for {formats.listed(missing)} too, and nothing was measured there: measure again"
+        )
+    return ""
 
 
 # --- against the kept reference ---------------------------------------------------------------------------------------

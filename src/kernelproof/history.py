@@ -153,7 +153,7 @@ def history(found: Sequence[Run]) -> History:
             hint="give runs of the same project",
         )
     changes = [
-        differences.time_changes(before, after, *differences.settings_of(after))
+        differences.time_changes(before, after, *differences.settings_of(before, after))
         for before, after in itertools.pairwise(ordered)
     ]
     made = History([one.side for one in ordered])

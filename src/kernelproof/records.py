@@ -503,6 +503,10 @@ class TimeRow:
     dram_bytes: float | None = None  # that a call read from memory at the least, by Nsight Compute's counter
     precise: int | None = None  # processes that ended since the ratio was known well enough; in others time was up
 
+    def misfit(self) -> str | None:
+        """Why it is no time."""
+        return _no_interval(self.low_us, self.median_us, self.high_us)
+
 
 @dataclass
 class UntimedRow:
@@ -560,6 +564,10 @@ class RatioRow:
     detectable: float | None = None
     flags: list[str] = field(default_factory=list)  # of either time
 
+    def misfit(self) -> str | None:
+        """Why it is no ratio."""
+        return _no_interval(self.low, self.ratio, self.high)
+
 
 @dataclass
 class OracleRow:
@@ -576,6 +584,20 @@ class OracleRow:
     reason: str
     flags: list[str] = field(default_factory=list)  # of either time
     undecided: bool = False  # whatever its interval: of one process, or of times beside other programs
+
+    def misfit(self) -> str | None:
+        """Why it is no ratio: it has all three figures or none."""
+        figures = [figure for figure in (self.low, self.ratio, self.high) if figure is not None]
+        return _no_interval(*figures) if figures else None
+
+
+def _no_interval(*figures: float) -> str | None:
+    """Why the lower end, the middle and the upper end are no time or ratio; None where they are."""
+    if len(figures) == 3 and 0 <= figures[0] <= figures[1] <= figures[2] and figures[2] > 0:
+        return None
+    return (
+        f"{', '.join(f'{figure:g}' for figure in figures)} are not a positive figure between the ends of its interval"
+    )
 
 
 @dataclass
@@ -1165,6 +1187,7 @@ def _dataclass_reader(kind: Any) -> Reader:
     fields = dataclasses.fields(kind)
     readers = {field.name: _reader(hints[field.name]) for field in fields}
     needed = [f.name for f in fields if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
+    has_check = hasattr(kind, "misfit")
 
     def read(value: Any) -> Any:
         if type(value) is not dict:
@@ -1182,7 +1205,10 @@ def _dataclass_reader(kind: Any) -> Reader:
             raise _Misfit(f"unknown field {reprlib.repr(name)} in {kind.__name__}")
         if missing := [name for name in needed if name not in found]:
             raise _Misfit(f"there is no field {missing[0]!r} in {kind.__name__}")
-        return kind(**found)
+        made = kind(**found)
+        if has_check and (why := made.misfit()):
+            raise _Misfit(why)
+        return made
 
     return read
 

@@ -101,12 +101,15 @@ class Run:
         return boards[0] if isinstance(boards, list) and boards and isinstance(boards[0], dict) else {}
 
     def board(self, bench: str) -> Mapping[str, Any]:
-        """The facts of the GPU that a benchmark ran on: of several, the one that its record names."""
+        """The facts of the GPU that a benchmark ran on: of several, the one that its record names.
+
+        Empty where it names none of them, or none at all and they are of several models.
+        """
         boards = self.probe("gpu")
         named = self.benches[bench].gpu if bench in self.benches else None
         found = [board for board in boards if isinstance(board, dict)] if isinstance(boards, list) else []
         if named is None or not any(board.get("uuid_sha256") for board in found):
-            return self.gpu
+            return self.gpu if len({board.get("name") for board in found}) == 1 else {}
         return next((board for board in found if board.get("uuid_sha256") == named), {})
 
     def facts(self, name: str) -> Mapping[str, Any]:
