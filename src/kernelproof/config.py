@@ -945,7 +945,8 @@ def _schema_faults(error: Any, places: _Places) -> Iterator[Fault]:
                     yield dataclasses.replace(fault(f"the key {name!r} is missing"), lacks=name)
         case "type":
             kinds = [limit] if isinstance(limit, str) else limit
-            yield fault(f"{_shown(value)} is not {' or '.join(_TYPE_NAMES[kind] for kind in kinds)}")
+            meant = f": write [{', '.join(value.split())}]" if kinds == ["array"] and isinstance(value, str) else ""
+            yield fault(f"{_shown(value)} is not {' or '.join(_TYPE_NAMES[kind] for kind in kinds)}{meant}")
         case "enum":
             yield fault(f"{_shown(value)} is not known; {among(value, limit)}")
         case "const":

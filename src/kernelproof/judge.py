@@ -516,7 +516,8 @@ def _memory(found: _Findings, result: CaseResult) -> None:
         result.first_bad_index = _first(found.unwritten)
         everything = count == found.error.numel()
         cause = (
-            "the store does not cover the whole tile: fewer threads or warps than rows, or a bound that is too small"
+            "the store does not cover the whole tile: fewer threads or warps than rows, a loop that ends early, or a "
+            "bound that is too small"
         )
         if everything:
             cause = "the kernel did not run, or writes somewhere else"
