@@ -464,3 +464,14 @@ def test_a_member_with_a_path_too_long_is_named() -> None:
     with pytest.raises(BundleError, match="too long") as caught:
         bundle.pack("kernelproof-x", [("a" * 300, b"")], 0)
     assert caught.value.subject == "a" * 300
+
+
+@pytest.mark.parametrize("name", ["logs/aux.log", "logs/a:b.log", "logs/a ./b.log"])
+def test_a_member_that_verify_would_refuse_is_not_packed(run: Run, name: str) -> None:
+    """An honest bundle must not read as one that was tampered with."""
+    facts = records.read(run.facts, records.ManifestRecord)
+    facts.members.append(replace(facts.members[0], path=name, source=f"results/{name}"))
+    records.write(run.facts, facts)
+    with pytest.raises(BundleError, match="means something else on another system") as caught:
+        run.pack()
+    assert (caught.value.subject, caught.value.hint) == (f"results/{name}", "rename that file")

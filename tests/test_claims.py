@@ -89,3 +89,17 @@ def test_a_variant_that_fails_when_timed_is_found(fault: str) -> None:
     outcome = f"dropped: {fault}: it said why"
     record = BenchRecord(contenders=[Contender("v", "variant", "tvm_ffi", "correct", True, outcome)])
     assert claims.found_by_bench(record, "v") == (f"{fault} when timed", outcome)
+
+
+@pytest.mark.parametrize("word", claims.CAUGHT)
+@pytest.mark.parametrize("case", [None, "s-float32"])
+@pytest.mark.parametrize("claimed", [True, False])
+def test_whoever_was_caught_is_at_fault_with_or_without_a_claim(word: str, case: str | None, claimed: bool) -> None:
+    record = bench(0.5)
+    record.contenders = [Contender("v", "variant", "tvm_ffi", "correct", True, "timed")]
+    record.discarded = [{"what": "contender", "contender": "v", "case": case, "reason": f"{word}: results are kept"}]
+    assert claims.found_by_bench(record, "v") == (word, f"dropped from {case or 'all cases'}: {word}: results are kept")
+    assert claims.judge("v", claimed=claimed, correct=True, bench=record).word in (claims.NOT_RUN, claims.NO_CLAIM)
+    assert claims.found_by_bench(record, "w") is None
+    record.discarded[0]["reason"] = "not tried: other programs had the cores"
+    assert claims.found_by_bench(record, "v") is None

@@ -197,6 +197,20 @@ def test_a_run_does_not_choose_what_counts_as_the_same() -> None:
     assert {"gate.same_band", "bench.confidence"} <= {change.what for change in found.environment}
 
 
+def test_what_the_benchmark_found_is_a_verdict() -> None:
+    before, after = make(1), make(2)
+    (ours,) = [each for each in after.benches["op-cuda"].contenders if each.name == "fast"]
+    ours.correct, ours.verdict, ours.outcome = False, "wrong", "timed, but dropped from small (wrong when timed: 7)"
+    found = compare.compare(before, after)
+    assert (found.exit_code, found.summary.split(";")[0].rstrip(".")) == (
+        ExitCode.BAD_VERDICT,
+        "No longer correct: op/fast",
+    )
+    (change,) = found.verdicts
+    assert (change.after, change.reason) == ("wrong when timed", "dropped from small (wrong when timed: 7)")
+    assert compare.compare(after, before).verdicts[0].kind == "mended"
+
+
 def test_who_is_correct_by_less_than_before_is_told() -> None:
     before, after = make(1), make(1)
     old, new = before.tests["op/fast"], after.tests["op/fast"]

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,9 @@ from test_bundle import Run, unpacked
 from kernelproof import (
     bench,
     bundle,
+    cases,
     claims,
+    config,
     consistency,
     manifest,
     methods,
@@ -32,7 +33,7 @@ from kernelproof import (
 )
 from kernelproof.errors import BundleError
 from kernelproof.ladder import climb
-from kernelproof.records import BenchRecord
+from kernelproof.records import BenchRecord, TestRecord
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reports" / "reference" / "nvidia-h200"
 PLAIN, TILED = "records/test/op/plain.json", "records/test/op/tiled.json"
@@ -52,7 +53,7 @@ def forged(tmp_path: Path, members: Members, *, gathered: bool = True) -> verify
 
     gathered: the hashes in records/manifest.json too.
     """
-    if gathered:
+    if gathered and FACTS in members:
         listed = json.loads(members[FACTS])
         for row in listed["members"]:
             row["sha256"] = hashlib.sha256(members.get(row["path"], b"")).hexdigest()
@@ -115,10 +116,17 @@ def in_both_manifests(*where: str | int, value: object) -> Callable[[Members], M
     return both(*(edited(name, *where, value=value) for name in ("manifest.yaml", "records/manifest.json")))
 
 
+def configured(*where: str | int, value: object) -> Callable[[Members], Members]:
+    return both(*(edited(name, *where, value=value) for name in ("config.json", "source/config.resolved.json")))
+
+
+def replaced_in(name: str, old: bytes, new: bytes) -> Callable[[Members], Members]:
+    return lambda members: members | {name: members[name].replace(old, new)}
+
+
 def claimed(change: Callable[[Members], Members]) -> Callable[[Members], Members]:
     """The first variant claims to be faster, by the configuration."""
-    where = ("operators", "op", "variants", "plain", "gate")
-    return both(*(edited(name, *where, value=True) for name in ("config.json", "source/config.resolved.json")), change)
+    return both(configured("operators", "op", "variants", "plain", "gate", value=True), change)
 
 
 def same_code(one: str, other: str) -> Callable[[Members], Members]:
@@ -135,6 +143,11 @@ def same_code(one: str, other: str) -> Callable[[Members], Members]:
 CROWDED = edited(BENCH, "times", 1, "flags", value=["cores_shared"])
 OVER_BUDGET = {"arch": "sm_89", "kernel": "k", "what": "registers", "limit": 10, "value": 999}
 BENCHED = next(dataclasses.asdict(one) for one in packed_run.made_records() if isinstance(one, BenchRecord))
+TESTED = next(dataclasses.asdict(one) for one in packed_run.made_records() if isinstance(one, TestRecord))
+DROPPED = {"what": "contender", "contender": "library", "case": None, "reason": "crashed"}
+UNOPPOSED = {"best_baseline": None, "ratio": None, "low": None, "high": None, "passed": False}
+NOTHING_DISCARDED = {"what": "samples", "case": "large-float32", "mode": "hot", "method": "cpu_clock", "samples": 0}
+DIRTY = {"dirty": True, "diff_sha256": "a" * 64}
 TIMES, CONTENDERS = BENCHED["times"], BENCHED["contenders"]
 THROTTLED = "0,4,plain,large-float32,hot,cpu_clock,1,hw_slowdown\n"
 CONTEXT = [{"path": "config.json", "class": "context", "source": None}]
@@ -145,6 +158,8 @@ SLOPED = "\n".join(  # each 10 µs and eight calls longer
     [f"{HEAD},calls,short_calls,short_us,long_us"]
     + [f"{row},9,1,10,{10 + 8 * float(row.split(',')[6]):.6g}" for row in ROWS]
 )
+TWIN = "0,0,plain,large-float16,hot,cpu_clock,9,\n"
+ALL_ZEROS = "\n".join([HEAD, *("0" * (1 + int(row[0])) + row[1:] for row in ROWS)])  # one process by three names
 OTHER_SAMPLES = packed_run.SAMPLES.replace("plain", "other").replace("library", "plain").encode()
 
 
@@ -321,6 +336,161 @@ def test_what_needs_no_build_needs_no_record_of_one(config: dict[str, Any], need
         (edited(PLAIN, "schema", value="kernelproof.test/0"), PLAIN, "its schema is 'kernelproof.test/0'"),
         (edited(PLAIN, "rungs", value=3), PLAIN, "it is not of the form that its schema has"),
         (replaced(PLAIN, b"[" * 100_000), PLAIN, "it is not of the form"),
+        (
+            edited(PLAIN, "rungs", value=[{"name": "correctness", "status": "failed"}, *TESTED["rungs"]]),
+            *(PLAIN, "the rung 'correctness' stands 2 times"),
+        ),
+        (
+            edited(PLAIN, "rungs", value=[{"name": "correctness", "status": "failed"}, *TESTED["rungs"]]),
+            *(PLAIN, "the verdict is 'correct', and the rung 'correctness' is 'failed'"),
+        ),
+        (edited(PLAIN, "cases", 0, "bias_ratio", value=-7.5), PLAIN, "bias_ratio is -7.5, which is below 0"),
+        (edited(PLAIN, "cases", 0, "biases", value={"k": -2.0}), PLAIN, "the bias of 'k' is -2.0 of 1"),
+        (
+            edited(PLAIN, "cases", 0, "status", value="skipped"),
+            *(PLAIN, "the verdict is 'correct', and none of its 1 cases is 'passed'"),
+        ),
+        (
+            edited(PLAIN, "cases", 0, "id", value="else-float32-normal-s0"),
+            *(PLAIN, "the case 'else-float32-normal-s0' is by its shape, options and type 'small-float32-normal-s0'"),
+        ),
+        (
+            edited(PLAIN, "cases", value=TESTED["cases"] * 2),
+            *(PLAIN, "the case 'small-float32-normal-s0' stands 2 times"),
+        ),
+        (
+            edited(PLAIN, "cases", 0, value=TESTED["cases"][0] | {"id": "huge-float32-normal-s0", "shape": "huge"}),
+            *(PLAIN, "'huge-float32-normal-s0': its shape 'huge' is not in config.json"),
+        ),
+        (
+            edited(PLAIN, "cases", 0, value=TESTED["cases"][0] | {"id": "large-float32-normal-s0", "shape": "large"}),
+            *(PLAIN, "of the shapes of config.json it has not 'small'"),
+        ),
+        (edited(PLAIN, "cases", 0, "dims", value={"rows": 1}), PLAIN, "'rows' is 1, in config.json 2"),
+        (configured("operators", "op", "profile", "shape", value="small"), TILED, "it has not 'small-float16'"),
+        (edited(PLAIN, "level", value="quick"), PLAIN, "its level is 'quick', in config.json 'default'"),
+        (
+            both(
+                edited(BENCH, "cases", 0, "id", value="vast-float32"), edited(BENCH, "cases", 0, "shape", value="vast")
+            ),
+            *(BENCH, "'vast-float32': its shape 'vast' is not in config.json"),
+        ),
+        (
+            edited(BENCH, "cases", 0, "id", value="small-float32"),
+            *(BENCH, "the case 'small-float32' is by its shape, options and type 'large-float32'"),
+        ),
+        (
+            edited(BENCH, "cases", 0, value=BENCHED["cases"][0] | {"id": "small-float32", "shape": "small"}),
+            *(BENCH, "the case 'small-float32' is asked of no contender by config.json"),
+        ),
+        (edited(BENCH, "cases", value=[]), BENCH, "rows of the case 'large-float32', which is not among its cases"),
+        (
+            configured("operators", "op", "bench", "shapes", value=["large", "small"]),
+            *(BENCH, "'plain' is correct, and of the cases of config.json it has not 'small-float32'"),
+        ),
+        (
+            edited(BENCH, "modes", value=["hot", "cold"]),
+            *(BENCH, "'plain large-float32 cold': it is correct and has no time, and it is not said why"),
+        ),
+        (
+            configured("operators", "op", "test", "options", value={f"o{n}": list(range(10)) for n in range(20)}),
+            *(PLAIN, "config.json asks for more than 1000000 cases"),
+        ),
+        (
+            edited(BENCH, "contenders", 0, "verdict", value="wrong"),
+            *(BENCH, "'plain' was timed as correct, and its verdict is 'wrong'"),
+        ),
+        (
+            edited(BENCH, "discarded", value=[DROPPED | {"reason": "wrong for new values"}]),
+            *(BENCH, "'library' is said to be dropped ('wrong for new values'), and was timed as correct"),
+        ),
+        (
+            both(edited(BENCH, "discarded", value=[DROPPED]), edited(BENCH, "times", value=TIMES[:1])),
+            *(BENCH, "'library' is said to be dropped from every case, and its outcome is 'timed'"),
+        ),
+        (
+            both(
+                edited(BENCH, "discarded", value=[DROPPED | {"case": "large-float32"}]),
+                edited(BENCH, "times", value=TIMES[:1]),
+            ),
+            *(BENCH, "'library' is said to be dropped from 'large-float32', and its outcome is 'timed'"),
+        ),
+        (
+            both(
+                edited(BENCH, "discarded", value=[NOTHING_DISCARDED | {"contender": "<host>"}]),
+                edited(BENCH, "times", value=TIMES[:1]),
+            ),
+            *(BENCH, "'library large-float32 hot cpu_clock': there are 12 samples that count, no time"),
+        ),
+        (
+            both(
+                replaced(SAMPLES, gzip.compress((packed_run.SAMPLES + TWIN).encode())),
+                replaced_in(BENCH, b'"large-float32"', b'"large-<host>"'),
+            ),
+            *(BENCH, "'plain large-<host> hot cpu_clock': the samples of several have such a name; it has to fit one"),
+        ),
+        (
+            both(
+                replaced(SAMPLES, gzip.compress((packed_run.SAMPLES + TWIN).encode())),
+                edited(BENCH, "discarded", value=[NOTHING_DISCARDED | {"contender": "plain", "case": "large-<host>"}]),
+            ),
+            *(BENCH, "'plain large-<host> hot cpu_clock': the samples of several have such a name; it has to fit one"),
+        ),
+        (
+            replaced(SAMPLES, gzip.compress(ALL_ZEROS.encode())),
+            *(BENCH, "processes is 3, by the samples 1"),
+        ),
+        (
+            replaced(SAMPLES, gzip.compress(packed_run.SAMPLES.replace(",9,", ",inf,").encode())),
+            *(SAMPLES, "inf \\xb5s is no time of plain"),
+        ),
+        (
+            replaced(SAMPLES, gzip.compress((packed_run.SAMPLES + THROTTLED[:-1] + "," + "p" * 65536).encode())),
+            *(SAMPLES, "a line is longer than 65536 bytes"),
+        ),
+        (
+            edited(BENCH, "oracle", 0, "undecided", value=True),
+            *(BENCH, "'plain large-float32 hot' passes the gate, and is undecided"),
+        ),
+        (removed(FACTS), FACTS, "it is not packed"),
+        (
+            both(
+                lambda members: {n: d for n, d in members.items() if not n.startswith("records/") or n == FACTS},
+                in_both_manifests("verdicts", value=[]),
+                in_both_manifests("measured", value={}),
+            ),
+            *("manifest.yaml", "no record is packed, and none is said to be missing"),
+        ),
+        (
+            replaced("logs/test/op/none.log", b"all is well"),
+            *("logs/test/op/none.log", "it is packed, and is not among the members of records/manifest.json"),
+        ),
+        (
+            edited(PLAIN, "junit", value=None),
+            *("junit/op/plain.xml", "no record names it"),
+        ),
+        (
+            both(
+                edited(BUILD, "sources", value=[{"path": "csrc/op/plain.cc", "sha256": "0"}]),
+                removed("source/csrc/op/plain.cc"),
+            ),
+            *(BUILD, "it names 'source/csrc/op/plain.cc', which is neither packed nor among what was dropped"),
+        ),
+        (
+            edited("records/bench/ceilings/cuda.json", "model", value="another board"),
+            *(
+                "records/bench/ceilings/cuda.json",
+                "the model is 'another board', in records/capture/capture.json ['a b",
+            ),
+        ),
+        (
+            in_both_manifests("provenance", value=dataclasses.asdict(packed_run.STATE) | DIRTY),
+            *("manifest.yaml", "-20250301T120000Z', and dirty is True, of the difference 'aaaaaaaa"),
+        ),
+        (
+            edited(FACTS, "folder", value="elsewhere"),
+            *("manifest.yaml", "and the folder in records/manifest.json 'elsewhere'"),
+        ),
         (
             edited("records/build/op/plain.json", "sources", value=[{"path": "./csrc/op/plain.cc", "sha256": "0"}]),
             *("source/csrc/op/plain.cc", "in records/build/op/plain.json '0'"),
@@ -539,6 +709,52 @@ def test_a_time_is_the_slope_that_its_row_has(tmp_path: Path, honest: Members) -
     assert forged(tmp_path, replaced(SAMPLES, gzip.compress(SLOPED.encode()))(honest)).good
 
 
+@pytest.mark.parametrize(
+    ("gpu", "boards", "says"),
+    [
+        ("a", [("a", "H200"), ("b", "H100")], None),
+        ("c", [("a", "H200")], "it was measured on the GPU 'c', and records/capture/capture.json names ['a']"),
+        ("c", [(None, "H200")], None),  # a driver that tells none
+        (None, [("a", "H200"), ("b", "H200")], None),
+        (None, [("a", "H200"), ("b", "H100")], "names several models, ['H100', 'H200']"),
+    ],
+)
+def test_a_benchmark_ran_on_a_gpu_that_was_seen(
+    gpu: str | None, boards: list[tuple[str | None, str]], says: str | None
+) -> None:
+    seen = [{"uuid_sha256": uuid, "name": model} for uuid, model in boards]
+    documents: Any = {"records/capture/capture.json": {"probes": {"gpu": {"status": "ok", "value": seen}}}}
+    there = consistency.Bundle({}, {}, documents)
+    found = list(consistency._board(there, "b", {"device": "cuda", "times": [{}], "gpu": gpu}))
+    assert [says in one.message for one in found if says] == ([True] if says else [])
+    assert len(found) == (says is not None)
+
+
+def test_a_source_that_is_a_link_is_packed_where_it_points_to(tmp_path: Path, honest: Members) -> None:
+    there = hashlib.sha256(honest["source/csrc/op/binding.cc"]).hexdigest()
+    change = both(
+        edited(
+            BUILD, "headers", value=[{"path": "csrc/link.h", "sha256": there}, {"path": "<toolkit>/a.h", "sha256": "0"}]
+        ),
+        edited(CUDA_BUILD, "headers", value=[{"path": "../outside.h", "sha256": "0"}]),
+    )
+    assert forged(tmp_path, change(honest)).good
+
+
+def test_who_was_dropped_has_no_times(tmp_path: Path, honest: Members) -> None:
+    """Its samples stay in the file, under its name as it was."""
+    change = both(
+        edited(BENCH, "discarded", value=[DROPPED]),
+        edited(BENCH, "contenders", 1, "outcome", value="dropped: crashed (hot)"),
+        edited(BENCH, "times", value=TIMES[:1]),
+        edited(BENCH, "ratios", value=[]),
+        edited(BENCH, "oracle", 0, value=BENCHED["oracle"][0] | UNOPPOSED),
+        in_both_manifests("verdicts", 0, "ratio", value=None),
+        in_both_manifests("verdicts", 0, "speed", value="not_compared"),
+    )
+    assert forged(tmp_path, change(honest)).problems == []
+
+
 def test_students_t_is_that_of_the_statistics() -> None:
     for degrees in range(1, 201):
         for confidence in (0.5, 0.95, 0.999):
@@ -565,9 +781,8 @@ def test_a_private_word_in_a_record_is_no_contradiction(tmp_path: Path, honest: 
     """Records are packed without the user's name, which may be a part of a variant's."""
     change = edited("records/profile/op/tiled.json", "variant", value="t<user>d")
     assert forged(tmp_path, change(honest)).good
-    packed = packed_run.SAMPLES.replace("large", "larger").encode()  # samples are packed as they are
-    scrubbed = replaced(BENCH, honest[BENCH].replace(b'"large-float32"', b'"<user>r-float32"'))
-    assert forged(tmp_path, both(replaced(SAMPLES, gzip.compress(packed)), scrubbed)(honest)).good
+    scrubbed = replaced(BENCH, honest[BENCH].replace(b'"large-float32"', b'"<user>ge-float32"'))
+    assert forged(tmp_path, scrubbed(honest)).good  # samples are packed as they are
 
 
 def test_an_operator_of_the_users_name_has_its_records() -> None:
@@ -607,21 +822,41 @@ def test_the_kept_run_on_a_gpu_agrees_with_itself() -> None:
     }
     kept = {name: path.read_bytes() for name, path in files.items() if path.is_file()}
     kept["manifest.yaml"] = (REFERENCE / "manifest.yaml").read_bytes()
-    operators: Any = defaultdict(lambda: {"variants": {}, "baselines": {}})
-    for verdict in json.loads(kept["manifest.yaml"])["verdicts"]:
-        of_its_kind = operators[verdict["operator"]][f"{verdict['role']}s"]
-        of_its_kind[verdict["variant"]] = {"device": verdict["device"]}
-    config = {"gate": {"max_ratio": 0.95, "same_band": 0.005}, "operators": operators}
-    kept.setdefault("config.json", json.dumps(config).encode())
+    kept["config.json"] = (REFERENCE / "records" / "config.json").read_bytes()
     assert len([name for name in kept if name.startswith("samples/")]) == 8
     found = consistency.find(listed, kept)
     assert {one.member for one in found} <= {"machine-code.json"}
+
+
+@pytest.mark.parametrize("level", ["quick", "default"])
+def test_the_cases_are_those_that_the_stages_select(tmp_path: Path, level: str) -> None:
+    """Of our own configuration, whose operators have options, limits and shapes for a GPU alone."""
+    settings = config.load(REFERENCE.parents[2] / "config.yaml")
+    config.save(settings, tmp_path / "config.json")
+    there = consistency.Bundle({}, {}, {"config.json": json.loads((tmp_path / "config.json").read_bytes())})
+    for operator in settings.operators.values():
+        asked = there.documents["config.json"]["operators"][operator.name]
+        for variant in (*operator.variants.values(), *operator.baselines.values()):
+            found = consistency._selected(
+                there, asked, consistency._contender(asked, variant.name) or {}, variant.device
+            )
+            assert set(found) == {case.bench_id for case in cases.enumerate_cases(operator, variant, "bench")}
+            selection = cases.select_cases(operator, variant, families=["normal", "zeros"], quick=level == "quick")
+            results = [records.CaseResult.of(case, "passed") for case in selection.cases]
+            results += [records.CaseResult.of(one.case, "skipped", one.reason) for one in selection.skipped]
+            test = records.TestRecord(operator=operator.name, variant=variant.name, device=variant.device, level=level)
+            record = dataclasses.asdict(test) | {"cases": [dataclasses.asdict(one) for one in results]}
+            assert list(consistency._asked_of(there, "t", record)) == []
+            assert list(consistency._cases(there, "t", record, of_test=True)) == []
+            assert list(consistency._asked_of(there, "t", record | {"cases": record["cases"][1:2]}))
 
 
 def test_the_words_are_those_of_the_stages() -> None:
     """The pass runs without what the stages import, so it has words of its own."""
     assert samples.DISCARDED_STATES == consistency.DISCARDED_STATES
     assert samples.COLUMNS == consistency.COLUMNS
+    assert samples.POSSIBLE_US == consistency.POSSIBLE_US
+    assert {bundle.MANIFEST, bundle.SUMS, bundle.REPLAY, bundle.MACHINE_CODE, *bundle.PAGES, FACTS} == consistency.MADE
     assert set(consistency.SLOPE) <= {field.name for field in dataclasses.fields(timing.Visit)}
     assert runs.PRIMARY == consistency.PRIMARY
     assert (records.CORES_SHARED, bench.OTHERS_SHARE) == (consistency.CORES_SHARED, consistency.OTHERS_SHARE)

@@ -574,6 +574,23 @@ def test_a_wrong_result_of_an_exact_call_condemns_nobody(own: Path) -> None:
     assert caught.value.hint == "no kernel is at fault: mend the result that `sanity_calls` states, or `reference`"
 
 
+def test_a_reference_that_the_exact_calls_refute_condemns_nobody(own: Path) -> None:
+    """The kernel gives what the exact calls state; that the reference does not, no case shows but by the kernel."""
+    config = project(own, "good")
+    (own / "forgot.py").write_text(
+        "from kernelproof.operators import rmsnorm\n"
+        "import dataclasses\n"
+        "class Forgot(type(rmsnorm.OPERATOR)):\n"
+        "    def reference(self, call, precision, device):\n"
+        "        made = super().reference(call, precision, device)\n"
+        "        return dataclasses.replace(made, output=made.output / 2)\n"
+        "OPERATOR = Forgot()\n"
+    )
+    operator = dataclasses.replace(config.operators["rmsnorm"], module="forgot.py")
+    with pytest.raises(TestError, match=r"the exact call '\w+' and `reference` disagree"):
+        climbed(dataclasses.replace(config, operators={"rmsnorm": operator}), "good")
+
+
 def test_what_an_operator_does_not_supply_is_said(
     own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

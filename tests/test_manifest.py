@@ -120,6 +120,18 @@ def test_a_fault_that_the_benchmark_found_is_bad_as_for_the_gate(config: Config)
     assert said.correctness == "wrong"
 
 
+def test_whose_times_were_made_up_is_bad_though_it_claims_nothing(config: Config) -> None:
+    reason = "times escape: a call takes 741 µs cold, and 268 µs on values of before: results are remembered"
+    dropped = {"what": "contender", "contender": "plain", "case": None, "reason": reason, "check": "wall"}
+    contender = records.Contender("plain", "variant", "tvm_ffi", "correct", True, f"dropped: {reason}")
+    rewrite(config, "results/bench/op-cpu.json", records.BenchRecord, contenders=[contender], discarded=[dropped])
+    facts = gathered(config)
+    said = verdict(facts, "plain")
+    assert (said.bad, said.correctness, said.gate) == (True, "correct", "no claim")
+    assert said.reason == f"dropped from all cases: {reason}"
+    assert facts.overall == "bad"
+
+
 def test_a_test_that_did_not_end_is_bad_and_no_verdict(config: Config) -> None:
     changes = {"verdict": "not_run", "status": "failed", "reason": "the test run was cut short"}
     rewrite(config, "results/test/op/tiled.json", records.TestRecord, **changes)

@@ -27,20 +27,39 @@ FILES = {
 }
 
 
+MISSING = [{"stage": "capture", "subject": "capture", "reason": "not run"}]
+SAID = {
+    "project": "sample",
+    "overall": "incomplete",
+    "provenance": {"commit": "c"},
+    "measured": {},
+    "verdicts": [],
+    "identical_machine_code": [],
+    "missing": MISSING,
+    "tools": {},
+}
+
+
+def gathered(files: dict[str, bytes]) -> dict[str, bytes]:
+    """These files, and the facts of the manifest's stage, which name them."""
+    rows = [{"path": path, "sha256": hashlib.sha256(data).hexdigest()} for path, data in sorted(files.items())]
+    facts = SAID | {"folder": "", "records": [], "members": rows}
+    return files | {"records/manifest.json": json.dumps(facts).encode()}
+
+
 def document(files: dict[str, bytes]) -> bytes:
     """A manifest for these files, as the bundle stage writes it."""
     rows = [
         {"path": path, "class": "identity", "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        for path, data in sorted(files.items())
+        for path, data in sorted(gathered(files).items())
     ]
-    facts = {"schema": verify.SCHEMA, "bundle": NAME, "overall": "good", "provenance": {"commit": "c"}}
-    facts |= {"measured": {}, "verdicts": [], "missing": [], "members": rows}
+    facts = {"schema": verify.SCHEMA, "bundle": NAME} | SAID | {"dropped": [], "members": rows}
     return (bundle.yaml_json(facts) + "\n").encode()
 
 
 def members_of(files: dict[str, bytes]) -> list[tuple[str, bytes]]:
     """What the bundle stage packs for these files: with manifest and sums, sorted."""
-    packed = [bundle.Packed(Member(path, "", len(data), "identity"), data) for path, data in files.items()]
+    packed = [bundle.Packed(Member(path, "", len(data), "identity"), data) for path, data in gathered(files).items()]
     return bundle._with_manifest(packed, document(files))
 
 
@@ -64,7 +83,7 @@ def verified(tmp_path: Path, data: bytes) -> verify.VerifyResult:
 def test_an_untouched_bundle_is_good(good: Path) -> None:
     result = verify.run(good)
     assert (result.status, result.exit_code, result.consistent, result.problems) == ("whole", 0, True, [])
-    assert result.members == len(FILES) + 2
+    assert result.members == len(FILES) + 3
     assert result.bundle == NAME
 
 
@@ -157,13 +176,19 @@ def twice(name: str) -> Callable[[list[tuple[str, bytes]]], list[tuple[str, byte
         (replaced("manifest.yaml", b"{"), "damaged", None),
         (replaced("manifest.yaml", b"[]"), "damaged", None),
         (in_manifest(b'"overall"', b'"overall": "bad", "overall"'), "damaged", None),
-        (in_manifest(b'"good"', b"NaN"), "damaged", None),
+        (in_manifest(b'"incomplete"', b"NaN"), "damaged", None),
         (in_manifest(b'"identity"', b'"identical"'), "changed", "records/a.json"),
-        (replaced("manifest.yaml", document(FILES).replace(b'"good"', b'"bad"')), "changed", "SHA256SUMS"),
+        (replaced("manifest.yaml", document(FILES).replace(b'"incomplete"', b'"bad"')), "changed", "SHA256SUMS"),
         (add("../escaped"), "unsafe", f"{NAME}/../escaped"),
         (add("a\\b"), "unsafe", f"{NAME}/a\\\\b"),
         (add("a//b"), "unsafe", f"{NAME}/a//b"),
         (add("new\nline"), "unsafe", f"{NAME}/new\\nline"),
+        (add("report.html."), "unsafe", f"{NAME}/report.html."),
+        (add("logs /a"), "unsafe", f"{NAME}/logs /a"),
+        (add("report.html:x"), "unsafe", f"{NAME}/report.html:x"),
+        (add("con"), "unsafe", f"{NAME}/con"),
+        (add("source/Aux.cu"), "unsafe", f"{NAME}/source/Aux.cu"),
+        (add("source/auxiliary.cu"), "added", "source/auxiliary.cu"),
     ],
 )
 def test_a_member_that_is_not_as_packed_is_named(
@@ -536,11 +561,11 @@ def test_limits_on_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     result = verified(tmp_path, packed([("manifest.yaml", blob)]))
     assert time.monotonic() - started < 1
     assert f"it has {len(blob)} bytes, at most {verify.MAX_MANIFEST_BYTES}" in str(result.problems[0])
-    monkeypatch.setattr(verify, "MAX_MEMBERS", len(FILES) + 2)
+    monkeypatch.setattr(verify, "MAX_MEMBERS", len(FILES) + 3)
     rows = json.loads(document(FILES))["members"] * 2
     listed = json.dumps(json.loads(document(FILES)) | {"members": rows}).encode()
     result = verified(tmp_path, packed(replaced("manifest.yaml", listed)(members_of(FILES))))
-    assert "lists more than 6 members" in str(result.problems[0])
+    assert "lists more than 7 members" in str(result.problems[0])
 
 
 def test_limits_on_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -609,7 +634,7 @@ def test_the_file_runs_alone(tmp_path: Path, good: Path) -> None:
     shutil.copy(verify.__file__, alone)
     done = command(alone, good, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("whole and unchanged: 6 members")
+    assert done.stdout.startswith("whole and unchanged: 7 members")
     assert "consistency: not looked at" in done.stdout
     good.write_bytes(packed(add("zz")(members_of(FILES))))
     done = command(alone, good, cwd=tmp_path)
@@ -627,16 +652,16 @@ def test_the_runs_own_word_is_told_apart_from_what_was_verified(tmp_path: Path) 
     members["SHA256SUMS"] = verify.sums_text(sums)
     result = verified(tmp_path, packed(sorted(members.items())))
     assert (result.status, result.exit_code) == ("contradictory", 3)
-    first, second, _, last = result.text().splitlines()
-    assert first.startswith("whole and unchanged: 6 members")
-    assert second == "contradictory: one thing in it does not agree with the rest"
+    first, second, *_, last = result.text().splitlines()
+    assert first.startswith("whole and unchanged: 7 members")
+    assert second == "contradictory: 2 things in it do not agree with one another"  # the facts, and the verdicts
     assert last == "the run says of itself: good\\x1b[2J"
 
 
 def test_the_result_as_json(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify.main([str(good), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert (result["status"], result["overall"], result["consistent"]) == ("whole", "good", True)
+    assert (result["status"], result["overall"], result["consistent"]) == ("whole", "incomplete", True)
     assert len(result["identity"]) == 64
 
 
@@ -649,6 +674,69 @@ def test_a_folder_stands_for_the_one_tarball_in_it(good: Path, capsys: pytest.Ca
     assert f"name the tarball in it, kernelproof-….tar.gz: {good}, " in capsys.readouterr().err
 
 
+def test_what_lies_beside_a_bundle_is_what_it_holds(
+    tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pages are read where they lie, and only the bundle has the hashes."""
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    files = FILES | {"report.html": b"<title>report</title>"}
+    receipt = {"tarball": good.name, "overall": "incomplete"}
+    (folder / good.name).write_bytes(packed(members_of(files)))
+    receipt["sha256"] = hashlib.sha256((folder / good.name).read_bytes()).hexdigest()
+    receipt["manifest_sha256"] = hashlib.sha256(document(files)).hexdigest()
+    beside = {"report.html": files["report.html"], "manifest.yaml": document(files)}
+    beside["bundle.json"] = json.dumps(receipt).encode()
+    for name, data in beside.items():
+        (folder / name).write_bytes(data)
+    assert verify.main([str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert f"read: {folder / good.name}; as in it, beside it: report.html, manifest.yaml, bundle.json\n" in said
+    forged = {"manifest.yaml": b"{}", "bundle.json": json.dumps(receipt | {"overall": "good"}).encode()}
+    for name in beside:
+        (folder / name).write_bytes(forged.get(name, b"<h1>all correct</h1>"))
+        assert verify.main([str(folder)]) == 3
+        said = capsys.readouterr().out
+        assert "contradictory: one thing in it does not agree with the rest\n" in said
+        assert f"contradiction: {folder / name}: " in said
+        assert verify.main([str(folder / good.name)]) == 0
+        assert "read: " not in capsys.readouterr().out
+        (folder / name).write_bytes(beside[name])
+    (folder / "bundle.json").write_bytes(b"{}")
+    assert verify.main([str(folder)]) == 3
+
+
+@pytest.mark.parametrize(
+    ("provenance", "measured", "says"),
+    [
+        ({"commit": None}, {}, "of no commit"),
+        ({"commit": None, "diff_sha256": "1a" * 32}, {}, "of no commit (its files: 1a1a1a1a)"),
+        ({"commit": "c" * 40, "branch": "main"}, {}, "of commit cccccccccccc (main), as committed"),
+        (
+            {"commit": "c" * 40, "branch": "m\x1b[2J", "dirty": True, "diff_sha256": "1a" * 32},
+            {"bench": {"commit": "d" * 40, "dirty": True, "diff_sha256": "2b" * 32}},
+            *(
+                "of commit cccccccccccc (m\\x1b[2J), with uncommitted changes (1a1a1a1a); "
+                "everything was measured at dddddddddddd+",
+            ),
+        ),
+        (
+            {"commit": "c" * 40, "dirty": False, "diff_sha256": None},
+            {
+                "bench": {"commit": "c" * 40, "dirty": False, "diff_sha256": None},
+                "test": {"commit": None, "dirty": False, "diff_sha256": "2b" * 32},
+            },
+            "of commit cccccccccccc, as committed; some of it was measured at no commit",
+        ),
+    ],
+)
+def test_what_it_is_of_is_told(provenance: dict[str, object], measured: dict[str, object], says: str) -> None:
+    """A run keeps what did not change, so records of another commit are no contradiction."""
+    result = verify.VerifyResult("a.tar.gz")
+    verify._origin({"provenance": provenance, "measured": measured}, result)
+    assert result.text().splitlines()[-2] == says
+
+
 def test_several_bundles_are_judged_each_and_the_worst_counts(
     tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -659,8 +747,8 @@ def test_several_bundles_are_judged_each_and_the_worst_counts(
     said = capsys.readouterr().out.splitlines()
     assert said.count(f"{good}:") == 3
     assert said[said.index(f"{none}:") + 1].startswith("unreadable: ")
-    assert said[-4] == f"{good}:"
-    assert said[-3].startswith("whole and unchanged: ")
+    assert said[-5] == f"{good}:"
+    assert said[-4].startswith("whole and unchanged: ")
     assert verify.main(["--json", str(none), str(good)]) == 2
     assert [found["exit_code"] for found in json.loads(capsys.readouterr().out)] == [2, 0]
     with pytest.raises(SystemExit, match="2"):

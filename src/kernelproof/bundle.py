@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
-from kernelproof import members, privacy
+from kernelproof import members, privacy, verify
 from kernelproof.config import Config
 from kernelproof.errors import BundleError
 from kernelproof.records import ManifestRecord, Member, Record, atomic_write, read, write
@@ -120,6 +120,9 @@ def _collect(config: Config, facts: ManifestRecord, folder: Path, name: str) -> 
     """Every member with its bytes, held against the hash in the facts."""
     packed, names = [], privacy.noted(config.results)
     for member in facts.members:
+        if why := verify.unsafe(member.path):
+            subject = member.source or member.path
+            raise BundleError(f"{why}, and `verify` refuses such a bundle", subject=subject, hint="rename that file")
         try:
             data = members.content(config.root, member.source or member.path, member.path, names)
         except FileNotFoundError:

@@ -13,6 +13,9 @@ from kernelproof import formats, records
 from kernelproof.records import BenchRecord, OracleRow, UntimedRow
 
 PASSES, FAILS, NO_CLAIM, NOT_RUN = "passes", "fails", "no claim", "not run"
+FAULTS = ("crashed", "hung", "failed")  # that a benchmark may find, beside wrong results
+CAUGHT = ("times escape", "spoils others", "library call passed off")  # a contender that left for it made up its times
+FOUND = frozenset({*(f"{fault} when timed" for fault in ("wrong", *FAULTS)), *CAUGHT})  # what `found_by_bench` says
 
 
 @dataclass(frozen=True)
@@ -108,13 +111,20 @@ def untimed(bench: BenchRecord | None, name: str) -> str:
 
 
 def found_by_bench(bench: BenchRecord | None, name: str) -> tuple[str, str] | None:
-    """What the benchmark found wrong with a variant that the test had passed (a result, a crash, a hang), and why."""
+    """What the benchmark found wrong with a variant that the test had passed (a result, a crash, a hang, times that are
+    not those of its work), and why.
+    """
     for contender in bench.contenders if bench else []:
         if contender.name != name or contender.outcome.startswith("not benchmarked"):  # then the verdict is the test's
             continue
         if not contender.correct and contender.verdict == "wrong":
             return "wrong when timed", contender.outcome.removeprefix("timed, but ")
-        for fault in ("crashed", "hung", "failed"):
+        for fault in FAULTS:
             if contender.outcome.startswith(f"dropped: {fault}"):
                 return f"{fault} when timed", contender.outcome
+    for entry in bench.discarded if bench else []:
+        if (entry.get("what"), entry.get("contender")) == ("contender", name):
+            reason = str(entry.get("reason"))
+            if caught := next((word for word in CAUGHT if reason.startswith(word)), None):
+                return caught, f"dropped from {entry.get('case') or 'all cases'}: {reason}"
     return None

@@ -361,17 +361,16 @@ def _verdicts(before: Run, after: Run, keys: Iterable[str], environment: Sequenc
     """Verdicts that changed, the broken ones first."""
     found = []
     for key in keys:
-        old, new = (run.tests.get(key) for run in (before, after))
-        words = [test.verdict if test else MISSING for test in (old, new)]
+        words = [run.verdict(key) for run in (before, after)]
         if words[0] == words[1]:
             continue
         kind = BROKE if words[0] == CORRECT and words[1] in BAD else CHANGED
         kind = LOST if words[0] == CORRECT and words[1] in NO_VERDICT else kind
         kind = MENDED if words[1] == CORRECT and words[0] in BAD else kind
-        worse = old if kind == MENDED else new
+        worse = before if kind == MENDED else after
         sentence = _sentence(key, words, environment, before, after)
         role = "variant" if "variant" in (before.role(key), after.role(key)) else after.role(key)
-        found.append(VerdictChange(key, role, kind, words[0], words[1], _reason(worse), sentence))
+        found.append(VerdictChange(key, role, kind, words[0], words[1], _reason(worse, key), sentence))
     order = (BROKE, LOST, MENDED, CHANGED)
     yield from sorted(found, key=lambda change: order.index(change.kind))
 
@@ -380,7 +379,7 @@ def _tested_less(before: Run, after: Run, keys: Iterable[str]) -> Iterator[Teste
     """Who was correct and is, by fewer cases, a lower level or with rungs left out: the same word for less."""
     for key in keys:
         old, new = before.tests.get(key), after.tests.get(key)
-        if old is None or new is None or not old.verdict == new.verdict == CORRECT:
+        if old is None or new is None or not before.verdict(key) == after.verdict(key) == CORRECT:
             continue
         had, has = (_tried(test) for test in (old, new))
         role = "variant" if "variant" in (before.role(key), after.role(key)) else after.role(key)
@@ -424,10 +423,13 @@ def _sentence(key: str, words: Sequence[str], environment: Sequence[Change], bef
     return f"{key}: {old} in {before.name}, {new} in {after.name}"
 
 
-def _reason(test: TestRecord | None) -> str:
-    """Why a test failed: its own reason, or the first failure."""
+def _reason(run: Run, key: str) -> str:
+    """Why a test failed: its own reason, or the first failure; or what the benchmark found."""
+    test = run.tests.get(key)
     if test is None:
         return "there is no test record"
+    if test.verdict == CORRECT and (found := run.found_by_bench(key)):
+        return formats.one_line(found[1])
     first = next((case for case in test.cases if case.status == "failed"), None)
     if first is not None and first.failures:
         return formats.one_line(f"{first.id}: {first.failures[0].criterion}: {first.failures[0].message}")

@@ -19,14 +19,14 @@ import posixpath
 import re
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import PurePosixPath
 from statistics import NormalDist, fmean, median, stdev
 from typing import Any
 
-from kernelproof.verify import MANIFEST, strict_json
+from kernelproof.verify import MANIFEST, SUMS, strict_json
 
 FACTS, CONFIG, MACHINE_CODE = "records/manifest.json", "config.json", "machine-code.json"
 RESOLVED = "source/config.resolved.json"  # the same file as CONFIG, which is without private words
@@ -37,9 +37,14 @@ SHARED = ("project", "overall", "provenance", "measured", "verdicts", "identical
 
 MAX_SAMPLES_BYTES = 256 * 1024 * 1024  # of all benchmarks together, unpacked
 MAX_SAMPLES = 1_000_000  # of all benchmarks together; 78,000 in a run with 40 variants on a GPU
+MAX_ASKED = 1_000_000  # cases that a configuration asks of all contenders together; 1,000 in such a run
 MAX_LINE_BYTES = 64 * 1024
+POSSIBLE_US = 1e-6, 1e12  # what is beyond was not read from a clock
 TOLERANCE = 2e-5  # relative: a row has six digits, and so have the samples
 MEASURED = ("samples/", "junit/", "launches/", "profile/")  # members of the class `measurement`, beside records
+OF_RECORDS = (*MEASURED, "sass/")  # members that are there because a record names them; cubins are looked at apart
+# What the packing makes; every other member was gathered before.
+MADE = frozenset({MANIFEST, SUMS, FACTS, MACHINE_CODE, "report.html", "summary.md", "REPLAY.md"})
 COLUMNS = ("contender", "case", "mode", "method", "process", "block", "time_us", "throttle")
 SLOPE = ("calls", "short_calls", "short_us", "long_us")  # what a time that is a slope was made from
 SLOPE_STEP_US = 0.0005  # to which the ends of a slope are rounded before they are written with six digits
@@ -55,14 +60,16 @@ DECISIVE_PACKAGES = (
 BOARD = ("name", "driver", "cuda_driver", "uuid_sha256")  # what the manifest says of a GPU
 CORES_SHARED, OTHERS_SHARE = "cores_shared", 0.1
 DECIDES_NOTHING = (CORES_SHARED, "disagrees_outside_clock", "slower_in_company")  # flags of times
+CAUGHT = ("times escape", "spoils others", "library call passed off")  # a contender whose times are made up
 RAN_AND_FAILED = frozenset({"wrong", "crashed", "hung"})
+LEVELS = ("quick", "default", "deep")  # of a test, the least first
 NEEDED_RUNGS = frozenset({"build", "load", "launch", "sanity", "correctness", "determinism"})
 PRIVATE = re.compile(r"<(?:repo|home|prefix|user|host|gpu)>|\[secret\]")  # what stands for a private word
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
 
 Key = tuple[str, str, str, str]  # contender, case, mode, method
-Logs = dict[str, dict[str, float]]  # process -> block -> mean of the logarithms of its times
+Logs = dict[int, dict[int, float]]  # process -> block -> mean of the logarithms of its times
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,7 @@ class Bundle:
         self.documents = documents
         places = ((name, RECORD.fullmatch(name)) for name in documents)
         self.records = {name: (place["stage"], place["subject"]) for name, place in places if place}
-        self.samples_bytes = self.samples = 0  # read so far
+        self.samples_bytes = self.samples = self.asked = 0  # read so far, and cases made up
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -149,6 +156,13 @@ class Bundle:
         capture = self.documents.get(CAPTURE)
         probe = capture["probes"].get("gpu", {"status": "absent"}) if capture else {"status": "failed"}
         return probe["status"] == "absent" or (probe["status"] == "ok" and not probe["value"])
+
+    @property
+    def boards(self) -> list[dict[str, Any]]:
+        """The GPUs that the machine was seen to have."""
+        probes = self.documents[CAPTURE]["probes"] if CAPTURE in self.documents else {}
+        probe = probes.get("gpu", {"status": "absent"})
+        return (probe["value"] or []) if probe["status"] == "ok" else []
 
 
 def _alike(said: str, there: str) -> bool:
@@ -212,13 +226,22 @@ def _test(bundle: Bundle, name: str) -> Iterator[Contradiction]:
     test = bundle.documents[name]
     verdict = test["verdict"]
     rungs = {rung["name"]: rung["status"] for rung in test["rungs"]}
-    failed = [rung for rung, status in rungs.items() if status == "failed"]
+    failed = [rung["name"] for rung in test["rungs"] if rung["status"] == "failed"]
+    for rung, number in Counter(rung["name"] for rung in test["rungs"]).items():
+        if number > 1:  # of two words each reader may take another
+            yield Contradiction(name, f"the rung {_said(rung)} stands {number} times")
     if failed and verdict not in ({"failed_to_build"} if "build" in failed else RAN_AND_FAILED):
         yield Contradiction(name, f"the verdict is {_said(verdict)}, and the rung {_said(failed[0])} is 'failed'")
     elif not failed and verdict not in ("correct", "not_run"):
         yield Contradiction(name, f"the verdict is {_said(verdict)}, and no rung is 'failed'")
     if verdict == "correct":
         yield from _correct(name, test, rungs)
+        yield from _asked_of(bundle, name, test)
+    yield from _cases(bundle, name, test, of_test=True)
+    level = _configured(bundle, "test", "level")
+    less = level in LEVELS and test.get("level") in LEVELS[: LEVELS.index(level)]
+    if less and verdict != "not_run":
+        yield Contradiction(name, f"its level is {_said(test['level'])}, in {CONFIG} {_said(level)}")
     for case in test["cases"]:
         if case["status"] == "passed" and (fault := _fault(case)):
             yield Contradiction(name, f"the case {_said(case['id'])} is 'passed', and {fault}")
@@ -235,10 +258,102 @@ def _fault(case: Mapping[str, Any]) -> str | None:
     for what in ("failures", "nonfinite", "unwritten", "band_damage", "inputs_changed"):
         if case.get(what):
             return f"{what} is {_said(case[what])}"
-    for what in ("max_bound_ratio", "rms_ratio", "bias_ratio"):
-        if (case.get(what) or 0) > 1:
-            return f"{what} is {_said(case[what])} of 1"
+    ratios = {what: case.get(what) for what in ("max_bound_ratio", "rms_ratio", "bias_ratio")}
+    for what, ratio in ratios.items():
+        if ratio is not None and not 0 <= ratio <= 1:
+            return f"{what} is {_said(ratio)} of 1" if ratio > 1 else f"{what} is {_said(ratio)}, which is below 0"
+    for output, ratio in (case.get("biases") or {}).items():  # these have a sign
+        if abs(ratio) > 1:
+            return f"the bias of {_said(output)} is {_said(ratio)} of 1"
     return None
+
+
+def _cases(bundle: Bundle, name: str, record: Mapping[str, Any], *, of_test: bool = False) -> Iterator[Contradiction]:
+    """A case's name says its shape, options and data type, and a shape has the dimensions of the configuration."""
+    shapes = _configured(bundle, "operators", record["operator"], "shapes") or {}
+    for case in record["cases"]:
+        built = _case_id(case["shape"], case["options"], case["dtype"])
+        built = f"{built}-{case['family']}-s{case['seed']}" if of_test else built
+        if case["id"] != built and not _alike(case["id"], built):
+            yield Contradiction(name, f"the case {_said(case['id'])} is by its shape, options and type {_said(built)}")
+        sizes = shapes.get(_among(case["shape"], shapes))
+        drawn = case["shape"] == ",".join(f"{what}={size}" for what, size in case["dims"].items())
+        exact = of_test and case["status"] != "passed"  # an exact call, which has a shape of its own
+        if sizes is None and not (of_test and drawn) and not exact:
+            yield Contradiction(name, f"{_said(case['id'])}: its shape {_said(case['shape'])} is not in {CONFIG}")
+        differing = {} if sizes is None else {what for what, _ in case["dims"].items() ^ sizes.items()}
+        for what in sorted(differing):
+            says = f"{_said(case['id'])}: {_said(what)} is {_said(case['dims'].get(what))}"
+            yield Contradiction(name, f"{says}, in {CONFIG} {_said((sizes or {}).get(what))}")
+    counted = Counter(case["id"] for case in record["cases"] if not of_test or case["status"] == "passed")
+    for case_id, number in counted.items():
+        if number > 1:
+            yield Contradiction(name, f"the case {_said(case_id)} stands {number} times")
+
+
+def _case_id(shape: str, options: Mapping[str, Any], dtype: str) -> str:
+    """As records.Case has it, without the input family and the seed."""
+    chosen = [what if value is True else str(value) for what, value in options.items() if value is not False]
+    return "-".join([shape, *chosen, dtype])
+
+
+def _asked_of(bundle: Bundle, name: str, test: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """Of the cases that cases.py selects those that are known without the operator's module.
+
+    That is: every shape, and the profiled one, where it is among those, with all options and types. What a variant does
+    not take is in its record as skipped.
+    """
+    operator = _configured(bundle, "operators", test["operator"]) or {}
+    contender = _contender(operator, test["variant"])
+    if contender is None:
+        return
+    main, selection, types = operator["profile"]["shape"], operator["test"], contender["dtypes"]
+    shapes = _shapes_on(selection, test["device"])
+    had = {_case_id(case["shape"], case["options"], case["dtype"]) for case in test["cases"]}
+    wanted = [_case_id(main, options, dtype) for options in _combined(bundle, selection, types) for dtype in types]
+    yield from _lacking(name, "the verdict is 'correct', and", "cases", wanted if main in shapes else [], had)
+    if test.get("level", "quick") != "quick":
+        yield from _lacking(
+            name, "the verdict is 'correct', and", "shapes", shapes, {case["shape"] for case in test["cases"]}
+        )
+
+
+def _lacking(name: str, who: str, what: str, wanted: Iterable[str], had: Collection[str]) -> Iterator[Contradiction]:
+    """What the configuration asks for and a record does not have."""
+    private = [said for said in had if PRIVATE.search(said)]
+    lacking = [one for one in wanted if one not in had and not any(_alike(said, one) for said in private)]
+    if lacking:
+        says = f"{who} of the {what} of {CONFIG} it has not {_said(lacking[0])}"
+        yield Contradiction(name, f"{says}, and {len(lacking) - 1} more" if len(lacking) > 1 else says)
+
+
+def _among(said: str, there: Iterable[str]) -> str:
+    """The one of several names that is said, where a placeholder may stand for a part of it; else what is said."""
+    return next((name for name in there if _alike(said, name)), said) if PRIVATE.search(said) else said
+
+
+def _contender(operator: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    """A variant or baseline of an operator's configuration."""
+    there = {**operator.get("variants", {}), **operator.get("baselines", {})}
+    found: Mapping[str, Any] | None = there.get(name)
+    return found
+
+
+def _combined(bundle: Bundle, selection: Mapping[str, Any], *further: Collection[Any]) -> list[dict[str, Any]]:
+    """Every combination of the options that a stage goes through, as in cases.py; `further`: what each is taken with.
+
+    Raises ValueError for so many that a stranger's configuration would keep us for ever.
+    """
+    options = selection.get("options") or {}
+    bundle.asked += math.prod(map(len, (*options.values(), *further)))
+    if bundle.asked > MAX_ASKED:
+        raise ValueError(f"{CONFIG} asks for more than {MAX_ASKED} cases")
+    return [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
+
+
+def _shapes_on(selection: Mapping[str, Any], device: str) -> list[str]:
+    """The shapes that a variant for this device goes through, as in config.CaseSelection."""
+    return [*selection["shapes"], *(selection.get("cuda_shapes") or [] if device == "cuda" else [])]
 
 
 def _correct(name: str, test: Mapping[str, Any], rungs: Mapping[str, str]) -> Iterator[Contradiction]:
@@ -249,8 +364,9 @@ def _correct(name: str, test: Mapping[str, Any], rungs: Mapping[str, str]) -> It
             yield Contradiction(name, f"the verdict is 'correct', and the rung {rung!r} is {_said(rungs.get(rung))}")
     if test["status"] != "ok":
         yield Contradiction(name, f"the verdict is 'correct', and the status is {_said(test['status'])}")
-    if not test["cases"]:
-        yield Contradiction(name, "the verdict is 'correct', and there is no case")
+    if not any(case["status"] == "passed" for case in test["cases"]):
+        there = f"none of its {len(test['cases'])} cases is 'passed'" if test["cases"] else "there is no case"
+        yield Contradiction(name, f"the verdict is 'correct', and {there}")
     tools = (test.get("sanitizer") or {"runs": []})["runs"]
     parts = [
         *(("case", case["id"], case["status"]) for case in test["cases"]),
@@ -308,10 +424,12 @@ def _same_machine_code(bundle: Bundle) -> Iterator[Contradiction]:
 
 
 def _gathered(bundle: Bundle) -> Iterator[Contradiction]:
-    """What the run gathered is packed as it was, or listed among what was dropped."""
+    """What the run gathered is packed as it was, or listed among what was dropped; and nothing else is packed."""
     facts = bundle.documents.get(FACTS)
     if facts is None:
         return
+    for name in sorted(bundle.sha256.keys() - {member["path"] for member in facts["members"]} - MADE):
+        yield Contradiction(name, f"it is packed, and is not among the members of {FACTS}")
     there = {entry["path"]: entry["sha256"] for entry in bundle.manifest["dropped"]} | dict(bundle.sha256)
     for member in facts["members"]:
         if member["path"] not in there:
@@ -338,20 +456,43 @@ def _classes(bundle: Bundle) -> Iterator[Contradiction]:
 
 
 def _left_out(bundle: Bundle) -> Iterator[Contradiction]:
-    """Machine code, results and launches that a record names are packed, or listed among what was dropped."""
-    dropped = {entry["path"] for entry in bundle.manifest["dropped"]}
+    """What a record names is packed, or listed among what was dropped; what belongs to records is named by one."""
+    dropped = {entry["path"]: entry["sha256"] for entry in bundle.manifest["dropped"]}
+    hashes, named = {*bundle.sha256.values(), *dropped.values()}, set()
     for name, (stage, subject) in bundle.records.items():
-        record, named = bundle.documents[name], []
-        if stage == "build":
-            named = [f"cubins/{subject}/{cubin['arch']}.cubin" for cubin in record["cubins"]]
-        elif stage == "test":
-            named = [f"junit/{subject}.xml"] if record.get("junit") else []
-            named += [f"launches/{subject}.json"] if (record.get("sealing") or {}).get("launches") else []
-        for member in named:
-            if member not in bundle.sha256 and member not in dropped:
-                yield Contradiction(
-                    name, f"it names {_said(member)}, which is neither packed nor among what was dropped"
-                )
+        for member, sha256 in _named(stage, subject, bundle.documents[name]):
+            named.add(member)
+            # A source that is a link is packed where it points to.
+            if member not in bundle.sha256 and member not in dropped and (sha256 is None or sha256 not in hashes):
+                says = f"it names {_said(member)}, which is neither packed nor among what was dropped"
+                if not member.startswith("sass/"):  # there is none where nothing was disassembled
+                    yield Contradiction(name, says)
+    for name in sorted(bundle.sha256):
+        if name.startswith(OF_RECORDS) and name not in named:
+            yield Contradiction(name, "no record names it")
+
+
+def _named(stage: str, subject: str, record: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """The members that a record names, as in members.py; a source with its hash."""
+    if stage == "build":
+        for cubin in record["cubins"]:
+            yield f"cubins/{subject}/{cubin['arch']}.cubin", None
+            yield f"sass/{subject}/{cubin['arch']}.sass", None
+        for file in (*record["sources"], *record["headers"]):
+            if not file["path"].startswith(("<", "/", "..")):  # a toolkit's, or outside of the repository
+                yield f"source/{posixpath.normpath(file['path'])}", file["sha256"]
+    elif stage == "test":
+        if record.get("junit"):
+            yield f"junit/{subject}.xml", None
+        if (record.get("sealing") or {}).get("launches"):
+            yield f"launches/{subject}.json", None
+    elif stage == "bench" and record.get("samples"):
+        yield f"samples/{subject}.csv.gz", None
+    elif stage == "profile":
+        if record.get("report"):
+            yield f"profile/{subject}.ncu-rep", None
+        if record.get("csv"):
+            yield f"profile/{subject}.csv", None
 
 
 def _cubins(bundle: Bundle) -> Iterator[Contradiction]:
@@ -392,15 +533,17 @@ def _machine_code(bundle: Bundle) -> Iterator[Contradiction]:
 
 def _bench(bundle: Bundle, name: str) -> Iterator[Contradiction]:
     """Times and ratios are those of the packed samples, and what is said of them follows from them."""
-    if bundle.records[name][1].startswith("ceilings/"):
-        return
     bench = bundle.documents[name]
-    for case in bench["cases"]:
-        shape = _configured(bundle, "operators", bench["operator"], "shapes", case["shape"]) or {}
-        for what, size in shape.items():
-            if case["dims"].get(what) != size:
-                says = f"{_said(case['id'])}: {_said(what)} is {_said(case['dims'].get(what))}"
-                yield Contradiction(name, f"{says}, in {CONFIG} {_said(size)}")
+    if bundle.records[name][1].startswith("ceilings/"):
+        models = {board.get("name") for board in bundle.boards}
+        if bench["device"] == "cuda" and bench.get("model") is not None and models and bench["model"] not in models:
+            yield Contradiction(
+                name, f"the model is {_said(bench['model'])}, in {CAPTURE} {_said(sorted(models, key=str))}"
+            )
+        return
+    yield from _cases(bundle, name, bench)
+    yield from _timed_cases(bundle, name, bench)
+    yield from _board(bundle, name, bench)
     if bench["times"] and bench["device"] == "cuda" and bundle.without_gpu:
         yield Contradiction(name, f"{len(bench['times'])} times were taken on a GPU, and {CAPTURE} names none")
     for contender in bench["contenders"]:
@@ -408,13 +551,110 @@ def _bench(bundle: Bundle, name: str) -> Iterator[Contradiction]:
         if contender["correct"] and (test is None or test["verdict"] != "correct"):
             says = f"{_said(contender['name'])} was timed as correct"
             yield Contradiction(name, f"{says}, and its test's verdict is {_said(test and test['verdict'])}")
+        if contender["correct"] and contender["verdict"] != "correct":
+            says = f"{_said(contender['name'])} was timed as correct"
+            yield Contradiction(name, f"{says}, and its verdict is {_said(contender['verdict'])}")
         if test and test["role"] != contender["role"]:
             says = f"{_said(contender['name'])} took part as a {_said(contender['role'])}"
             yield Contradiction(name, f"{says}, and its test's role is {_said(test['role'])}")
+    yield from _dropped(name, bench)
     yield from _sampled(bundle, name, bench)
     yield from _judged(bundle, name, bench)
     yield from _doubtful(name, bench)
     yield from _opposed(name, bench)
+
+
+def _timed_cases(bundle: Bundle, name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """The cases are those that cases.py selects for the contenders; whoever is correct has a fate in each of his."""
+    had = {case["id"] for case in bench["cases"]}
+    rows = [*bench["times"], *bench["ratios"], *bench["oracle"], *bench.get("untimed", [])]
+    for case_id in sorted({row["case"] for row in rows} - had):
+        yield Contradiction(name, f"it has rows of the case {_said(case_id)}, which is not among its cases")
+    operator = _configured(bundle, "operators", bench["operator"])
+    if not operator or not had:  # it was not run
+        return
+    fates = _fates(bench)
+    wanted: set[str] = set()
+    for contender in bench["contenders"]:
+        settings, who = _contender(operator, contender["name"]), _said(contender["name"])
+        asked = sorted(_selected(bundle, operator, settings, bench["device"])) if settings else []
+        wanted.update(asked)
+        if contender["correct"]:
+            yield from _lacking(name, f"{who} is correct, and", "cases", asked, had)
+            yield from _without_fate(name, bench, contender["name"], had.intersection(asked), fates)
+    for case_id in sorted(had - wanted):
+        if _among(case_id, wanted) not in wanted:
+            yield Contradiction(name, f"the case {_said(case_id)} is asked of no contender by {CONFIG}")
+
+
+def _fates(bench: Mapping[str, Any]) -> set[tuple[str, str | None, str | None]]:
+    """Contender, case and mode of every time, and of whatever is said to have none; None stands for all."""
+    primary = PRIMARY[bench["device"]]
+    rows = [*(row for row in bench["times"] if row["method"] == primary), *bench.get("untimed", [])]
+    dropped = [entry for entry in bench["discarded"] if entry["what"] == "contender"]
+    return {(row["contender"], row["case"], row["mode"]) for row in rows} | {
+        (entry["contender"], entry["case"], None) for entry in dropped
+    }
+
+
+def _without_fate(
+    name: str,
+    bench: Mapping[str, Any],
+    contender: str,
+    cases: Iterable[str],
+    fates: set[tuple[str, str | None, str | None]],
+) -> Iterator[Contradiction]:
+    """A contender that could be timed in a case was so in every mode, or it is said why not."""
+    for case, mode in itertools.product(sorted(cases), bench["modes"]):
+        if fates.isdisjoint({(contender, case, mode), (contender, case, None), (contender, None, None)}):
+            says = f"{_said(f'{contender} {case} {mode}')}: it is correct and has no time"
+            yield Contradiction(name, f"{says}, and it is not said why")
+
+
+def _selected(bundle: Bundle, operator: Mapping[str, Any], contender: Mapping[str, Any], device: str) -> Iterator[str]:
+    """The ids of a contender's cases in a benchmark, without those that it declares not to take."""
+    selection, taken, limits = operator["bench"], contender.get("options") or {}, contender.get("limits") or {}
+    shapes, types = _shapes_on(selection, device), contender["dtypes"]
+    for options, shape in itertools.product(_combined(bundle, selection, shapes, types), shapes):
+        sizes = operator["shapes"][shape]
+        refused = any(value not in taken.get(what, [value]) for what, value in options.items())
+        refused |= any(what in sizes and sizes[what] not in allowed for what, allowed in limits.items())
+        for dtype in types if not refused else ():
+            if not selection.get("dtypes") or dtype in selection["dtypes"]:
+                yield _case_id(shape, options, dtype)
+
+
+def _board(bundle: Bundle, name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """The GPU that was measured on is one that the machine was seen to have, and of several models it is named."""
+    if bench["device"] != "cuda" or not bench["times"]:
+        return
+    known = [board["uuid_sha256"] for board in bundle.boards if board.get("uuid_sha256")]
+    models = sorted({str(board.get("name")) for board in bundle.boards})
+    named = bench.get("gpu")
+    if named is not None and known and named not in known:
+        yield Contradiction(name, f"it was measured on the GPU {_said(named)}, and {CAPTURE} names {_said(known)}")
+    if named is None and len(models) > 1:
+        says = "it does not say on which GPU it was measured"
+        yield Contradiction(name, f"{says}, and {CAPTURE} names several models, {_said(models)}")
+
+
+def _dropped(name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """What a contender was dropped from, its own outcome says too; one that was wrong is not correct."""
+    contenders = {contender["name"]: contender for contender in bench["contenders"]}
+    for entry in bench["discarded"]:
+        if entry["what"] != "contender":
+            continue
+        contender = contenders.get(entry["contender"], {"outcome": None, "correct": False})
+        outcome, case = contender["outcome"] or "", entry["case"]
+        of_one = case is not None and (
+            ("dropped from" in outcome and case in outcome) or outcome.startswith("no time: ")
+        )
+        if not (outcome.startswith("dropped: ") or of_one):
+            says = f"{_said(entry['contender'])} is said to be dropped from {_said(case) if case else 'every case'}"
+            yield Contradiction(name, f"{says}, and its outcome is {_said(outcome)}")
+        if str(entry["reason"]).startswith("wrong") and contender["correct"]:
+            says = f"{_said(entry['contender'])} is said to be dropped ({_said(entry['reason'])})"
+            yield Contradiction(name, f"{says}, and was timed as correct")
 
 
 def _sampled(bundle: Bundle, name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:
@@ -450,6 +690,7 @@ def _timed_again(
     for row in times:
         told = (row["contender"], row["case"], row["mode"], row["method"])
         if (key := samples.key(told)) is None:
+            yield _unclear(name, told)
             continue
         found = samples.logs.get(key, {})
         again = {"median_us": _time(found), "samples": samples.counts[key], "processes": len(found)}
@@ -466,8 +707,10 @@ def _divided_again(bundle: Bundle, name: str, bench: Mapping[str, Any], samples:
     """Ratios; what is decided by them rests on two processes, and their intervals are as wide as Student's t."""
     method, confidence = PRIMARY[bench["device"]], _configured(bundle, "bench", "confidence") or 0.95
     for row in bench["ratios"]:
-        mine, other = (samples.key((row[who], row["case"], row["mode"], method)) for who in ("variant", "baseline"))
+        both = [(row[who], row["case"], row["mode"], method) for who in ("variant", "baseline")]
+        mine, other = map(samples.key, both)
         if mine is None or other is None:
+            yield _unclear(name, both[mine is not None])
             continue
         what = f"{row['variant']} / {row['baseline']} {row['case']} {row['mode']}"
         paired = _paired(samples.logs.get(mine, {}), samples.logs.get(other, {}))
@@ -528,17 +771,25 @@ def _all_told(
     name: str, bench: Mapping[str, Any], times: Iterable[Mapping[str, Any]], samples: Samples
 ) -> Iterator[Contradiction]:
     """Samples without a time are those of a contender that was dropped; the record counts those discarded."""
-    told = {(row["contender"], row["case"], row["mode"], row["method"]) for row in times}
+    told = {samples.key((row["contender"], row["case"], row["mode"], row["method"])) for row in times}
     dropped, noted = set(), Counter[Key]()
+    named = {contender["name"] for contender in bench["contenders"]}
+    unnamed = {key[0] for key in samples.keys} - named
     for entry in bench["discarded"]:
         if entry["what"] == "contender":
-            dropped.add((entry["contender"], entry["case"]))
+            fitting = [who for who in unnamed if _alike(entry["contender"], who)]  # samples have names as they were
+            dropped |= {(who, entry["case"]) for who in (fitting if len(fitting) == 1 else [entry["contender"]])}
         elif entry["what"] == "samples":
-            noted[entry["contender"], entry["case"], entry["mode"], entry["method"]] += entry["samples"]
-    if any(PRIVATE.search(part) for key in (*told, *noted, *dropped) for part in key if part):
-        return  # the samples have names as they were
-    for key in sorted({*samples.logs, *samples.discarded, *noted}):
+            said = (entry["contender"], entry["case"], entry["mode"], entry["method"])
+            if (key := samples.key(said)) is None:
+                yield _unclear(name, said)
+            else:
+                noted[key] += entry["samples"]
+    private = [(who, case) for who, case in dropped if case and PRIVATE.search(case)]
+    for key in sorted({*samples.keys, *noted}):
         if not dropped.isdisjoint({(key[0], key[1]), (key[0], None)}):
+            continue
+        if any(key[0] == who and _alike(case, key[1]) for who, case in private):
             continue
         if key in samples.logs and key not in told:
             says = f"{_said(' '.join(key))}: there are {samples.counts[key]} samples that count"
@@ -546,6 +797,11 @@ def _all_told(
         if noted[key] != samples.discarded[key]:
             says = f"{_said(' '.join(key))}: {_said(noted[key])} samples are said to be discarded"
             yield Contradiction(name, f"{says}, and {samples.discarded[key]} do not count")
+
+
+def _unclear(name: str, told: Key) -> Contradiction:
+    """A placeholder that hides which samples are meant hides what was made of them."""
+    return Contradiction(name, f"{_said(' '.join(told))}: the samples of several have such a name; it has to fit one")
 
 
 def _compared(
@@ -575,24 +831,30 @@ class Samples:
         self.no_slope = self.no_slope or f"{_said(where)}: {said}"
         self.no_slopes += 1
 
+    @property
+    def keys(self) -> set[Key]:
+        """Whatever has samples, those that count or others."""
+        return {*self.logs, *self.discarded}
+
     def key(self, told: Key) -> Key | None:
         """The key here of what a record names so; None where a placeholder leaves several to choose from."""
         if not any(map(PRIVATE.search, told)):
             return told
-        fitting = [key for key in self.logs if all(map(_alike, told, key))]
+        fitting = [key for key in self.keys if all(map(_alike, told, key))]
         return fitting[0] if len(fitting) == 1 else None if fitting else told
 
 
 def _samples(bundle: Bundle, data: bytes) -> Samples:
     """The samples that count, as kernelproof.samples says, and how many; never inflated as a whole."""
-    logs: dict[Key, dict[str, dict[str, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    found, single = Samples(), Counter[tuple[Key, str]]()  # single: what a slow contender's one sample may be
+    logs: dict[Key, dict[int, dict[int, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    found, single = Samples(), Counter[tuple[Key, int]]()  # single: what a slow contender's one sample may be
     rows = csv.reader(_lines(bundle, data))
     head = next(rows, [])
     columns = operator.itemgetter(*(head.index(name) for name in COLUMNS))
     ends = operator.itemgetter(*map(head.index, SLOPE)) if set(SLOPE) <= set(head) else None
     for row in rows:
-        contender, case, mode, method, process, block, time_us, throttle = columns(row)
+        contender, case, mode, method, process_text, block_text, time_us, throttle = columns(row)
+        process, block = int(process_text), int(block_text)  # by the text `0` and `00` would be two processes
         bundle.samples += 1
         if bundle.samples > MAX_SAMPLES:
             raise ValueError(f"there are more than {MAX_SAMPLES}")
@@ -601,6 +863,8 @@ def _samples(bundle: Bundle, data: bytes) -> Samples:
         if throttled or not (time := float(time_us or 0)) > 0:
             found.discarded[key] += 1
         else:
+            if not POSSIBLE_US[0] <= time <= POSSIBLE_US[1]:
+                raise ValueError(f"{time_us} µs is no time of {contender}")
             found.counts[key] += 1
             logs[key][process][block].append(math.log(time))
             if ends and all(lengths := ends(row)):
@@ -641,6 +905,8 @@ def _lines(bundle: Bundle, data: bytes) -> Iterator[str]:
             bundle.samples_bytes += len(line)
             if bundle.samples_bytes > MAX_SAMPLES_BYTES:
                 raise ValueError(f"they unpack to more than {MAX_SAMPLES_BYTES} bytes: a bomb")
+            if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):  # one row to others, and two to us
+                raise ValueError(f"a line is longer than {MAX_LINE_BYTES} bytes")
             yield line.decode("utf-8")
 
 
@@ -683,6 +949,8 @@ def _judged(bundle: Bundle, name: str, bench: Mapping[str, Any]) -> Iterator[Con
             if row[figure] != pair.get(figure):
                 says = f"{what} before the gate: {figure} is {_said(row[figure])}"
                 yield Contradiction(name, f"{says}, against {_said(row['best_baseline'])} {_said(pair.get(figure))}")
+        if row["passed"] and row.get("undecided"):
+            yield Contradiction(name, f"{what} passes the gate, and is undecided")
         if row["passed"] and (row["high"] is None or row["high"] > gate["max_ratio"] + TOLERANCE):
             says = f"{what} passes the gate"
             yield Contradiction(name, f"{says}, and its upper bound is {_said(row['high'])} of {gate['max_ratio']}")
@@ -774,7 +1042,11 @@ def _facts(bundle: Bundle) -> Iterator[Contradiction]:
     """The manifest says what the record of its stage says, and all records that this one names are packed."""
     facts = bundle.documents.get(FACTS)
     if facts is None:
+        if FACTS not in bundle.sha256:  # of one that cannot be read there is a word already
+            yield Contradiction(FACTS, "it is not packed")
         return
+    if not bundle.records and not bundle.manifest["missing"]:
+        yield Contradiction(MANIFEST, "no record is packed, and none is said to be missing")
     for what in SHARED:
         if facts[what] != bundle.manifest[what]:
             ours, theirs = _first_difference(bundle.manifest[what], facts[what])
@@ -951,7 +1223,10 @@ def _claim(
 
 
 def _found_by_bench(bench: Mapping[str, Any] | None, variant: str) -> Iterator[tuple[str, str]]:
-    """A benchmark's word for a variant that is at fault (wrong, crashed, hung), and the outcome that says so."""
+    """A benchmark's word for a variant that is at fault (wrong, crashed, hung, caught), and what says so."""
+    for entry in bench["discarded"] if bench else []:
+        if entry["what"] == "contender" and entry["contender"] == variant and entry["reason"].startswith(CAUGHT):
+            yield entry["reason"].partition(":")[0], entry["reason"]
     for contender in bench["contenders"] if bench else []:
         dropped = re.match("dropped: (crashed|hung|failed)", contender["outcome"])
         wrong = not contender["correct"] and contender["verdict"] == "wrong"
@@ -1035,11 +1310,20 @@ def _when(bundle: Bundle) -> Iterator[Contradiction]:
     last = max(filter(None, records), default=state["utc"])
     if state["utc"] != last:
         yield Contradiction(MANIFEST, f"the time of the run is {_said(state['utc'])}, its last record's {_said(last)}")
-    if not name.endswith(time := re.sub(r"[^0-9TZ]", "", state["utc"])):
+    time = re.sub(r"[^0-9TZ]", "", state["utc"])
+    if not name.endswith(time):
         yield Contradiction(MANIFEST, f"the bundle's name is {_said(name)}, and the time of the run {_said(time)}")
-    of_commit = re.match(r"kernelproof-([0-9a-f]{12})-", name)
-    if of_commit and state["commit"] and not state["commit"].startswith(of_commit[1]):  # a folder may be given
+    folder = bundle.documents[FACTS]["folder"] if FACTS in bundle.documents else None
+    if folder is not None and not re.fullmatch(rf"kernelproof-{re.escape(folder)}-[0-9TZ]*", name):
+        yield Contradiction(MANIFEST, f"the bundle's name is {_said(name)}, and the folder in {FACTS} {_said(folder)}")
+    of_commit = re.fullmatch(r"kernelproof-([0-9a-f]{12})(?:-dirty-([0-9a-f]{8}))?-[0-9TZ]+", name)
+    if not of_commit or not state["commit"]:  # a folder may be given, and there may be no git
+        return
+    if not state["commit"].startswith(of_commit[1]):
         yield Contradiction(MANIFEST, f"the bundle's name is {_said(name)}, and the commit {_said(state['commit'])}")
+    if of_commit[2] != ((state["diff_sha256"] or "")[:8] if state["dirty"] else None):
+        says = f"dirty is {_said(state['dirty'])}, of the difference {_said(state['diff_sha256'])}"
+        yield Contradiction(MANIFEST, f"the bundle's name is {_said(name)}, and {says}")
 
 
 def _overall(bundle: Bundle) -> Iterator[Contradiction]:

@@ -18,7 +18,7 @@ from kernelproof import charts, differences, formats, rendering, runs
 from kernelproof.differences import TimeChange, TimeChanges
 from kernelproof.errors import ExitCode, RecordError
 from kernelproof.records import BenchCase, BenchRecord
-from kernelproof.runs import BAD, CORRECT, MISSING, Run, Side
+from kernelproof.runs import BAD, CORRECT, Run, Side
 
 SCHEMA = "kernelproof.history/1"
 
@@ -217,8 +217,7 @@ def _point(
     name: str,
 ) -> Point:
     operator, _, variant = key.partition("/")
-    test = one.tests.get(key)
-    verdict = test.verdict if test else MISSING
+    verdict = one.verdict(key)
     if bench is None:
         return Point(number, verdict, why_not="no benchmark")
     method = runs.PRIMARY[bench.device]

@@ -154,11 +154,11 @@ def _verdict(config: Config, operator: OperatorConfig, variant: VariantConfig, g
 
 
 def _correctness(variant: VariantConfig, test: TestRecord | None, bench: BenchRecord | None) -> str:
-    """The test's verdict, unless the benchmark found a fault that the test had not."""
+    """The test's verdict, unless the benchmark found a wrong result, a crash or a hang that the test had not."""
     if test is None:
         return MISSING
     fault = claims.found_by_bench(bench, variant.name) if test.verdict == "correct" else None
-    word = fault[0].split()[0] if fault else test.verdict
+    word = fault[0].split()[0] if fault and fault[0] not in claims.CAUGHT else test.verdict
     return "wrong" if word == "failed" else word  # as in a test, where a call that raises is wrong
 
 
@@ -194,7 +194,7 @@ def _faults(
         if not over.ok:
             yield f"{over.kernel} on {over.arch}: {over.what} {over.value}, budget {over.limit}"
     if fault := claims.found_by_bench(bench, variant.name):
-        yield f"{fault[0]}: {fault[1]}"
+        yield fault[1] if fault[0] in claims.CAUGHT else f"{fault[0]}: {fault[1]}"
     if claim.word == claims.FAILS:
         yield f"the gate: {claim.why}"
     if bench is not None and bench.status == FAILED:

@@ -14,13 +14,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kernelproof import records, samples, verify
+from kernelproof import claims, records, samples, verify
 from kernelproof.errors import BundleError, RecordError
 from kernelproof.records import BenchRecord, BuildRecord, CaptureRecord, Record, TestRecord
 
 BUNDLE, RECORDS = "bundle", "records"
 CORRECT, MISSING = "correct", "missing"  # a test's verdict; there is no record of one
-BAD = frozenset({"wrong", "crashed", "hung", "failed_to_build"})
+BAD = frozenset({"wrong", "crashed", "hung", "failed_to_build"}) | claims.FOUND
 PRIMARY = {"cpu": "cpu_clock", "cuda": "graph_slope"}
 KINDS: dict[str, type[Record]] = {
     "capture": CaptureRecord,
@@ -82,6 +82,19 @@ class Run:
     def utc(self) -> str:
         """When its last record was made (ISO 8601, UTC)."""
         return max((record.provenance.utc for record in self._records), default="")
+
+    def found_by_bench(self, key: str) -> tuple[str, str] | None:
+        """What the benchmark of its device found wrong with a contender, and why (claims.found_by_bench)."""
+        operator, _, name = key.partition("/")
+        return claims.found_by_bench(self.benches.get(f"{operator}-{self.device(key)}"), name)
+
+    def verdict(self, key: str) -> str:
+        """Its test's verdict; of a correct one what the benchmark found wrong; `missing` where there is no test."""
+        test = self.tests.get(key)
+        if test is None:
+            return MISSING
+        found = self.found_by_bench(key) if test.verdict == CORRECT else None
+        return found[0] if found else test.verdict
 
     @property
     def commits(self) -> list[str]:

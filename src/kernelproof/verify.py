@@ -32,6 +32,7 @@ from typing import Any, BinaryIO
 
 SCHEMA = "kernelproof.bundle/1"
 MANIFEST, SUMS = "manifest.yaml", "SHA256SUMS"
+RECEIPT, LOOSE = "bundle.json", ("report.html", "summary.md", MANIFEST)  # lie beside a bundle in its report's folder
 CLASSES = ("identity", "measurement", "context")
 
 WHOLE, TAMPERED, UNREADABLE, CONTRADICTORY = "whole", "tampered", "unreadable", "contradictory"
@@ -55,6 +56,7 @@ RECORD = 20 * BLOCK  # a tar archive is filled up to a multiple of this
 USTAR = b"ustar\x0000"
 MAX_PATH = 1024  # characters of a member's name
 MAX_NAME_BYTES = 4096  # in a gzip header
+DEVICES = re.compile(r"(?i)(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9\xb9\xb2\xb3]) *(?:\..*)?")  # on Windows
 PAX_LENGTH = re.compile(rb"([0-9]{1,5}) ")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 CHUNK = 256 * 1024
@@ -101,6 +103,9 @@ class VerifyResult:
     """What was found. `identity` is the SHA-256 of manifest.yaml, `bytes` the size of all members unpacked.
 
     overall: what the run says of itself. consistent: whether the bundle agrees with itself; None where nobody looked.
+    branch, changes: of the commit; the hash of what was not committed. measured: other states of the repository that
+    records are of, in words. beside: the files beside it that are the same as in it; None
+    where the bundle itself was named, and not its folder.
     """
 
     path: str
@@ -108,7 +113,11 @@ class VerifyResult:
     identity: str | None = None
     bundle: str | None = None
     commit: str | None = None
+    branch: str | None = None
+    changes: str | None = None
+    measured: list[str] = field(default_factory=list)
     overall: str | None = None
+    beside: list[str] | None = None
     members: int = 0
     bytes: int = 0
     consistent: bool | None = None
@@ -137,8 +146,25 @@ class VerifyResult:
             None: "consistency: not looked at; an installed kernelproof does, this file alone does not",
         }
         whole = f"whole and unchanged: {self.members} members, {self.bytes} bytes, identity {self.identity}"
+        read = []
+        if self.beside is not None:
+            there = (
+                f"as in it, beside it: {', '.join(self.beside)}" if self.beside else "none of its pages is beside it"
+            )
+            read = [f"read: {_shown(self.path)}; {there}"]
         says = f"the run says of itself: {_shown(self.overall or 'nothing')}"
-        return "\n".join([whole, agrees[self.consistent], *problems, says])
+        return "\n".join([whole, agrees[self.consistent], *problems, *read, _shown(self.origin), says])
+
+    @property
+    def origin(self) -> str:
+        """`of commit 0123456789ab (main), as committed`, and what was measured at others. The manifest's own word."""
+        if self.commit is None:
+            known = f"of no commit (its files: {self.changes[:8]})" if self.changes else "of no commit"
+        else:
+            branch = f" ({self.branch})" if self.branch else ""
+            changes = f"with uncommitted changes ({self.changes[:8]})" if self.changes else "as committed"
+            known = f"of commit {self.commit[:12]}{branch}, {changes}"
+        return "; ".join([known, *self.measured])
 
 
 def _things(number: int) -> str:
@@ -161,16 +187,17 @@ class Packed:
     kept: bytes | None
 
 
-def run(path: Path, identity: str | None = None) -> VerifyResult:
+def run(path: Path, identity: str | None = None, folder: Path | None = None) -> VerifyResult:
     """Verify a bundle; never raises for what is in the file.
 
-    identity: the SHA-256 of manifest.yaml that the bundle is expected to have.
+    identity: the SHA-256 of manifest.yaml that the bundle is expected to have. folder: where pages and manifest lie
+    beside it, which have to be those that it holds.
     """
-    return contents(path, lambda name: False, identity)[0]
+    return contents(path, lambda name: False, identity, folder)[0]
 
 
 def contents(
-    path: Path, wanted: Callable[[str], bool], identity: str | None = None
+    path: Path, wanted: Callable[[str], bool], identity: str | None = None, folder: Path | None = None
 ) -> tuple[VerifyResult, dict[str, bytes]]:
     """Verify a bundle and give back the members that are wanted, by name below the bundle's folder.
 
@@ -202,6 +229,8 @@ def contents(
     kept = {name: member.kept for name, member in inside.items() if member.kept is not None}
     if result.good and __package__:
         _check_consistency(inside, kept, result)
+    if folder is not None and inside:
+        _check_beside(folder, inside, result)
     return result, {name: data for name, data in kept.items() if result.good and wanted(name)}
 
 
@@ -223,6 +252,46 @@ def _check_consistency(inside: dict[str, Packed], kept: dict[str, bytes], result
     if found:
         result.status = CONTRADICTORY
         result.problems += [Problem("contradiction", one.member, one.message) for one in found]
+
+
+def _check_beside(folder: Path, inside: dict[str, Packed], result: VerifyResult) -> None:
+    """Hold the pages, the manifest and the receipt in a folder against the bundle: who reads them unpacks nothing."""
+    result.beside, found = [], list[Problem]()
+    for name in (*LOOSE, RECEIPT):
+        file = folder / name
+        if not file.is_file():
+            continue
+        try:
+            unlike = _unlike_receipt(file, result) if name == RECEIPT else _unlike_member(file, inside[name].sha256)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            unlike = f"it cannot be held against the bundle ({type(error).__name__})"
+        if unlike:
+            found.append(Problem("contradiction", str(file), unlike))
+        else:
+            result.beside.append(name)
+    if found:
+        result.status, result.consistent = CONTRADICTORY, False
+        result.problems += found
+
+
+def _unlike_member(file: Path, sha256: str) -> str | None:
+    """How a file is not the member of its name."""
+    with file.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    return None if found == sha256 else f"SHA-256 {found}, of the member of this name {sha256}"
+
+
+def _unlike_receipt(file: Path, result: VerifyResult) -> str | None:
+    """How a receipt is not that of the bundle."""
+    with file.open("rb") as stream:
+        receipt = strict_json(stream.read(MAX_MANIFEST_BYTES))
+    with Path(result.path).open("rb") as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    there = {"manifest_sha256": result.identity, "sha256": sha256, "overall": result.overall}
+    for what, value in there.items():
+        if receipt[what] != value:
+            return f"{what} is {receipt[what]!r}, of the bundle {value!r}"
+    return None
 
 
 # --- the manifest against the members ---------------------------------------------------------------------------------
@@ -282,6 +351,7 @@ def _look_again(path: Path, result: VerifyResult) -> None:
     if again.identity is not None:
         result.identity, result.bundle = again.identity, again.bundle
         result.commit, result.overall = again.commit, again.overall
+        result.branch, result.changes, result.measured = again.branch, again.changes, again.measured
 
 
 def _problem(error: Damaged) -> Problem:
@@ -316,7 +386,7 @@ def _manifest(inside: dict[str, Packed], result: VerifyResult) -> dict[str, Any]
             name, sha256, size = row["path"], row["sha256"], row["bytes"]
             if not (isinstance(name, str) and isinstance(sha256, str) and type(size) is int):
                 raise TypeError(f"member {name!r}")
-            if why := _unsafe(name):
+            if why := unsafe(name):
                 raise Damaged(f"{MANIFEST} lists it, and {why}", name)
             if not SHA256.fullmatch(sha256):
                 raise Damaged(f"{MANIFEST} has {sha256!r} for its SHA-256", name)
@@ -327,11 +397,31 @@ def _manifest(inside: dict[str, Packed], result: VerifyResult) -> dict[str, Any]
                 result.problems.append(Problem("duplicate", name, f"{MANIFEST} lists it twice"))
             listed[name] = (sha256, size)
         result.bundle, result.overall = str(document["bundle"]), str(document.get("overall"))
-        commit = (document.get("provenance") or {}).get("commit")
-        result.commit = None if commit is None else str(commit)
+        _origin(document, result)
         return {"bundle": result.bundle, "members": listed}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{MANIFEST} cannot be read ({type(error).__name__}: {error}): it was changed") from None
+
+
+def _origin(document: dict[str, Any], result: VerifyResult) -> None:
+    """Of which commit the manifest is, and of which others the records are that were not made again."""
+    state = document.get("provenance") or {}
+    commit, branch, changes = (state.get(what) for what in ("commit", "branch", "diff_sha256"))
+    result.commit = None if commit is None else str(commit)
+    result.branch = None if branch is None else str(branch)
+    result.changes = str(changes or "unknown") if changes or state.get("dirty") else None
+    others: dict[str, bool] = {}
+    for other in (document.get("measured") or {}).values():
+        named = (
+            f"{str(other['commit'])[:12]}{'+' if other.get('dirty') else ''}" if other.get("commit") else "no commit"
+        )
+        mine = all(other.get(what) == state.get(what) for what in ("commit", "dirty", "diff_sha256"))
+        others[named] = others.get(named, False) or mine
+    if others and not any(others.values()):
+        result.measured = [f"everything was measured at {', '.join(sorted(others))}"]
+    elif not all(others.values()):
+        others_said = ", ".join(sorted(named for named, mine in others.items() if not mine))
+        result.measured = [f"some of it was measured at {others_said}"]
 
 
 def strict_json(data: bytes) -> Any:
@@ -495,8 +585,8 @@ def _members_of_any_form(stream: BinaryIO, result: VerifyResult) -> Iterator[Pac
             result.problems.append(Problem("unsafe", shown, f"it is {TAR_KINDS[kind]}, not a regular file"))
             continue
         if len(name) > MAX_PATH:
-            raise Damaged(str(_unsafe(name)), shown)
-        if why := _unsafe(name):
+            raise Damaged(str(unsafe(name)), shown)
+        if why := unsafe(name):
             result.problems.append(Problem("unsafe", shown, why))
         if name in seen:
             result.problems.append(Problem("duplicate", name, "the archive holds it twice"))
@@ -545,7 +635,7 @@ def _header(block: bytes) -> tuple[str, int, int, tuple[int, int], int]:
     kind = block[156:157]
     if kind != b"0":
         raise Damaged(f"it is {TAR_KINDS.get(kind, f'of tar type {kind!r}')}, not a regular file", shown)
-    if why := _unsafe(name):
+    if why := unsafe(name):
         raise Damaged(why, shown)
     size, mtime = (_octal(block[at : at + 12], shown) for at in (124, 136))
     mode, uid, gid = (_octal(block[at : at + 8], shown) for at in (100, 108, 116))
@@ -588,7 +678,7 @@ def _octal(raw: bytes, name: str) -> int:
     return int(digits, 8)
 
 
-def _unsafe(name: str) -> str | None:
+def unsafe(name: str) -> str | None:
     """Why a member of this name must not be unpacked, or None."""
     if len(name) > MAX_PATH:
         return f"its path is longer than {MAX_PATH} characters"
@@ -599,10 +689,10 @@ def _unsafe(name: str) -> str | None:
         return "its path leads out of the folder (..)"
     if "" in parts or "." in parts:
         return "its path has an empty part"
-    if "\\" in name or re.match(r"[A-Za-z]:", name):
-        return "its path means something else on another system"
     if not name.isprintable():
         return "its path has characters that cannot be shown"
+    if "\\" in name or ":" in name or any(part[-1] in ". " or DEVICES.fullmatch(part) for part in parts):
+        return "its path means something else on another system"
     return None
 
 
@@ -703,8 +793,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.identity and several:
         parser.error(f"--identity is that of one bundle, and {len(options.bundles)} are named")
     results = []
-    for bundle in [_tarball(path, parser) for path in options.bundles]:
-        result = run(bundle, options.identity)
+    for path, bundle in [(path, _tarball(path, parser)) for path in options.bundles]:
+        result = run(bundle, options.identity, path) if path.is_dir() else run(bundle, options.identity)
         results.append(result)
         if not options.json:
             print(f"{bundle}:\n{result.text()}" if several else result.text())
