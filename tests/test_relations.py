@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -495,6 +496,21 @@ def test_a_leak_is_located_and_said_to_hold_bit_for_bit() -> None:
     assert f"query row {row - 1}, in all batches, heads and features; the worst at [" in message
     assert "follows from the base call, which holds bit for bit. Likely cause: the mask lets later keys in" in message
     assert bool((relation.call.tensor("k")[:, :, :row] == call.tensor("k")[:, :, :row]).all())
+
+
+def test_two_numbers_that_differ_are_shown_apart() -> None:
+    """By one unit in the last place of float32, in a relation that holds bit for bit."""
+    case = case_of(A, options={"causal": True}, dtype="float32")
+    call, relations = call_and_relations(A, case)
+    relation = next(r for r in relations if r.name == "changed future")
+    references = [A.reference(c, judge.resolved(INPUT, "float32")) for c in (call, relation.call)]
+    base = run(Flash(), call)
+    moved = torch.nextafter(base, torch.full_like(base, math.inf))
+    failure = judge.related(relation, references[0], base, references[1], moved, TOLERANCE)
+    assert failure
+    shown = re.search(r"\]: (\S+) where (\S+) follows", failure.message)
+    assert shown
+    assert shown[1] != shown[2]
 
 
 def test_a_result_that_is_handed_over_again_is_named() -> None:

@@ -151,8 +151,8 @@ Samples = dict[Key, dict[int, dict[int, list[float]]]]  # … process, block: µ
 def run(config: Config, operator: str, device: str, output: Path) -> BenchRecord:
     """Measure, judge, summarise; write the record and, beside it, every sample as compressed CSV.
 
-    Raises ConfigError where the operator's module does not take what the configuration asks of it; then nothing is
-    written, and what an earlier run left stays. On a machine without the device nobody asks the module.
+    Raises OSError where nothing can be written beside `output`, and ConfigError where the operator's module does not
+    take what the configuration asks of it; then nothing is written, and what an earlier run left stays. On a machine without the device nobody asks the module.
     """
     from kernelproof import gpu
     from kernelproof.lease import own_cores
@@ -162,6 +162,9 @@ def run(config: Config, operator: str, device: str, output: Path) -> BenchRecord
     entrants = _entrants(config, config.operator(operator), device)
     record.contenders = [entrant.contender for entrant in entrants]
     samples_path = output.with_suffix(".csv.gz")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=output.parent):
+        pass  # what cannot be written there is told before anything is measured
     if reason := _cannot_run(device, entrants):
         record.status, (record.reason, record.remedy) = records.NOT_RUN, reason
     else:

@@ -371,9 +371,11 @@ def _broken(
     index = [int(i) for i in np.unravel_index(worst, bad.shape)]
     is_, follows, most = (float(tensor.flatten()[worst]) for tensor in (got, wanted, limit))
     where = describe_indices(bad, relation.call.axes_of(relation.about))
+    pairs = ([f"{value:.{digits}g}" for value in (is_, follows)] for digits in (6, 9, 17))
+    shown = next((pair for pair in pairs if pair[0] != pair[1]), [f"{is_}", f"{follows}"])
     text = (
         f"{relation.name}: {relation.claim}. {count} of {total} elements ({100 * count / total:.3g} %) break that: "
-        f"{where}; the worst at {index}: {is_:.6g} where {follows:.6g} follows from the base call"
+        f"{where}; the worst at {index}: {shown[0]} where {shown[1]} follows from the base call"
     )
     if relation.exact:
         text += ", which holds bit for bit"
