@@ -1,6 +1,7 @@
 """A run is read from wherever it lies, and nothing of one that was changed is believed."""
 
 import gzip
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -77,6 +78,23 @@ def test_kept_records_are_held_against_their_manifest(tmp_path: Path) -> None:
     added = kept / "records" / "test" / "attention" / "new.json"
     shutil.copy(kept / "records" / "test" / "attention" / "fp16_wmma.json", added)
     with pytest.raises(BundleError, match=r"test/attention/new\.json is not in it"):
+        runs.load(kept)
+
+
+def test_kept_records_that_contradict_one_another_are_refused_whatever_their_hashes(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    shutil.copytree(REFERENCE, kept)
+    record, manifest = kept / "records" / "bench" / "rmsnorm-cuda.json", kept / "manifest.yaml"
+    before = record.read_bytes()
+    bench = json.loads(before)
+    (row,) = [r for r in bench["oracle"] if (r["variant"], r["case"], r["mode"]) == ("naive", "large-float16", "hot")]
+    row["low"] = row["ratio"] = row["high"] = 0.01
+    record.write_text(json.dumps(bench))
+    old, new = (hashlib.sha256(data).hexdigest() for data in (before, record.read_bytes()))
+    manifest.write_text(manifest.read_text().replace(old, new))
+    with pytest.raises(
+        BundleError, match=r"kept records contradict one another: records/bench/rmsnorm-cuda\.json: .*naive"
+    ):
         runs.load(kept)
 
 

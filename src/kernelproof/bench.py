@@ -152,7 +152,8 @@ def run(config: Config, operator: str, device: str, output: Path) -> BenchRecord
     """Measure, judge, summarise; write the record and, beside it, every sample as compressed CSV.
 
     Raises OSError where nothing can be written beside `output`, and ConfigError where the operator's module does not
-    take what the configuration asks of it; then nothing is written, and what an earlier run left stays. On a machine without the device nobody asks the module.
+    take what the configuration asks of it; then nothing is written, and what an earlier run left stays. On a machine
+    without the device nobody asks the module.
     """
     from kernelproof import gpu
     from kernelproof.lease import own_cores

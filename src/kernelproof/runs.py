@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kernelproof import claims, records, samples, verify
+from kernelproof import claims, consistency, records, samples, verify
 from kernelproof.errors import BundleError, RecordError
 from kernelproof.records import BenchRecord, BuildRecord, CaptureRecord, Record, TestRecord
 
@@ -274,7 +274,8 @@ def _read(folder: Path, root: Path, places: Iterable[Path]) -> tuple[dict[str, b
 
 
 def _held_against(manifest: Path, kept: Mapping[str, bytes]) -> str:
-    """The manifest's identity, when what is kept are those of its members that a run is read from, as packed.
+    """The manifest's identity, when what is kept are those of its members that a run is read from, as packed, and they
+    agree with one another.
 
     Sources, logs, machine code and reports need not be kept; a record or samples that are listed must be. Raises
     BundleError.
@@ -282,7 +283,8 @@ def _held_against(manifest: Path, kept: Mapping[str, bytes]) -> str:
     data = manifest.read_bytes()
     found = records.loads(data, str(manifest))
     try:
-        listed = {row["path"]: row["sha256"] for row in found["members"] if _wanted(row["path"])}
+        everything = {row["path"]: row["sha256"] for row in found["members"]}
+        listed = {path: sha256 for path, sha256 in everything.items() if _wanted(path)}
     except (KeyError, TypeError, AttributeError) as error:
         raise BundleError(f"it cannot be read: {type(error).__name__}: {error}", subject=str(manifest)) from None
     for name in sorted({*listed, *kept}):
@@ -299,7 +301,16 @@ def _held_against(manifest: Path, kept: Mapping[str, bytes]) -> str:
             subject=str(manifest.parent),
             hint="nothing of them was believed; take them from the bundle again",
         )
-    return hashlib.sha256(data).hexdigest()
+    identity = hashlib.sha256(data).hexdigest()
+    documents = {**kept, verify.MANIFEST: data}
+    for fault in consistency.find({**everything, verify.MANIFEST: identity}, documents):
+        if fault.member in documents:  # what is not kept says nothing
+            raise BundleError(
+                f"the kept records contradict one another: {fault.member}: {fault.message}",
+                subject=str(manifest.parent),
+                hint="nothing of them was believed; take them from the bundle again",
+            )
+    return identity
 
 
 def _fill(run: Run, files: Mapping[str, bytes]) -> None:
