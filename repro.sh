@@ -44,4 +44,4 @@ else
     fi
 fi
 
-PYTHONPATH="$PWD/src" exec "$python" -m kernelproof.environment "$caller" "${PYTHONPATH:-}" "$@"
+PYTHONPATH="$PWD/src" exec "$python" -P -m kernelproof.environment "$caller" "${PYTHONPATH:-}" "$@"

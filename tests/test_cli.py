@@ -126,7 +126,7 @@ def test_a_short_command_imports_nothing_heavy(command: str) -> None:
     [
         [],
         ["nonsense"],
-        ["build"],
+        ["profile", "--operator", "attention"],
         ["bench", "--operator", "attention", "--device", "tpu"],
         ["verify"],
         ["capture", "--nonsense"],
@@ -143,6 +143,8 @@ def test_a_wrong_command_line_could_not_run(arguments: list[str]) -> None:
     [
         (["build", "--operator", "atention", "--variant", "x"], "atention: no such operator"),
         (["test", "--operator", "attention", "--variant", "cpu_flsh"], "did you mean 'cpu_flash'?"),
+        (["build"], "config.yaml: give --operator, one of attention, qkt, quantised_attention, rmsnorm"),
+        (["bench"], "bench: give --operator, one of attention, qkt, quantised_attention, rmsnorm"),
         (["bench", "--operator", "attention"], "give --device cpu or --device cuda"),
         (["bench", "--operator", "attention", "--once"], "--once needs --variant and --shape"),
         (
@@ -277,6 +279,18 @@ def test_a_full_disk_behind_standard_output_is_an_error(tmp_path: Path) -> None:
     assert b"No space left on device" in done.stderr
     assert b"Traceback" not in done.stderr
     assert b"Exception ignored" not in done.stderr
+
+
+def test_results_that_are_a_link_to_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scaffold.run("squash", Path("squash"))
+    Path("results").symlink_to("elsewhere")
+    monkeypatch.setattr(privacy, "note", lambda results: (results / "private").mkdir(parents=True, exist_ok=True))
+    assert cli.main(["build", "--config=squash/config.yaml", "--operator=squash"]) == ExitCode.COULD_NOT_RUN
+    said = capsys.readouterr().err
+    assert said.startswith("kernelproof: results: it is a link to elsewhere, which is not there\n  next: ")
 
 
 # --- plain lines ------------------------------------------------------------------------------------------------------

@@ -434,6 +434,26 @@ def test_broken_yaml(folder: Path, text: str, expected: str) -> None:
     assert expected in str(caught.value)
 
 
+def test_a_merge_key_is_told_once_and_not_what_is_missing_for_it(folder: Path) -> None:
+    """In the order of the lines, with the faults that are there besides; an alias of what merges says nothing more."""
+    data = changed("operators.op.variants", None)
+    text = yaml.safe_dump(data, sort_keys=False)
+    at = text.index("    module:")
+    merging = "".join(f"      v{n}: &v{n}\n        <<: *all\n        abi: abu\n" for n in range(8))
+    variants = f"    variants:\n      v: &all {{device: cpu, dtypes: [float32]}}\n{merging}      again: *v0\n"
+    (folder / "config.yaml").write_text(text[:at] + variants + text[at:])
+    with pytest.raises(ConfigError) as caught:
+        config.load(Path("config.yaml"))
+    told = [line.split(": ")[1:3] for line in str(caught.value).splitlines()[1:-1]]
+    first, *others = told
+    assert first == ["operators.op.variants.v", "the key 'precision' is missing"]
+    refused = "a merge key is not taken; write the keys out"
+    merges = [[f"operators.op.variants.v{n}.<<", refused] for n in range(8)]
+    assert [each for each in told if "<<" in each[0]] == merges
+    rest = [name.removeprefix("operators.op.variants.") for name, _ in others if "<<" not in name]
+    assert rest == ["again.abi", *(f"v{n}.abi" for n in range(8))]
+
+
 def test_a_file_that_is_not_utf_8_is_told_by_its_line(folder: Path) -> None:
     (folder / "config.yaml").write_bytes(b"project: p\nschema: \xff\n")
     with pytest.raises(ConfigError, match=r"config.yaml:2: the configuration is not UTF-8: byte 0xff\n  next: save"):

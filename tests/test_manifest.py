@@ -177,7 +177,18 @@ def test_variants_that_are_one_binary_are_named(config: Config) -> None:
     facts = gathered(config)
     assert facts.identical_machine_code == [["op/plain", "op/tiled"]]
     assert verdict(facts, "plain").reason == "the same machine code as op/tiled"
-    assert verdict(facts, "tiled").reason == "the same machine code as op/plain"
+    assert verdict(facts, "tiled").reason == "no GPU; the same machine code as op/plain"
+
+
+def test_why_a_correct_variant_has_no_ratio_is_told_before_whose_machine_code_it_shares(config: Config) -> None:
+    bench = records.read(config.root / "results/bench/op-cpu.json", records.BenchRecord)
+    (row, *_) = [row for row in bench.oracle if row.variant == "plain"]
+    shared = replace(row, ratio=None, low=None, high=None, passed=False, reason="the cores were shared")
+    rewrite(config, "results/bench/op-cpu.json", records.BenchRecord, oracle=[shared])
+    assert verdict(gathered(config), "plain").reason == "the cores were shared"
+    contender = records.Contender("plain", "variant", "tvm_ffi", "correct", True, "not tried: others had the cores")
+    rewrite(config, "results/bench/op-cpu.json", records.BenchRecord, oracle=[], contenders=[contender])
+    assert verdict(gathered(config), "plain").reason == "not tried: others had the cores"
 
 
 # --- members ----------------------------------------------------------------------------------------------------------

@@ -90,6 +90,13 @@ def test_load_takes_a_path(tmp_path: Path) -> None:
     assert operators.load("mine.py", tmp_path) is rmsnorm.OPERATOR
 
 
+def test_load_finds_a_module_below_the_projects_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own_kernels").mkdir()
+    (tmp_path / "own_kernels/norm.py").write_text("from kernelproof.operators.rmsnorm import OPERATOR\n")
+    assert operators.load("own_kernels.norm", tmp_path) is rmsnorm.OPERATOR
+
+
 CHANGED = "from kernelproof.operators import rmsnorm\nclass O(rmsnorm.RmsNorm):\n"
 
 

@@ -125,7 +125,7 @@ def test_no_home_folder_stays_in_the_report(config: Config, home: str) -> None:
 def test_the_runner_makes_one_call_of_the_profiled_shape(config: Config) -> None:
     operator = config.operators["op"]
     command = profile.runner(config, operator.variants["tiled"], operator.profile, None)
-    assert command[1:4] == ["-m", "kernelproof", "bench"]
+    assert command[1:5] == ["-P", "-m", "kernelproof", "bench"]
     assert command[-8:] == ["--operator", "op", "--variant", "tiled", "--shape", "large", "--once", "--json"]
     folder = config.root / "inputs"
     command = profile.runner(config, operator.variants["tiled"], operator.profile, folder)

@@ -21,6 +21,7 @@ from kernelproof.config import CRITERIA
 from kernelproof.errors import RecordError
 from kernelproof.records import (
     BenchRecord,
+    BuildRecord,
     CaptureRecord,
     CaseResult,
     CeilingsRecord,
@@ -335,6 +336,70 @@ def test_what_was_not_run_for_one_reason_is_one_line_below_the_results(tmp_path:
     assert page.text.index("attention on cpu") < page.text.index("attention on cuda")
     assert page.text.count(f"2 variants not run: {report_records.NO_GPU}") == 1
     assert page.text.count(f"2 contenders not run: {report_records.NO_GPU}") == 1
+
+
+def test_the_headline_names_few_variants_and_their_operators_where_there_are_several(tmp_path: Path) -> None:
+    manifest, records = report_records.gpu_run()
+    wrong = next(verdict for verdict in manifest.verdicts if verdict.variant == "fp16_wmma")
+    manifest.verdicts += [replace(wrong, variant=f"tiled_{number}") for number in range(6)]
+    assert (
+        "fp16_wmma, tiled_0, tiled_1, tiled_2 and 3 more are wrong."
+        in checked(render(tmp_path, (manifest, records))[0]).text
+    )
+    slow = replace(wrong, operator="rmsnorm", variant="fast", correctness="correct", reason="the gate: " + "slow " * 99)
+    manifest.verdicts.append(slow)
+    text, summary = render(tmp_path, (manifest, records))
+    (sentence,) = re.findall(r"<p>([^<]*are wrong\.[^<]*)</p>", text)
+    assert sentence.startswith(
+        "attention/fp16_wmma, attention/tiled_0, attention/tiled_1, attention/tiled_2 and 3 more"
+    )
+    assert sentence.endswith("slow slow….")
+    assert "rmsnorm/fast: the gate: slow" in sentence
+    assert len(sentence) < 500
+    assert "attention/fp16\\_async crashed" in summary
+    manifest.verdicts += [replace(slow, variant=f"fast_{number}") for number in range(9)]
+    assert "6 more correct variants are not accepted." in checked(render(tmp_path, (manifest, records))[0]).text
+
+
+def test_where_nothing_was_tested_nobody_is_called_incorrect(tmp_path: Path) -> None:
+    manifest, records = report_records.cpu_run()
+    for verdict in manifest.verdicts:
+        verdict.correctness, verdict.bad = "missing", True
+    rest = {path: record for path, record in records.items() if not isinstance(record, TestRecord)}
+    manifest.records = list(rest)
+    page, summary = render(tmp_path, (manifest, rest))
+    assert "Nothing was tested: 4 variants have no record of a test; " in checked(page).text.replace("\u202f", " ")
+    assert "None of" not in summary
+    manifest.verdicts[0].correctness, manifest.verdicts[0].bad = "correct", False
+    assert "The variant that was tested is correct, 3 have no record of a test" in render(tmp_path, (manifest, rest))[1]
+
+
+def test_the_ladder_names_who_was_found_wrong_when_timed(tmp_path: Path) -> None:
+    manifest, records = report_records.gpu_run()
+    bench = records["results/bench/attention-cuda.json"]
+    assert isinstance(bench, BenchRecord)
+    (contender,) = [each for each in bench.contenders if each.name == "fp16_swizzled"]
+    contender.correct, contender.verdict, contender.outcome = False, "wrong", "timed, but wrong: a result is off"
+    next(v for v in manifest.verdicts if v.variant == "fp16_swizzled").correctness = "wrong"
+    text, _ = render(tmp_path, (manifest, records))
+    page = checked(text)
+    assert '<a class="over nowrap" href="#bench-attention-cuda">✗ wrong when timed</a>' in text
+    assert "2 of 6 variants are correct" in page.text
+    said = "2 passed, 1 passed but found wrong when timed, 3 failed, of the baselines 5 passed"
+    assert page.text.count(said) == 2
+
+
+def test_of_identical_machine_code_no_more_is_said_than_is_so(tmp_path: Path) -> None:
+    manifest, records = report_records.gpu_run()
+    assert "Their sources, macros or flags differ" in checked(render(tmp_path, (manifest, records))[0]).text
+    (twins,) = manifest.identical_machine_code
+    one, other = (records[f"results/build/{name}.json"] for name in twins)
+    assert isinstance(one, BuildRecord)
+    assert isinstance(other, BuildRecord)
+    other.sources, other.macros, other.flags = one.sources, one.macros, one.flags
+    page = checked(render(tmp_path, (manifest, records))[0])
+    assert "differ in settings that no compiler is given" in page.text
+    assert "never reached the compiler" not in page.text
 
 
 def test_wider_limits_than_the_criteria_stand_in_the_headline(tmp_path: Path) -> None:

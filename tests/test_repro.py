@@ -294,6 +294,25 @@ def test_torch_of_a_virtual_environment_is_for_no_install(clone: Path, tmp_path:
     assert "--no-install" in done.stderr
 
 
+def test_the_command_works_in_a_folder_whose_files_are_named_as_the_standard_librarys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kernelproof init` makes an operator.py. An environment that an older one made is given the new command."""
+    script = tmp_path / "venv/bin/kernelproof"
+    script.parent.mkdir(parents=True)
+    script.write_text("an older one's")
+    monkeypatch.setattr(environment, "VENV", tmp_path / "venv")
+    environment._link_command()
+    (script.parent / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (script.parent / "python").chmod(0o755)
+    for name in ("operator", "random", "select", "types"):
+        (tmp_path / f"{name}.py").write_text("X = 1\n")
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([script, "--version"], cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("kernelproof ")
+
+
 @pytest.mark.slow
 def test_killed_in_the_middle_then_made_then_reused_then_made_anew(clone: Path, wheelhouse: Path) -> None:
     offline = ["--wheelhouse", str(wheelhouse)]

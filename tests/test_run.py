@@ -293,8 +293,8 @@ def test_snakemake_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     arguments = "--cores 3 --profile slurm --config bench.processes=3 -- --until build"
     options, rest = run._parse(arguments.split())
     command = run.snakemake_command(options, rest)
-    assert command[1:5] == ["-m", "snakemake", "--cores", "3"]
-    assert command[6:] == [
+    assert command[1:6] == ["-P", "-m", "snakemake", "--cores", "3"]
+    assert command[7:] == [
         *["--workflow-profile", "workflow/profiles/slurm", "--until", "build"],
         *["--config", 'bench={"processes": 3}'],
     ]
@@ -488,10 +488,13 @@ def test_a_folder_without_a_workflow_or_a_configuration(project: Path) -> None:
     (project / "config.yaml").unlink()
     assert "there is no config.yaml here\n  next: name another file" in refused(project)
     (project / "Snakefile").unlink()
-    assert "there is no Snakefile here" in (said := refused(project))
+    assert f"{project}: there is no Snakefile here" in (said := refused(project))
     assert "--snakefile CLONE/Snakefile" in said
 
 
 def test_reports_that_cannot_be_written_are_found_first(project: Path) -> None:
     (project / "reports").write_text("a file")
     assert "reports/: no report can be written: Not a directory" in refused(project)
+    (project / "results").symlink_to("elsewhere")
+    said = "results/: no record can be kept: it is a link to elsewhere, which is not there"
+    assert said in refused(project)

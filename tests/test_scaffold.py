@@ -42,6 +42,28 @@ def test_the_folder_is_a_valid_project(tmp_path: Path, monkeypatch: pytest.Monke
     assert found.operators["swish2"].variants["cpu"].sources == ["a/b/kernel.cc"]
 
 
+def test_what_a_vector_leaves_over_is_more_than_one_element(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that is wrong from the second column of a tail on would else be correct."""
+    monkeypatch.chdir(tmp_path)
+    scaffold.run("swish2", Path("a"))
+    shapes = config.load(Path("a/config.yaml")).operators["swish2"].shapes.values()
+    operator = operators.load("a/operator.py", tmp_path)
+    case = Case("swish2", "odd", {"rows": 1, "cols": 1}, {}, "float32")
+    exact = [call.case.dims for call in operator.sanity_calls(case, torch.Generator())]
+    assert {dims["cols"] % 8 for dims in shapes} >= {1, 3}
+    assert {dims["cols"] % 8 for dims in exact} == {5}
+
+
+def test_exact_calls_are_exact_for_an_erf_that_ends_one_rounding_short_of_one() -> None:
+    operator = operators.load("examples/gelu/operator.py", REPOSITORY)
+    case = Case("gelu", "odd", {"rows": 1, "cols": 1}, {}, "float32")
+    for sanity in operator.sanity_calls(case, torch.Generator()):
+        x = sanity.call.tensor("x")
+        short = torch.erf(x * 0.5**0.5).clamp(-1 + 2**-24, 1 - 2**-24)
+        assert isinstance(sanity.reference, operators.Reference)
+        assert torch.equal((0.5 * x * (1 + short)).double(), sanity.reference.output), sanity.name
+
+
 def test_commands_quote_a_folder_with_a_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     scaffold.run("swish2", Path("my kernels"))
@@ -102,7 +124,7 @@ def test_the_tutorial_to_the_letter(tmp_path: Path) -> None:
     broken = json.loads(output[4][output[4].index("{") :])
     assert broken["verdict"] == "wrong"
     assert broken["reason"].startswith("sanity: ")
-    assert re.search("unwritten: .*row 6, column 32", broken["reason"]), broken["reason"]
+    assert re.search("unwritten: .*row 6, column 36", broken["reason"]), broken["reason"]
     assert json.loads((tmp_path / "project/results/test/squash/cpu.json").read_text())["verdict"] == "correct"
     timed = records.read(tmp_path / "project/results/bench/squash-cpu.json", records.BenchRecord)
     if timed.status == records.OK and timed.states["others_share"] <= bench.OTHERS_SHARE:  # else other tests ran

@@ -57,6 +57,15 @@ def passes(*command: str) -> None:
     assert code == 0, text
 
 
+def test_no_python_that_is_started_imports_from_the_folder_it_is_in() -> None:
+    """`-P`: a user's operator.py or random.py there would stand in for the standard library's."""
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "workflow").rglob("*.smk"), ROOT / "repro.sh"]
+    started = re.compile(r""".*(?:["']-m["'], ["']|(?:python"|\}) -m )\w+.*""")
+    lines = [(path.name, line) for path in files for line in started.findall(path.read_text())]
+    assert len(lines) > 12
+    assert [each for each in lines if "-P" not in each[1]] == []
+
+
 def test_ruff_finds_nothing() -> None:
     passes(tool("ruff"), "check", "--no-cache", ".")
 

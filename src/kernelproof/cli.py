@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
             if error.errno == 28
             else "check the path and its permissions"
         )
-        print(f"kernelproof: {error.filename or 'system'}: {error.strerror}\n  next: {hint}", file=sys.stderr)
+        print(f"kernelproof: {error.filename or 'system'}: {_why(error)}\n  next: {hint}", file=sys.stderr)
         if error.filename is None:
             _leave_standard_output()
         return ExitCode.COULD_NOT_RUN
@@ -69,6 +69,14 @@ def main(argv: list[str] | None = None) -> int:
             traceback.print_exc()
         print(f"kernelproof: {type(error).__name__}: {formats.one_line(error)}\n  next: {OUR_FAULT}", file=sys.stderr)
         return ExitCode.COULD_NOT_RUN
+
+
+def _why(error: OSError) -> str | None:
+    """The system's own words, or what is in the way of a folder: a link to nothing, say, which `exists`."""
+    from kernelproof.repository import why_no_folder
+
+    made = isinstance(error, FileExistsError) and isinstance(error.filename, str)
+    return (made and why_no_folder(Path(error.filename))) or error.strerror
 
 
 def _leave_standard_output() -> None:
@@ -204,7 +212,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _select(parser: argparse.ArgumentParser, *, required: bool = False, several: bool = False) -> None:
-    parser.add_argument("--operator", required=True)
+    parser.set_defaults(needs_operator=True)  # told with the names of those that there are
+    parser.add_argument("--operator")
     if several:
         parser.add_argument("--variant", action="append", help="may be given several times (default: all)")
         parser.add_argument("--device", choices=["cpu", "cuda"], help="instead of --variant: all of this device")
@@ -215,7 +224,10 @@ def _select(parser: argparse.ArgumentParser, *, required: bool = False, several:
 def _config(arguments: argparse.Namespace) -> Any:
     from kernelproof import config
 
-    return config.load(arguments.config, arguments.set, cuda_home=getattr(arguments, "cuda_home", None))
+    found = config.load(arguments.config, arguments.set, cuda_home=getattr(arguments, "cuda_home", None))
+    if getattr(arguments, "needs_operator", False) and not arguments.operator:
+        raise KernelproofError(f"give --operator, one of {', '.join(found.operators)}", subject=str(arguments.config))
+    return found
 
 
 def _measured(arguments: argparse.Namespace) -> Any:
@@ -227,8 +239,10 @@ def _measured(arguments: argparse.Namespace) -> Any:
     return config
 
 
-def _stage(arguments: argparse.Namespace, stage: str, subject: str, run: Callable[[], Any]) -> int:
-    """Run one stage for one subject and print its record where that is asked for."""
+def _stage(
+    arguments: argparse.Namespace, stage: str, subject: str, run: Callable[[], Any], place: Path = Path()
+) -> int:
+    """Run one stage for one subject and print its record where that is asked for; `place`: of a bundle."""
     record = _told(stage, subject, run)
     if arguments.json:
         _print_json(record)
@@ -239,7 +253,7 @@ def _stage(arguments: argparse.Namespace, stage: str, subject: str, run: Callabl
     elif stage == "report":
         _print_lines([record.html, record.summary])
     elif stage == "bundle":
-        _print_lines([f"{subject}/{record.tarball}: {formats.plural(record.members, 'member')}, {record.overall}"])
+        _print_lines([f"{place / record.tarball}: {formats.plural(record.members, 'member')}, {record.overall}"])
     return ExitCode.WELL
 
 
@@ -466,7 +480,8 @@ def _bench(arguments: argparse.Namespace) -> int:
     if arguments.once:
         return _once(arguments, config)
     if not arguments.operator:
-        raise KernelproofError("give --operator (or --ceilings with --device)", subject="bench")
+        known = ", ".join(config.operators)
+        raise KernelproofError(f"give --operator, one of {known} (or --ceilings with --device)", subject="bench")
     if not arguments.device:
         raise KernelproofError(
             "give --device cpu or --device cuda (or --once with --variant and --shape)", subject="bench"
@@ -545,7 +560,7 @@ def _bundle(arguments: argparse.Namespace) -> int:
     config = _config(arguments)
     folder = _folder(arguments, config)
     facts = config.record("manifest", folder.name)
-    return _stage(arguments, "bundle", folder.name, lambda: bundle.run(config, facts, folder))
+    return _stage(arguments, "bundle", folder.name, lambda: bundle.run(config, facts, folder), folder)
 
 
 def _verify(arguments: argparse.Namespace) -> int:

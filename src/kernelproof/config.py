@@ -19,8 +19,9 @@ import math
 import os
 import re
 import shlex
+import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -411,7 +412,7 @@ def place_of(config: Config, *key: str | int) -> str:
     """Where a key of a loaded configuration stands: `config.yaml:12`; the file alone if its lines cannot be told."""
     path = config.root / config.source
     try:
-        _, lines, _ = _compose(_read(path), path)
+        lines = _compose(_read(path), path).lines
     except ConfigError:
         return config.source
     return _Places(Path(config.source), lines, set(), SET).of(key)
@@ -579,6 +580,12 @@ class Fault:
     message: str
     lacks: str = ""
 
+    @property
+    def order(self) -> tuple[int, str]:
+        """By the line; what is in none, such as the command line's, last."""
+        line = self.place.rpartition(":")[2]
+        return int(line) if line.isdecimal() else sys.maxsize, self.key
+
     def __str__(self) -> str:
         return f"{self.place}: {self.key}: {self.message}" if self.key else f"{self.place}: {self.message}"
 
@@ -590,7 +597,8 @@ def resolve(
     import yaml
 
     text = _read(path)
-    data, lines, faults = _compose(text, path)
+    document = _compose(text, path)
+    data, lines, faults = document.data, document.lines, document.faults
     if faults and data is None:
         raise _invalid(faults)
     named = {key: names for key in (("operators",), *_groups(data)) if (names := _names_at(data, key))}
@@ -604,7 +612,8 @@ def resolve(
         faults += [fault for fault in _schema_faults(error, places) if not fault.key or fault.key not in known]
     faults += _faults_across(data, schema, places, root, faults)
     if faults:
-        raise _invalid(_told_once(faults, overridden, named, places))
+        left = _without_what_merges_lack(faults, document.merged)
+        raise _invalid(_told_once(left, overridden, named, places))
     resolved: dict[str, Any] = data
     resolved.pop("schema")
     inside = path.resolve().is_relative_to(root.resolve())
@@ -627,7 +636,7 @@ def _violations(data: Any, schema: dict[str, Any], cuda_home: Path | None) -> li
 
 
 def _invalid(faults: Sequence[Fault]) -> ConfigError:
-    distinct = list(dict.fromkeys(faults))
+    distinct = sorted(dict.fromkeys(faults), key=lambda fault: fault.order)  # jsonschema has an order of its own
     count = f"{len(distinct)} fault{'s' if len(distinct) > 1 else ''} in the configuration"
     listed = "\n".join(str(fault) for fault in distinct)
     return ConfigError(f"{count}\n{listed}", hint="docs/reference/config.md describes every key")
@@ -660,13 +669,28 @@ def _safe_loader() -> Any:
 Key = tuple[str | int, ...]
 
 
-def _compose(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Fault]]:
-    """The YAML document as data, the line of each key, and its faults; the data are None where they are beyond use."""
+@dataclass
+class _Document:
+    """A YAML document as data, the line of each key, and its faults; the data are None where they are beyond use.
+
+    merged: what lacks the keys that a merge key would have brought.
+    """
+
+    data: Any
+    lines: dict[Key, int]
+    faults: list[Fault]
+    merged: set[Key]
+
+
+def _compose(text: str, path: Path) -> _Document:
+    """Read a document as far as that goes. Raises ConfigError for what is no YAML."""
     import yaml
 
     loader = _safe_loader()(text)
     lines: dict[Key, int] = {}
     faults: list[Fault] = []
+    merged: set[Key] = set()
+    merging: set[int] = set()  # nodes
     count = 0
 
     def walk(node: Any, key: Key, above: tuple[int, ...]) -> None:
@@ -693,12 +717,15 @@ def _compose(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Fault]]:
                 place = f"{path}:{lines[child]}"
                 if name.tag == "tag:yaml.org,2002:merge":
                     faults.append(Fault(place, _dotted(child), "a merge key is not taken; write the keys out"))
-                elif name.tag != "tag:yaml.org,2002:str":
+                    merging.add(id(node))
+                    continue
+                if name.tag != "tag:yaml.org,2002:str":
                     faults.append(Fault(place, _dotted(child), "YAML does not read this key as text; put it in quotes"))
                 if name.value in seen:
                     faults.append(Fault(place, _dotted(child), "the key stands twice; keep one"))
                 seen.add(name.value)
                 walk(value, child, above)
+            merged.update([key] if id(node) in merging else [])
             # What is no text is told, and nothing more is to be said of it.
             node.value = [pair for pair in node.value if pair[0].tag == "tag:yaml.org,2002:str"]
         elif isinstance(node, yaml.SequenceNode):
@@ -716,11 +743,11 @@ def _compose(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Fault]]:
     try:
         node = loader.get_single_node()
         if node is None:
-            return None, lines, [Fault(str(path), "", "the file is empty")]
+            return _Document(None, lines, [Fault(str(path), "", "the file is empty")], merged)
         walk(node, (), ())
-        return _unshared(loader.construct_document(node)), lines, faults
+        return _Document(_unshared(loader.construct_document(node)), lines, faults, merged)
     except _Unusable as error:
-        return None, lines, [*faults, error.fault]
+        return _Document(None, lines, [*faults, error.fault], merged)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -795,6 +822,20 @@ def _names_at(data: Any, key: Key) -> list[str]:
     for name in key:
         data = data.get(name) if isinstance(data, dict) else None
     return [name for name in data if isinstance(name, str)] if isinstance(data, dict) else []
+
+
+def _without_what_merges_lack(faults: Sequence[Fault], merged: Collection[Key]) -> list[Fault]:
+    """The faults without those of keys, shapes and baselines that may be in what was to be merged."""
+    keys = {_dotted(key) for key in merged}
+    roots = {_dotted(key[:2]) for key in merged}  # the operator: what its parts name may be in what was to be merged
+
+    def follows(fault: Fault) -> bool:
+        unknown = fault.message.startswith(("no shape ", "no baseline ")) and any(
+            f"{fault.key}.".startswith(f"{root}.") for root in roots
+        )
+        return fault.key in keys or unknown
+
+    return [fault for fault in faults if not follows(fault)]
 
 
 def _told_once(

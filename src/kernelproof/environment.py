@@ -216,7 +216,7 @@ def check_compiler() -> None:
 def check_modules(python: Path, environment: Mapping[str, str]) -> None:
     """Raises ToolError naming what the interpreter of --no-install lacks."""
     probe = "import importlib.util, sys; print(*[m for m in sys.argv[1:] if not importlib.util.find_spec(m)])"
-    missing = processes.run([python, "-c", probe, *NEEDED_MODULES], env=environment).stdout.split()
+    missing = processes.run([python, "-P", "-c", probe, *NEEDED_MODULES], env=environment).stdout.split()
     if missing:
         raise ToolError(
             f"lacks {', '.join(missing)}",
@@ -270,6 +270,7 @@ def ensure(base: Path, caller: Path, options: argparse.Namespace) -> Path:
             torch = present.torch  # asked for before, or what stood in where the CPU build was not to be had
         wanted = wanted_stamp(base, torch, dev=options.command == "selftest")
         if present and not options.fresh and _python().exists():
+            _link_command()  # an environment of before has another
             if present.covers(wanted):
                 return _python().absolute()
             without_dev = wanted_stamp(base, torch, dev=False)
@@ -332,7 +333,7 @@ def _make(base: Path, wanted: Stamp, wheelhouse: Path | None) -> None:
     VENV.mkdir()
     STAMP.write_text("{}\n")  # ours, but not finished
     system = ["--system-site-packages"] if wanted.torch == "host" else []
-    processes.run([base, "-m", "venv", "--without-pip", *system, VENV])
+    processes.run([base, "-P", "-m", "venv", "--without-pip", *system, VENV])
     installer = _Installer(base, wheelhouse)
     try:
         installer.install(list(wanted.locks))
@@ -384,15 +385,23 @@ def _link_project() -> None:
     """Make `import kernelproof` and the command `kernelproof` work, from the sources where they are."""
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(VENV), "platbase": str(VENV)}))
     (site / "kernelproof.pth").write_text(os.path.relpath(ROOT / "src", site.resolve()) + "\n")
-    script = VENV / "bin" / "kernelproof"
-    script.write_text('#!/bin/sh\nexec "$(dirname "$0")/python" -m kernelproof "$@"\n')
-    script.chmod(0o755)
+    _link_command()
+
+
+def _link_command() -> None:
+    """Its own folder alone is on the command's path (-P): a user's operator.py must not stand in for Python's."""
+    script, text = VENV / "bin" / "kernelproof", '#!/bin/sh\nexec "$(dirname "$0")/python" -P -m kernelproof "$@"\n'
+    if not script.is_file() or script.read_text() != text:
+        partial = script.with_suffix(".partial")
+        partial.write_text(text)
+        partial.chmod(0o755)
+        partial.replace(script)
 
 
 def _warm() -> None:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     with INSTALL_LOG.open("a") as log:
-        commands: list[list[str | Path]] = [[_python(), "-c", code] for code in WARM]
+        commands: list[list[str | Path]] = [[_python(), "-P", "-c", code] for code in WARM]
         trials = [processes.spawn(command, env=environment, stdout=log, stderr=log) for command in commands]
     for code, trial in zip(WARM, trials, strict=True):
         if trial.wait() != 0:
@@ -514,12 +523,12 @@ def _requirements(names: Sequence[str]) -> list[str | Path]:
 
 def _pip_command(base: Path) -> list[str | Path]:
     """A pip that installs into the environment: the base Python's own if it can, else one put into the environment."""
-    probe = processes.run([base, "-c", "import pip; print(pip.__version__)"], check=False)
+    probe = processes.run([base, "-P", "-c", "import pip; print(pip.__version__)"], check=False)
     version = [int(part) for part in re.findall(r"\d+", probe.stdout)[:2]]
     if version >= [22, 3]:
-        return [base, "-m", "pip", "--python", _python()]
-    if processes.run([_python(), "-m", "ensurepip"], check=False, log=INSTALL_LOG).returncode == 0:
-        return [_python(), "-m", "pip"]
+        return [base, "-P", "-m", "pip", "--python", _python()]
+    if processes.run([_python(), "-P", "-m", "ensurepip"], check=False, log=INSTALL_LOG).returncode == 0:
+        return [_python(), "-P", "-m", "pip"]
     raise ToolError("has neither pip nor the modules to make one (venv, ensurepip)", subject=str(base), hint=VENV_HINT)
 
 
@@ -596,7 +605,7 @@ def fill_wheelhouse(base: Path, folder: Path, torch: str) -> int:
         VENV, INSTALL_LOG = folder / ".venv", folder / "download.log"
         shutil.rmtree(VENV, ignore_errors=True)
         INSTALL_LOG.unlink(missing_ok=True)
-        processes.run([base, "-m", "venv", "--without-pip", VENV])
+        processes.run([base, "-P", "-m", "venv", "--without-pip", VENV])
         pip = _pip_command(base)
         _follow([*pip, "install", "--quiet", *_requirements(["build"])], os.environ)
         _download(pip, folder, ["installer", "build", "tool", "cuda", "dev"])
@@ -659,12 +668,12 @@ def pytest_command(python: Path, rest: list[str]) -> list[str]:
     Slow ones are for who asks for them (`-m ''`).
     """
     beside = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
-    return [str(python), "-m", "pytest", *beside, "-m", "not slow", *rest]
+    return [str(python), "-P", "-m", "pytest", *beside, "-m", "not slow", *rest]
 
 
 def run_command(python: Path, options: argparse.Namespace, rest: list[str]) -> list[str]:
     """The run with its progress display."""
-    command = [str(python), "-m", "kernelproof", "run"]
+    command = [str(python), "-P", "-m", "kernelproof", "run"]
     command += ["--cores", str(options.cores)] if options.cores else []
     command += ["--profile", options.profile] if options.profile else []
     command += [part for entry in options.config for part in ("--config", entry)]

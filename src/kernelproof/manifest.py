@@ -147,7 +147,7 @@ def _verdict(config: Config, operator: OperatorConfig, variant: VariantConfig, g
         ratio=row.ratio if row else None,
         profile=profile.status if profile else _profile_word(variant),
         bad=bool(faults) and variant.role == "variant",
-        reason="; ".join(faults) or _why_not_run(test),
+        reason="; ".join(faults) or _why_not_run(test) or _why_no_ratio(variant, correct, claim, row),
         gate=str(claim) if variant.role == "variant" else "",
         untimed=claims.untimed(bench, variant.name),
     )
@@ -245,6 +245,13 @@ def _profile_word(variant: VariantConfig) -> str:
 
 def _why_not_run(test: TestRecord | None) -> str | None:
     return _first_line(test.reason) if test is not None and test.verdict == NOT_RUN else None
+
+
+def _why_no_ratio(variant: VariantConfig, correct: bool, claim: claims.Claim, row: OracleRow | None) -> str | None:
+    """Of a correct variant: what the benchmark says of it, where that is no ratio."""
+    if variant.role != "variant" or not correct or (row is not None and row.ratio is not None):
+        return None
+    return (row.reason if row else _first_line(claim.reason)) or None
 
 
 def _first_line(text: str | None) -> str:

@@ -187,7 +187,8 @@ def runner(config: Config, variant: VariantConfig, selection: ProfileSelection, 
 
     `inputs`: the folder where the call's inputs are laid out meanwhile; None where the runner makes them itself.
     """
-    command = [sys.executable, "-m", "kernelproof", "bench", "--config", str(single_call.configuration_file(config))]
+    command = [sys.executable, "-P", "-m", "kernelproof", "bench"]
+    command += ["--config", str(single_call.configuration_file(config))]
     command += ["--operator", variant.operator, "--variant", variant.name, "--shape", selection.shape]
     command += ["--once", "--json"]
     if inputs is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import hashlib
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
-from kernelproof import __version__, privacy
+from kernelproof import __version__
 from kernelproof.errors import ConfigError, ToolError
 from kernelproof.processes import run
 from kernelproof.records import Provenance, sha256_file
@@ -42,7 +43,7 @@ def check_folder(*, snakefile: bool = True, configuration: bool = True) -> None:
 
     `snakefile`, `configuration`: whether those have to be here. Raises ConfigError or ToolError.
     """
-    here = privacy.scrubbed(str(Path.cwd()))
+    here = str(Path.cwd())  # for who typed the command, and in no record or log
     if snakefile and not has_snakefile():
         hint = (
             "run in a clone of kernelproof, or name the clone's: kernelproof run -- --snakefile CLONE/Snakefile "
@@ -53,12 +54,22 @@ def check_folder(*, snakefile: bool = True, configuration: bool = True) -> None:
         hint = "name another file: kernelproof run -- --configfile FILE (`kernelproof init` makes one)"
         raise ConfigError("there is no config.yaml here", subject=here, hint=hint)
     reports = Path("reports")
+    for folder, lost in ((Path("results"), "no record can be kept"), (reports, "no report can be written")):
+        if why := why_no_folder(folder):
+            raise ToolError(f"{lost}: {why}", subject=f"{folder}/", hint="make it a folder that you may write to")
     try:
         with tempfile.TemporaryFile(dir=reports if reports.exists() else Path()):
             pass
     except OSError as error:
         message = f"no report can be written: {error.strerror}"
         raise ToolError(message, subject=f"{reports}/", hint="make it a folder that you may write to") from None
+
+
+def why_no_folder(path: Path) -> str | None:
+    """Why no folder can be made where something is already, which the system calls `File exists`; else None."""
+    if path.is_symlink() and not path.exists():
+        return f"it is a link to {os.readlink(path)}, which is not there"
+    return os.strerror(errno.ENOTDIR) if path.exists() and not path.is_dir() else None
 
 
 def utc_now() -> str:

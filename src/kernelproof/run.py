@@ -117,7 +117,7 @@ def _split(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
 
 def snakemake_command(options: argparse.Namespace, rest: Sequence[str]) -> list[str]:
     """The command line that runs the workflow."""
-    command = [sys.executable, "-m", "snakemake", "--cores", str(options.cores), "--nocolor"]
+    command = [sys.executable, "-P", "-m", "snakemake", "--cores", str(options.cores), "--nocolor"]
     if options.profile:
         command += ["--workflow-profile", str(_profile(options.profile))]
     # Before --config, which takes all that follows it.

@@ -49,7 +49,7 @@ FIRST = 1_000_000  # a priority above all that are seconds
 UNKNOWN_S = 60.0  # what a test takes of which nobody knows
 
 _IMPORT = re.compile(r"^\s*from kernelproof(?:\.([\w.]+))? import (\([^)]*\)|[^\n]*)", re.MULTILINE)
-_STARTED = re.compile(r'"kernelproof\.([\w.]+)"')  # "-m", "kernelproof.worker"
+_STARTED = re.compile(r'"kernelproof\.([\w.]+)"')  # "-P", "-m", "kernelproof.worker"
 
 
 def lock(path: Path) -> IO[str]:

@@ -9,7 +9,7 @@ from kernelproof import config as configuration
 from kernelproof import repository, workflow as support
 from kernelproof.errors import KernelproofError
 
-KERNELPROOF = f"{shlex.quote(sys.executable)} -m kernelproof"
+KERNELPROOF = f"{shlex.quote(sys.executable)} -P -m kernelproof"
 RESOLVED = Path("results/config.json")
 
 try:

@@ -443,6 +443,9 @@ def declared(operator: Operator, settings: OperatorConfig) -> Declared:
 
 def _import(module: str, root: Path) -> ModuleType:
     if not module.endswith(".py"):
+        folder = str(root.resolve())
+        if not module.startswith("kernelproof.") and folder not in sys.path:
+            sys.path.append(folder)  # the last: what lies in a project hides nothing
         return importlib.import_module(module)
     path = (root / module).resolve()
     name = f"kernelproof_operator_{path.stem}"

@@ -220,7 +220,7 @@ def _project(config: Config) -> Config:
 def _built(project: Config, device: str) -> Config:
     """The library of one device, by the build command. Raises BenchError with what the compiler said."""
     name = VARIANT_OF[device]
-    command = [sys.executable, "-m", "kernelproof", "build", "--operator", "spin", "--variant", name]
+    command = [sys.executable, "-P", "-m", "kernelproof", "build", "--operator", "spin", "--variant", name]
     environment = _environment()
     said = processes.run(command, cwd=project.root, env=environment, timeout_s=300, check=False)
     record = project.record("build", "spin", name)
@@ -536,7 +536,10 @@ def _peers(project: Config, record: SelfcheckRecord, found: Found) -> list[Selfc
     environment = _environment()
     log = project.results / "logs" / "peers.log"
     done = processes.run(
-        [sys.executable, "-m", "kernelproof.selfcheck.peers", task], env=environment, timeout_s=PEER_LIMIT_S, log=log
+        [sys.executable, "-P", "-m", "kernelproof.selfcheck.peers", task],
+        env=environment,
+        timeout_s=PEER_LIMIT_S,
+        log=log,
     )
     said = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     record.data["peers"] = said

@@ -72,15 +72,18 @@ class Gelu:
         return Reference(output, bound, unit.coarse, rms_floor, bias_floor=unit.accumulate / 8)
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
-        """Y = x exactly where x is large, and another x in every place: a wrong index shows. y = 0 where x ≤ −16 or 0.
+        """Y = x exactly where x is large, and another x in every place: a wrong index shows. Y = 0 where x is.
 
-        7·33 elements, which no vector or block divides.
+        Any other bits are wrong here, without a bound, so a call belongs here only if every legitimate kernel gives
+        these very bits. Where x is very negative one does not: ½x(1 + erf(x/√2)) with an erf that ends one rounding
+        short of −1 gives no zero, and is within the bound of `reference`, which judges such x.
+        7·37 elements, 5 more than a vector's multiple in a row and 3 in all: no vector or block divides them.
         """
-        rows, cols = 7, 33
+        rows, cols = 7, 37
         place = torch.arange(rows * cols).reshape(rows, cols)
         one_hot = torch.where(place == 5 * cols + 17, 64.0, 0.0)
         calls = []
-        for name, x in (("large", 16.0 + place), ("one_hot", one_hot), ("negative", -16.0 - place)):
+        for name, x in (("large", 16.0 + place), ("one_hot", one_hot)):
             at = Case(self.name, f"sanity_{name}", {"rows": rows, "cols": cols}, {}, case.dtype, name)
             call = self._call(x.to(dtype(case.dtype)))
             expected = call.tensor("x").double().clamp_min(0)

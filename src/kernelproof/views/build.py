@@ -81,12 +81,20 @@ class BuildView:
 
 
 @dataclass(frozen=True)
+class Identical:
+    """Variants that are one binary; `differ`: in what their compiler was given, which then made no difference."""
+
+    names: tuple[str, ...]
+    differ: bool
+
+
+@dataclass(frozen=True)
 class BuildsView:
     """All builds and the legend that their instruction mixes share."""
 
     views: tuple[BuildView, ...]
     legend: tuple[tuple[int, str], ...]
-    identical: tuple[tuple[str, ...], ...]
+    identical: tuple[Identical, ...]
 
 
 # In the order in which they are stacked: arithmetic, memory, the rest. A class that is not here counts as other.
@@ -122,8 +130,17 @@ def builds(records: Records, limits: Limits) -> BuildsView:
     return BuildsView(
         views,
         tuple((slot, name) for name, slot in SLOTS.items() if name in present),
-        tuple(tuple(group) for group in records.manifest.identical_machine_code),
+        tuple(_identical(records, group) for group in records.manifest.identical_machine_code),
     )
+
+
+def _identical(records: Records, group: Sequence[str]) -> Identical:
+    given = [
+        ([(source.path, source.sha256) for source in build.sources], build.macros, build.flags)
+        for build in records.builds
+        if f"{build.operator}/{build.variant}" in group
+    ]
+    return Identical(tuple(group), any(each != given[0] for each in given))
 
 
 def _build(record: BuildRecord, limits: Limits) -> BuildView:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernelproof import formats
+from kernelproof import claims, formats
 from kernelproof.records import (
     DECIDES_NOTHING,
     BenchCase,
@@ -117,6 +117,19 @@ def badge(word: str, **words: str) -> Badge:
     """The badge for a record's word; `words` renames it here (`ok='profiled'`)."""
     known = BADGES.get(word, Badge("muted", word.replace("_", " ")))
     return Badge(known.kind, words.get(word, known.word))
+
+
+def refuted_when_timed(records: Records) -> dict[str, str]:
+    """Who passed the test and has another verdict by the benchmark: `operator/variant`, and `wrong when timed`."""
+    tests = {f"{test.operator}/{test.variant}": test.verdict for test in records.tests}
+    benches = {(bench.operator, bench.device): bench for bench in records.benches}
+    found = {}
+    for verdict in records.manifest.verdicts:
+        key = f"{verdict.operator}/{verdict.variant}"
+        if tests.get(key) == "correct" and verdict.correctness not in ("correct", "missing"):
+            fault = claims.found_by_bench(benches.get((verdict.operator, verdict.device)), verdict.variant)
+            found[key] = fault[0] if fault else f"{verdict.correctness} when timed"
+    return found
 
 
 def case_rank(bench: BenchRecord, case: BenchCase | None, mode: str, settings: Settings) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kernelproof import formats, members
 from kernelproof.records import FAILED, NOT_RUN, OK, ManifestRecord, Provenance, Record, TestRecord
-from kernelproof.views.common import Badge, Records, Settings, badge, words
+from kernelproof.views.common import Badge, Records, Settings, badge
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def reproduce(records: Records, settings: Settings) -> ReproduceView:
     for what, state in manifest.measured.items():
         states[state.commit or "", state.dirty, state.diff_sha256 or ""].append((what, state))
     rows = tuple(
-        _measured(", ".join(words(w) for w, _ in group), max((p for _, p in group), key=lambda p: p.utc))
+        _measured(", ".join(what for what, _ in group), max((p for _, p in group), key=lambda p: p.utc))
         for group in states.values()
     )
     apart = any(key != (here.commit or "", here.dirty, here.diff_sha256 or "") for key in states)

@@ -19,7 +19,7 @@ from kernelproof.records import (
     SanitizerRun,
     TestRecord,
 )
-from kernelproof.views.common import Badge, Limits, Records, badge, dims_text, option_words
+from kernelproof.views.common import Badge, Limits, Records, badge, dims_text, option_words, refuted_when_timed
 
 RUNGS = ("build", "load", "launch", "sanity", "correctness", "properties", "determinism", "sanitizer")
 SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -82,6 +82,7 @@ class TestView:
     failing_left_out: int
     message: str
     repeat: str | None
+    refuted: str  # what the benchmark found of one that passed: `wrong when timed`
 
 
 @dataclass(frozen=True)
@@ -182,15 +183,16 @@ def tests(records: Records, limits: Limits) -> list[TestGroup]:
     by_operator: dict[str, list[TestRecord]] = defaultdict(list)
     for record in records.tests:
         by_operator[record.operator].append(record)
+    refuted = refuted_when_timed(records)
     return [
-        _test_group(operator, sorted(found, key=lambda r: r.role != "variant"), limits)
+        _test_group(operator, sorted(found, key=lambda r: r.role != "variant"), limits, refuted)
         for operator, found in by_operator.items()
     ]
 
 
-def _test_group(operator: str, found: Sequence[TestRecord], limits: Limits) -> TestGroup:
+def _test_group(operator: str, found: Sequence[TestRecord], limits: Limits, refuted: Mapping[str, str]) -> TestGroup:
     on = charts.error_axis(r.error_histogram for r in found if r.error_histogram)
-    columns = tuple(_test(record, on, limits) for record in found)
+    columns = tuple(_test(record, on, limits, refuted.get(f"{operator}/{record.variant}", "")) for record in found)
     with_cases = [r for r in found if r.cases]
     parts = [
         _part("By shape", with_cases, lambda c: c.shape, _dims_note),
@@ -332,7 +334,7 @@ def _found(variant: str, run: SanitizerRun, finding: SanitizerFinding) -> FoundV
     return FoundView(variant, run.tool, "muted", note, finding)
 
 
-def _test(record: TestRecord, on: Axis, limits: Limits) -> TestView:
+def _test(record: TestRecord, on: Axis, limits: Limits, refuted: str) -> TestView:
     status = Counter(case.status for case in record.cases)
     failing = [case for case in record.cases if case.status == FAILED]
     message = (record.told and record.told.message) or record.reason or ""
@@ -351,6 +353,7 @@ def _test(record: TestRecord, on: Axis, limits: Limits) -> TestView:
         max(0, len(failing) - limits.failing_cases),
         formats.excerpt(message, min(limits.message_characters, 1200)),
         record.repeat,
+        refuted,
     )
 
 

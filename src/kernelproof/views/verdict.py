@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from kernelproof import charts, claims, formats
 from kernelproof.charts import Axis
 from kernelproof.claims import Claim
 from kernelproof.config import CRITERIA
-from kernelproof.records import FAILED, NOT_RUN, OK, BenchCase, BenchRecord, OracleRow, Record, Verdict
-from kernelproof.views.common import BADGES, Badge, Records, Settings, badge, case_label, case_rank, doubt, doubts
+from kernelproof.records import FAILED, NOT_RUN, OK, BenchCase, BenchRecord, OracleRow, Record, TestRecord, Verdict
+from kernelproof.views.common import (
+    BADGES,
+    Badge,
+    Records,
+    Settings,
+    badge,
+    case_label,
+    case_rank,
+    doubt,
+    doubts,
+    refuted_when_timed,
+)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -90,13 +104,15 @@ class StageNote:
     note: str
 
 
-NAMES_IN_THE_HEADLINE = 6  # of variants that were not run; the tables name all
+NAMES_IN_THE_HEADLINE = 4  # of one kind; the tables name all
+
+REFUTED = "refuted"  # of a test that was passed: by the benchmark
+REASON_IN_THE_HEADLINE = 200  # characters; the tables have the whole
 
 NOT_TIMED = {
     "missing": "there is no record of a benchmark",
     "not_run": "the benchmark was not run",
     "failed": "the benchmark failed",
-    "not_compared": "there was no correct baseline to compare with",
 }
 
 
@@ -161,7 +177,7 @@ def _verdict_group(
             claim,
             _gate_badge(claim),
             speed,
-            _why(verdict, chosen),
+            _why(verdict, chosen, claim),
             claims.untimed(bench, verdict.variant),
             verdict.bad,
         )
@@ -215,12 +231,12 @@ def _gate_badge(claim: Claim) -> Badge:
     return Badge({claims.PASSES: "good", claims.FAILS: "bad"}.get(claim.word, "muted"), claim.word, title)
 
 
-def _why(verdict: Verdict, chosen: tuple[OracleRow, BenchCase | None] | None) -> str:
+def _why(verdict: Verdict, chosen: tuple[OracleRow, BenchCase | None] | None, claim: Claim) -> str:
     if verdict.reason:
         return verdict.reason
     if chosen and chosen[0].ratio is None:
         return chosen[0].reason
-    return NOT_TIMED.get(verdict.speed, "") if chosen is None and verdict.correctness == "correct" else ""
+    return NOT_TIMED.get(verdict.speed, claim.reason) if chosen is None and verdict.correctness == "correct" else ""
 
 
 def _group_sentence(rows: Sequence[VerdictRow], settings: Settings) -> str:
@@ -250,19 +266,20 @@ def _group_sentence(rows: Sequence[VerdictRow], settings: Settings) -> str:
 
 def headline(records: Records, groups: Sequence[VerdictGroup]) -> Headline:
     """The one sentence: how many variants are correct, what is wrong with the others, and the claims of speed."""
-    rows = [(g, r) for g in groups for r in g.rows]
+    several = len({g.operator for g in groups}) > 1
+    rows = [(f"{g.operator}/{r.name}" if several else r.name, r) for g in groups for r in g.rows]
     by_word: dict[str, list[str]] = defaultdict(list)
-    for _, r in rows:
-        by_word[r.correctness.word].append(r.name)
+    for name, r in rows:
+        by_word[r.correctness.word].append(name)
     correct = len(by_word.get("correct", []))
     if not rows:
         return Headline("warn", "nothing to judge", "There is no variant to judge.", ())
-    waiting = by_word.get("not run", [])
+    waiting, untested = by_word.get("not run", []), len(by_word.get("no record", []))
     left = _waitingwords(records, groups, len(waiting)) if waiting else ""
-    said = _correctwords(correct, len(rows) - len(waiting), left)
+    said = _correctwords(correct, len(rows) - len(waiting) - untested, left, untested)
     sentence = f"{said}; {_claimwords([r.claim.word for _, r in rows])}."
     details = [
-        f"{formats.listed(names)} {_verb(word, len(names))}."
+        f"{_named(names)} {_verb(word, len(names))}."
         for word, names in by_word.items()
         if word not in ("correct", "not run")
     ]
@@ -272,7 +289,11 @@ def headline(records: Records, groups: Sequence[VerdictGroup]) -> Headline:
         few = len(waiting) <= NAMES_IN_THE_HEADLINE
         who = formats.listed(waiting) if few else formats.plural(len(waiting), "variant")
         details.append(f"{who} {'was' if len(waiting) == 1 else 'were'} not run{why}.")
-    details += [f"{r.name}: {r.reason.rstrip('.')}." for _, r in rows if r.bad and r.correctness.word == "correct"]
+    other = [(name, r.reason) for name, r in rows if r.bad and r.correctness.word == "correct"]
+    shown, more = _few(other)
+    details += [f"{name}: {formats.one_line(reason, REASON_IN_THE_HEADLINE).rstrip('.')}." for name, reason in shown]
+    if more:
+        details.append(f"{formats.plural(more, 'more correct variant')} {'is' if more == 1 else 'are'} not accepted.")
     bad = records.manifest.overall == "bad" or any(v.bad for v in records.manifest.verdicts) or bool(records.unreadable)
     short = records.manifest.overall == "incomplete" or waiting
     kind, word = ("bad", "Not accepted") if bad else ("warn", "Incomplete") if short else ("good", "Accepted")
@@ -281,6 +302,18 @@ def headline(records: Records, groups: Sequence[VerdictGroup]) -> Headline:
         limits = [f"{name} {value:g} instead of {getattr(CRITERIA, name):g}" for name, value in looser.items()]
         details.insert(0, f"Results were judged with wider limits than kernelproof's own: {formats.listed(limits)}.")
     return Headline(kind, word, sentence, tuple(details))
+
+
+def _few(found: Sequence[T]) -> tuple[Sequence[T], int]:
+    """As many as the headline takes, and how many are left; one alone is not left."""
+    number = len(found) if len(found) <= NAMES_IN_THE_HEADLINE + 1 else NAMES_IN_THE_HEADLINE
+    return found[:number], len(found) - number
+
+
+def _named(names: Sequence[str]) -> str:
+    """`a, b, c, d and 7 more`."""
+    shown, more = _few(names)
+    return formats.listed([*shown, *([f"{more} more"] if more else [])])
 
 
 def _waitingwords(records: Records, groups: Sequence[VerdictGroup], number: int) -> str:
@@ -292,11 +325,17 @@ def _waitingwords(records: Records, groups: Sequence[VerdictGroup], number: int)
     return f"{number} {'was' if number == 1 else 'were'} not run"
 
 
-def _correctwords(correct: int, number: int, left: str) -> str:
-    """`number`: of variants that were run; `left`: what keeps the others back."""
+def _correctwords(correct: int, number: int, left: str, untested: int = 0) -> str:
+    """`number`: of variants that were tested; `left`: what keeps others back; `untested`: those without a record."""
+    rest = f", {left}" if left else ""
+    if number == 0 and not untested:
+        return f"No variant could run{rest}"
     if number == 0:
-        return f"No variant could run, {left}"
-    ran, rest = (" that could run", f", {left}") if left else ("", "")
+        return f"Nothing was tested: {formats.plural(untested, 'variant')} {_verb('no record', untested)}{rest}"
+    ran = " that could run" if left else ""
+    if untested:
+        ran = f" that {'was' if number == 1 else 'were'} tested"
+        rest = f", {untested} {_verb('no record', untested)}{rest}"
     if number == 1:
         return f"The variant{ran} is {'correct' if correct else 'not shown to be correct'}{rest}"
     if correct == number:
@@ -340,25 +379,40 @@ def stage_notes(records: Records) -> list[StageNote]:
         "profile": records.profiles,
     }
     absent = Counter(gap.get("stage") for gap in records.manifest.missing)
-    return [_stage_note(name, found, absent[name]) for name, found in by_stage.items()]
+    refuted = refuted_when_timed(records)
+    return [_stage_note(name, found, absent[name], refuted) for name, found in by_stage.items()]
 
 
-def _stage_note(name: str, found: Sequence[Record], absent: int) -> StageNote:
+def _stage_note(name: str, found: Sequence[Record], absent: int, refuted: Collection[str]) -> StageNote:
     """`absent`: records that the run was to make and that do not exist."""
     status = Counter(record.status for record in found)
     spent = formats.seconds(sum(record.duration_s for record in found))
     if not found:
         return StageNote(name, Badge("muted", "no record"), "no record of this stage")
     number = formats.plural(len(found), "record")
-    if status[OK] == len(found) and not absent:
+    doubted = name == "test" and bool(refuted)
+    if status[OK] == len(found) and not absent and not doubted:
         return StageNote(name, Badge("good", "ran"), f"{number}, {spent}")
     if status[NOT_RUN] == len(found) and not absent:
         return StageNote(name, Badge("muted", "not run"), number)
-    counts = (
-        (status[OK], "passed" if name == "test" else "ran"),
-        (status[FAILED], "failed"),
-        (status[NOT_RUN], "not run"),
-        (absent, "without a record"),
-    )
-    parts = [f"{count} {word}" for count, word in counts if count]
-    return StageNote(name, Badge("bad" if status[FAILED] else "info", ", ".join(parts)), f"{number}, {spent}")
+    counts = _of_tests(found, refuted) if name == "test" else [*_counted(status, "ran")]
+    words = ", ".join([*counts, *([f"{absent} without a record"] if absent else [])])
+    return StageNote(name, Badge("bad" if status[FAILED] or doubted else "info", words), f"{number}, {spent}")
+
+
+def _counted(status: Mapping[str, int], well: str) -> Iterator[str]:
+    said = {OK: well, REFUTED: "passed but found wrong when timed", FAILED: "failed", NOT_RUN: "not run"}
+    yield from (f"{status[word]} {what}" for word, what in said.items() if status.get(word))
+
+
+def _of_tests(found: Sequence[Record], refuted: Collection[str]) -> Iterator[str]:
+    """Variants by their verdicts, as the headline counts them, and baselines apart."""
+    words: dict[bool, Counter[str]] = defaultdict(Counter)
+    for test in found:
+        if isinstance(test, TestRecord):
+            passed = REFUTED if f"{test.operator}/{test.variant}" in refuted else OK
+            other = test.status if test.verdict == "not_run" else FAILED
+            words[test.role == "variant"][passed if test.verdict == "correct" else other] += 1
+    yield from _counted(words[True], "passed")
+    if said := formats.listed(_counted(words[False], "passed")):
+        yield f"of the baselines {said}"
