@@ -185,6 +185,10 @@ def test_times_across_gpu_models_are_refused_and_the_rest_is_compared() -> None:
     assert not found.times
     assert [entry.reason for entry in found.times_not_compared] == ["the GPU models differ: NVIDIA H200 and NVIDIA L4"]
     assert found.verdicts[0].sentence == "op/plain: correct under NVIDIA H200, crashed under NVIDIA L4"
+    refused = "no times of op-cuda were compared: the GPU models differ: NVIDIA H200 and NVIDIA L4."
+    assert found.summary == f"No longer correct: op/plain; {refused}"
+    alone = compare.compare(make(1), make(2, gpu="NVIDIA L4"))
+    assert alone.summary == f"No variant's verdict changed; {refused}"
     assert "the GPU models differ" in found.markdown()
     assert "the GPU models differ" in found.html()
 
@@ -219,11 +223,14 @@ def test_who_is_correct_by_less_than_before_is_told() -> None:
     old.rungs = [records.Rung(name, "passed") for name in ("correctness", "sanitizer")]
     new.rungs = [records.Rung("correctness", "passed"), records.Rung("sanitizer", "skipped")]
     found = compare.compare(before, after)
-    assert [entry.what for entry in found.tested_less] == ["2 of 3 cases left out", "without sanitizer"]
+    assert [entry.what for entry in found.tested_less] == [
+        "without shape s2, shape s3 and rung sanitizer",
+        "1 case instead of 3",
+    ]
     assert found.exit_code == ExitCode.COULD_NOT_RUN
-    assert found.summary.startswith("Correct by less than before (2 of 3 cases left out): op/fast")
+    assert found.summary.startswith("Correct by less than before (without shape s2, shape s3 and rung")
     for text in (found.markdown(), found.html()):
-        assert "2 of 3 cases left out" in text
+        assert "1 case instead of 3" in text
     assert not compare.compare(after, before).tested_less
 
 

@@ -18,13 +18,14 @@ from typing import Any
 from kernelproof import charts, differences, formats, rendering, runs, statistics
 from kernelproof.differences import NotCompared, TimeChange
 from kernelproof.errors import ExitCode, RecordError
-from kernelproof.records import NOT_RUN, BuildRecord, CaseResult, Cubin, KernelResources, TestRecord
+from kernelproof.records import NOT_RUN, OK, BuildRecord, CaseResult, Cubin, KernelResources, TestRecord
 from kernelproof.runs import BAD, CORRECT, MISSING, Run, Side
 
 SCHEMA = "kernelproof.compare/1"
 ABSENT = "absent"  # a fact of one run that the other has not
 BROKE, LOST, MENDED, CHANGED = "broke", "lost", "mended", "changed"
 NO_VERDICT = frozenset({MISSING, NOT_RUN})
+FEWER_CASES = 0.75  # of those before: fewer are told
 ERROR_CHANGE = 0.02  # ratios to a limit that move by less are not listed
 MAX_ROWS, MAX_KERNELS, MAX_ENVIRONMENT = 120, 12, 40  # in Markdown and on the page; the JSON holds all
 # Settings that decide how much a verdict holds.
@@ -70,7 +71,7 @@ class TestedLess:
 
     variant: str
     role: str
-    what: str  # `1 of 73 cases`, `without sanitizer`
+    what: str  # `without shape s513 and rung sanitizer`, `1 case instead of 73`
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Comparison:
     only_after: list[str] = field(default_factory=list)
     unread: list[NotCompared] = field(default_factory=list)
     common: int = 0
-    benches: list[str] = field(default_factory=list)
+    benches: list[str] = field(default_factory=list)  # that both runs measured
 
     @property
     def broke(self) -> list[VerdictChange]:
@@ -279,7 +280,8 @@ def compare(before: Run, after: Run) -> Comparison:
             subject=f"{before.name} and {after.name}",
             hint="compare two runs of the same project",
         )
-    benches = [name for name in after.benches if name in before.benches]
+    timed = [[name for name, bench in run.benches.items() if bench.status == OK] for run in (before, after)]
+    benches = [name for name in timed[1] if name in timed[0]]
     found = Comparison(before.side, after.side, common=len(common), benches=benches)
     found.only_before = [key for key in keys if key not in common and (key in before.tests or key in before.builds)]
     found.only_after = [key for key in keys if key not in common and key not in found.only_before]
@@ -376,33 +378,39 @@ def _verdicts(before: Run, after: Run, keys: Iterable[str], environment: Sequenc
 
 
 def _tested_less(before: Run, after: Run, keys: Iterable[str]) -> Iterator[TestedLess]:
-    """Who was correct and is, by fewer cases, a lower level or with rungs left out: the same word for less."""
+    """Who was correct and is, by fewer cases, without a shape, say, or with rungs left out: the same word for less."""
     for key in keys:
         old, new = before.tests.get(key), after.tests.get(key)
         if old is None or new is None or not before.verdict(key) == after.verdict(key) == CORRECT:
             continue
         had, has = (_tried(test) for test in (old, new))
         role = "variant" if "variant" in (before.role(key), after.role(key)) else after.role(key)
-        lost = [name for name in had.rungs if name not in has.rungs]
-        if missing := len(had.cases - has.cases):
-            yield TestedLess(key, role, f"{missing} of {formats.plural(len(had.cases), 'case')} left out")
-        if lost:
+        if lost := [words for words in had.covered if words not in has.covered]:
             yield TestedLess(key, role, f"without {formats.listed(lost)}")
+        if has.cases < FEWER_CASES * had.cases:
+            yield TestedLess(key, role, f"{formats.plural(has.cases, 'case')} instead of {had.cases}")
 
 
 @dataclass(frozen=True)
 class _Tried:
-    """What passed in a test: cases, whatever their seed, and rungs."""
+    """What passed in a test: how many cases, and what they and the rungs covered, in words.
 
-    cases: frozenset[tuple[str, ...]]
-    rungs: tuple[str, ...]
+    Which shape is tried with which family follows from how many there are of each, so it is not asked for.
+    """
+
+    cases: int
+    covered: list[str]
 
 
 def _tried(test: TestRecord) -> _Tried:
     # A shape with a `=` was drawn by the search, which no two runs do alike.
-    cases = (case for case in test.cases if case.status == "passed" and "=" not in case.shape)
-    places = frozenset((c.shape, str(sorted(c.options.items())), c.dtype, c.family) for c in cases)
-    return _Tried(places, tuple(rung.name for rung in test.rungs if rung.status == "passed"))
+    cases = [case for case in test.cases if case.status == "passed" and "=" not in case.shape]
+    covered = [f"shape {case.shape}" for case in cases]
+    covered += [case.dtype for case in cases]
+    covered += [f"{name} {str(value).lower()}" for case in cases for name, value in sorted(case.options.items())]
+    covered += [f"inputs {case.family}" for case in cases]
+    covered += [f"rung {rung.name}" for rung in test.rungs if rung.status == "passed"]
+    return _Tried(len(cases), list(dict.fromkeys(covered)))
 
 
 def _sentence(key: str, words: Sequence[str], environment: Sequence[Change], before: Run, after: Run) -> str:
