@@ -224,11 +224,11 @@ def test_who_is_correct_by_less_than_before_is_told() -> None:
     new.rungs = [records.Rung("correctness", "passed"), records.Rung("sanitizer", "skipped")]
     found = compare.compare(before, after)
     assert [entry.what for entry in found.tested_less] == [
-        "without shape s2, shape s3 and rung sanitizer",
+        "without shape s2 and s3 and rung sanitizer",
         "1 case instead of 3",
     ]
     assert found.exit_code == ExitCode.COULD_NOT_RUN
-    assert found.summary.startswith("Correct by less than before (without shape s2, shape s3 and rung")
+    assert found.summary.startswith("Correct by less than before (without shape s2 and s3 and rung")
     for text in (found.markdown(), found.html()):
         assert "1 case instead of 3" in text
     assert not compare.compare(after, before).tested_less

@@ -25,6 +25,7 @@ SCHEMA = "kernelproof.compare/1"
 ABSENT = "absent"  # a fact of one run that the other has not
 BROKE, LOST, MENDED, CHANGED = "broke", "lost", "mended", "changed"
 NO_VERDICT = frozenset({MISSING, NOT_RUN})
+NAMED_OF_A_KIND = 3  # shapes, say, that were left out; of more the number
 FEWER_CASES = 0.75  # of those before: fewer are told
 ERROR_CHANGE = 0.02  # ratios to a limit that move by less are not listed
 MAX_ROWS, MAX_KERNELS, MAX_ENVIRONMENT = 120, 12, 40  # in Markdown and on the page; the JSON holds all
@@ -385,32 +386,43 @@ def _tested_less(before: Run, after: Run, keys: Iterable[str]) -> Iterator[Teste
             continue
         had, has = (_tried(test) for test in (old, new))
         role = "variant" if "variant" in (before.role(key), after.role(key)) else after.role(key)
-        if lost := [words for words in had.covered if words not in has.covered]:
+        if lost := [said for kind in had.covered if (said := _lost(kind, had.covered[kind], has.covered[kind]))]:
             yield TestedLess(key, role, f"without {formats.listed(lost)}")
         if has.cases < FEWER_CASES * had.cases:
             yield TestedLess(key, role, f"{formats.plural(has.cases, 'case')} instead of {had.cases}")
 
 
+def _lost(kind: str, had: Sequence[str], has: Sequence[str]) -> str:
+    """`shape s513`, or `16 of 18 shapes`; empty where nothing was lost."""
+    names = [name for name in had if name not in has]
+    if len(names) > NAMED_OF_A_KIND:
+        return f"{len(names)} of {formats.plural(len(had), kind, {'family': 'families'}.get(kind))}"
+    return f"{kind} {formats.listed(names)}" if names else ""
+
+
 @dataclass(frozen=True)
 class _Tried:
-    """What passed in a test: how many cases, and what they and the rungs covered, in words.
+    """What passed in a test: how many cases, and by kind what they and the rungs covered.
 
     Which shape is tried with which family follows from how many there are of each, so it is not asked for.
     """
 
     cases: int
-    covered: list[str]
+    covered: dict[str, list[str]]
 
 
 def _tried(test: TestRecord) -> _Tried:
     # A shape with a `=` was drawn by the search, which no two runs do alike.
     cases = [case for case in test.cases if case.status == "passed" and "=" not in case.shape]
-    covered = [f"shape {case.shape}" for case in cases]
-    covered += [case.dtype for case in cases]
-    covered += [f"{name} {str(value).lower()}" for case in cases for name, value in sorted(case.options.items())]
-    covered += [f"inputs {case.family}" for case in cases]
-    covered += [f"rung {rung.name}" for rung in test.rungs if rung.status == "passed"]
-    return _Tried(len(cases), list(dict.fromkeys(covered)))
+    options = (f"{name}={value}".lower() for case in cases for name, value in sorted(case.options.items()))
+    covered = {
+        "shape": (case.shape for case in cases),
+        "data type": (case.dtype for case in cases),
+        "option": options,
+        "family": (case.family for case in cases),
+        "rung": (rung.name for rung in test.rungs if rung.status == "passed"),
+    }
+    return _Tried(len(cases), {kind: list(dict.fromkeys(names)) for kind, names in covered.items()})
 
 
 def _sentence(key: str, words: Sequence[str], environment: Sequence[Change], before: Run, after: Run) -> str:
