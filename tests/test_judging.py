@@ -208,6 +208,31 @@ def test_inputs_that_are_not_the_same_for_every_variant_condemn_nobody(tmp_path:
         judge.close()
 
 
+DEAF = """
+from kernelproof.operators import Call, rmsnorm
+
+class Deaf(type(rmsnorm.OPERATOR)):
+    def make_call(self, case, generator):
+        call = super().make_call(case, generator)
+        made = {name: getattr(value, "double", lambda: value)() for name, value in call.arguments.items()}
+        return Call(made, call.outputs, call.axes)
+
+OPERATOR = Deaf()
+"""
+
+
+def test_inputs_of_another_data_type_than_the_case_has_are_the_operators_fault(tmp_path: Path) -> None:
+    """A kernel that takes float32 alone would have been condemned for refusing them."""
+    (tmp_path / "deaf.py").write_text(DEAF)
+    judge = Judge(tmp_path, tmp_path, LIMIT_S)
+    try:
+        with pytest.raises(JudgeError, match="`make_call` made tensors of float64 for a case of float32") as caught:
+            judge.lay_out("deaf.py", Job(CASE), tmp_path / "first")
+        assert caught.value.subject == "deaf.py: odd-float32-normal-s3"
+    finally:
+        judge.close()
+
+
 ODD = """
 import torch
 from kernelproof.operators.rmsnorm import OPERATOR as rmsnorm

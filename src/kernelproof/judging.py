@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import records
+from kernelproof import formats, records
 from kernelproof.config import Declared, OperatorConfig, Precision, Tolerance
 from kernelproof.errors import JudgeError, KernelproofError, TestError, blamed, describe_exit
 from kernelproof.processes import (
@@ -540,6 +540,13 @@ class Chamber:
         def made() -> tuple[Call, str]:
             found = self.operator.make_call(case, judge.generator(case))
             call = operators.expect(operators.Call, [found], "make_call")[0]
+            types = sorted({operators.dtype_name(tensor.dtype) for tensor in call.tensors.values()})
+            if case.dtype not in types:
+                raise TestError(
+                    f"`make_call` made tensors of {formats.listed(types)} for a case of {case.dtype}",
+                    subject=f"{self.module}: {case.id}",
+                    hint="give tensors the case's data type: x.to(operators.dtype(case.dtype))",
+                )
             return call, _digest(call)
 
         if not self.inputs:
