@@ -47,6 +47,13 @@ def status(record: TestRecord) -> dict[str, str]:
     return {rung.name: rung.status for rung in record.rungs}
 
 
+def with_module(config: Config, name: str, text: str) -> Config:
+    """The configuration with an operator's module of its own beside it."""
+    (config.root / name).write_text(text)
+    operator = dataclasses.replace(config.operators["rmsnorm"], module=name)
+    return dataclasses.replace(config, operators={"rmsnorm": operator})
+
+
 def test_what_a_gpu_says_of_a_kernel_that_failed() -> None:
     said = (
         "AcceleratorError: CUDA error: misaligned address\nSearch for `cudaErrorMisalignedAddress' in https://docs.nvidia"
@@ -184,7 +191,7 @@ def test_the_deep_level_draws_every_dimension_and_none_that_the_operator_refuses
     config = project(own, name, level="deep")
     (failed,) = (case for case in climbed(config, name).cases if case.status == "failed")
     assert failed.dims["rows"] % 7 == 6
-    (own / "few.py").write_text(
+    few = (
         "from kernelproof.errors import ConfigError\n"
         "from kernelproof.operators import rmsnorm\n"
         "class Few(type(rmsnorm.OPERATOR)):\n"
@@ -194,8 +201,7 @@ def test_the_deep_level_draws_every_dimension_and_none_that_the_operator_refuses
         "        return super().cost(case)\n"
         "OPERATOR = Few()\n"
     )
-    operator = dataclasses.replace(config.operators["rmsnorm"], module="few.py")
-    record = climbed(dataclasses.replace(config, operators={"rmsnorm": operator}), name)
+    record = climbed(with_module(config, "few.py", few), name)
     assert record.verdict == "correct"
     assert record.searched is not None
     assert record.searched > 20
@@ -522,9 +528,7 @@ def test_a_fault_in_the_operators_module_is_an_error_and_no_verdict(own: Path, f
     config = project(own, "good")
     text, words, subject = BROKEN_MODULES[fault]
     module = f"{fault.replace(' ', '_')}.py"
-    (own / module).write_text(text)
-    operator = dataclasses.replace(config.operators["rmsnorm"], module=module)
-    config = dataclasses.replace(config, operators={"rmsnorm": operator})
+    config = with_module(config, module, text)
     with pytest.raises((ConfigError, TestError), match=words) as caught:
         climbed(config, "good")
     assert str(caught.value).startswith(subject.format(module))
@@ -536,7 +540,7 @@ def test_a_fault_in_the_operators_module_is_an_error_and_no_verdict(own: Path, f
 def test_a_relation_that_does_not_hold_condemns_nobody(own: Path, kind: str) -> None:
     """Where elements merely move, or bits are compared, the reference is not computed for a kernel that keeps it."""
     config = project(own, "good")
-    (own / f"false_{kind}.py").write_text(
+    text = (
         "from kernelproof.operators import Relation, changed, exactly, rmsnorm\n"
         "class False_(type(rmsnorm.OPERATOR)):\n"
         "    def relations(self, case, call, generator):\n"
@@ -546,8 +550,7 @@ def test_a_relation_that_does_not_hold_condemns_nobody(own: Path, kind: str) -> 
         f"        return [Relation('twice', 'twice x, twice y', c, lambda y: 2 * y, {kind}=True) for c in after]\n"
         "OPERATOR = False_()\n"
     )
-    operator = dataclasses.replace(config.operators["rmsnorm"], module=f"false_{kind}.py")
-    config = dataclasses.replace(config, operators={"rmsnorm": operator})
+    config = with_module(config, f"false_{kind}.py", text)
     with pytest.raises(TestError, match=r"twice: the references break the relation themselves") as caught:
         climbed(config, "good")
     assert "fault of the operator's `relations`" in str(caught.value.hint)
@@ -555,7 +558,7 @@ def test_a_relation_that_does_not_hold_condemns_nobody(own: Path, kind: str) -> 
 
 def test_a_wrong_result_of_an_exact_call_condemns_nobody(own: Path) -> None:
     config = project(own, "good")
-    (own / "false_sign.py").write_text(
+    text = (
         "from kernelproof.operators import rmsnorm\n"
         "class FalseSign(type(rmsnorm.OPERATOR)):\n"
         "    def sanity_calls(self, case, generator):\n"
@@ -564,20 +567,20 @@ def test_a_wrong_result_of_an_exact_call_condemns_nobody(own: Path) -> None:
         "        return made\n"
         "OPERATOR = FalseSign()\n"
     )
-    operator = dataclasses.replace(config.operators["rmsnorm"], module="false_sign.py")
+    config = with_module(config, "false_sign.py", text)
     words = (
         r"^rmsnorm/good: false_sign.py:3: the exact call 'signs' and `reference` disagree in 1 of \d+ elements: "
         r"the worst at \[2, 3\] is \S+ by `sanity_calls` and \S+ by `reference`, .*-sanity-signs\)"
     )
     with pytest.raises(TestError, match=words) as caught:
-        climbed(dataclasses.replace(config, operators={"rmsnorm": operator}), "good")
+        climbed(config, "good")
     assert caught.value.hint == "no kernel is at fault: mend the result that `sanity_calls` states, or `reference`"
 
 
 def test_a_reference_that_the_exact_calls_refute_condemns_nobody(own: Path) -> None:
     """The kernel gives what the exact calls state; that the reference does not, no case shows but by the kernel."""
     config = project(own, "good")
-    (own / "forgot.py").write_text(
+    text = (
         "from kernelproof.operators import rmsnorm\n"
         "import dataclasses\n"
         "class Forgot(type(rmsnorm.OPERATOR)):\n"
@@ -586,9 +589,9 @@ def test_a_reference_that_the_exact_calls_refute_condemns_nobody(own: Path) -> N
         "        return dataclasses.replace(made, output=made.output / 2)\n"
         "OPERATOR = Forgot()\n"
     )
-    operator = dataclasses.replace(config.operators["rmsnorm"], module="forgot.py")
+    config = with_module(config, "forgot.py", text)
     with pytest.raises(TestError, match=r"the exact call '\w+' and `reference` disagree"):
-        climbed(dataclasses.replace(config, operators={"rmsnorm": operator}), "good")
+        climbed(config, "good")
 
 
 def test_what_an_operator_does_not_supply_is_said(

@@ -324,7 +324,7 @@ def environment(before: Run, after: Run) -> Iterator[Change]:
         ("CUDA toolchain", _fact(after, "cuda_toolchain", "version"), _fact(before, "cuda_toolchain", "version")),
         ("host compiler", _fact(after, "host_compiler", "version"), _fact(before, "host_compiler", "version")),
         ("kernelproof", _tool(after), _tool(before)),
-        *((f"{part}.{name}", *(_setting(run, part, name) for run in (after, before))) for part, name in STRICTNESS),
+        *((f"{part}.{name}", *(run.setting(part, name) for run in (after, before))) for part, name in STRICTNESS),
     ):
         if ours != theirs:
             yield Change(what, _text(theirs), _text(ours))
@@ -341,11 +341,6 @@ def environment(before: Run, after: Run) -> Iterator[Change]:
 
 def _fact(run: Run, probe: str, key: str) -> Any:
     return run.facts(probe).get(key)
-
-
-def _setting(run: Run, part: str, name: str) -> Any:
-    found = run.config.get(part)
-    return found.get(name) if isinstance(found, dict) else None
 
 
 def _tool(run: Run) -> str:

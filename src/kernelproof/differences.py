@@ -96,15 +96,8 @@ def settings_of(*compared: Run) -> tuple[float, Settings]:
     """The band within which times are the same, and the statistics' settings: of what runs were configured with, the
     stricter, for none of them chooses how it is compared.
     """
-    bands = [setting(run, "gate", "same_band", SAME_BAND) for run in compared]
-    return min(bands), Settings(confidence=max(setting(run, "bench", "confidence", CONFIDENCE) for run in compared))
-
-
-def setting(run: Run, part: str, name: str, default: float) -> float:
-    """A number of the configuration that a run was made with."""
-    found = run.config.get(part)
-    value = found.get(name) if isinstance(found, dict) else None
-    return default if value is None else float(value)
+    band = min(float(run.setting("gate", "same_band", SAME_BAND)) for run in compared)
+    return band, Settings(confidence=max(float(run.setting("bench", "confidence", CONFIDENCE)) for run in compared))
 
 
 def time_changes(before: Run, after: Run, band: float, settings: Settings) -> TimeChanges:

@@ -266,7 +266,8 @@ def _row(config: Config, variant: VariantConfig, now: Run) -> Row:
 
 def _measured_less(config: Config, variant: VariantConfig, bench: BenchRecord, now: Run) -> str:
     """Why a claim that holds in all that was measured is not borne out: a run does not choose what it is held to."""
-    asked, had = config.bench.confidence, differences.setting(now, "bench", "confidence", config.bench.confidence)
+    asked = config.bench.confidence
+    had = float(now.setting("bench", "confidence", asked))
     if had < asked:
         return (
             f"its intervals hold the truth {formats.percent(had)} of the time, and bench.confidence asks for "
@@ -274,7 +275,7 @@ def _measured_less(config: Config, variant: VariantConfig, bench: BenchRecord, n
         )
     wanted = [case.bench_id for case in enumerate_cases(config.operator(variant.operator), variant, "bench")]
     known = {case.id for case in bench.cases}
-    missing = [case for case in dict.fromkeys(wanted) if case not in known]
+    missing = [case for case in wanted if case not in known]
     missing += [mode for mode in config.bench.modes if mode not in bench.modes]
     if missing:
         return (

@@ -83,6 +83,12 @@ class Run:
         """When its last record was made (ISO 8601, UTC)."""
         return max((record.provenance.utc for record in self._records), default="")
 
+    def setting(self, part: str, name: str, default: Any = None) -> Any:
+        """What the configuration that it was made with says of `part.name`; the default where that is nothing."""
+        found = self.config.get(part)
+        value = found.get(name) if isinstance(found, dict) else None
+        return default if value is None else value
+
     def found_by_bench(self, key: str) -> tuple[str, str] | None:
         """What the benchmark of its device found wrong with a contender, and why (claims.found_by_bench)."""
         operator, _, name = key.partition("/")
