@@ -262,6 +262,28 @@ def test_a_fault_of_ours_is_no_verdict(
     assert ("Traceback" in shown) == (asked is not None)
 
 
+def test_a_python_without_what_is_needed_is_no_fault_of_ours() -> None:
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "kernelproof", "bench", "--operator", "rmsnorm", "--device", "cpu", CONFIG],
+        env={"PYTHONPATH": str(ROOT / "src")},  # -S: no site-packages
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == ExitCode.COULD_NOT_RUN
+    assert done.stderr.startswith(f"kernelproof: {sys.executable}: this Python has no module ")
+    assert "next: ./repro.sh installs all that is needed" in done.stderr
+
+
+def test_a_module_of_our_own_that_is_missing_is_a_fault_of_ours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gate, "run", failing(ModuleNotFoundError("gone", name="kernelproof.gone")))
+    assert cli.main(["gate", CONFIG]) == ExitCode.COULD_NOT_RUN
+    assert "this is a fault of kernelproof" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_full_disk_behind_standard_output_is_an_error(tmp_path: Path) -> None:
     simulated_runs.write(simulated_runs.make(), tmp_path)

@@ -20,7 +20,7 @@ from two_devices import TwoDevices
 
 from kernelproof import images, judging, launches, test
 from kernelproof.config import Precision, Tolerance
-from kernelproof.errors import JudgeError, TestError
+from kernelproof.errors import JudgeError, TestError, ToolError
 from kernelproof.judging import Job, Judge, Terms
 from kernelproof.ladder.climb import Climb, Resources, Session
 from kernelproof.loading import handed_over
@@ -288,6 +288,13 @@ def test_a_reference_of_another_shape_is_told_with_its_line(tmp_path: Path) -> N
         assert str(caught.value.hint).startswith("`reference` gives a value and a bound for each element")
     finally:
         judge.close()
+
+
+def test_without_torch_there_is_no_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ToolError, match="this Python has no module torch") as caught:
+        Judge(REPOSITORY, tmp_path, LIMIT_S)
+    assert caught.value.subject == sys.executable
 
 
 def test_a_judge_that_is_killed_condemns_nobody(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelproof import EVENTS, RUN_PID, __version__, formats
-from kernelproof.errors import ConfigError, ExitCode, KernelproofError, RecordError
+from kernelproof.errors import ConfigError, ExitCode, KernelproofError, RecordError, not_installed
 
 if TYPE_CHECKING:
     from kernelproof.records import ManifestRecord
@@ -65,6 +65,9 @@ def main(argv: list[str] | None = None) -> int:
         print("kernelproof: interrupted; the same command starts this stage over", file=sys.stderr)
         return 130
     except Exception as error:  # a fault of ours, which says nothing of any verdict
+        if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] != __package__:
+            print(f"kernelproof: {not_installed(error.name)}", file=sys.stderr)
+            return ExitCode.COULD_NOT_RUN
         if {TRACEBACK, RUN_PID}.intersection(os.environ):
             traceback.print_exc()
         print(f"kernelproof: {type(error).__name__}: {formats.one_line(error)}\n  next: {OUR_FAULT}", file=sys.stderr)

@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Iterator
 from enum import IntEnum
@@ -61,6 +62,15 @@ class ToolError(KernelproofError):
         super().__init__(message, **details)  # type: ignore[arg-type]
         self.returncode = returncode
         self.output = output
+
+
+def not_installed(module: str) -> ToolError:
+    """The error for a package that kernelproof needs and the Python that runs it has not; `module`: as imported."""
+    return ToolError(
+        f"this Python has no module {module.partition('.')[0]}",
+        subject=sys.executable,
+        hint="./repro.sh installs all that is needed; run .venv/bin/kernelproof (`doctor` lists what is missing)",
+    )
 
 
 class RecordError(KernelproofError):

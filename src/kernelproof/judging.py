@@ -14,6 +14,7 @@ import copy
 import dataclasses
 import functools
 import hashlib
+import importlib.util
 import json
 import math
 import os
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelproof import formats, records
 from kernelproof.config import Declared, OperatorConfig, Precision, Tolerance
-from kernelproof.errors import JudgeError, KernelproofError, TestError, blamed, describe_exit
+from kernelproof.errors import JudgeError, KernelproofError, TestError, blamed, describe_exit, not_installed
 from kernelproof.processes import (
     IDLE_THREADS_SLEEP,
     collect_rarely,
@@ -125,6 +126,8 @@ class Judge:
     """
 
     def __init__(self, root: Path, scratch: Path, limit_s: float) -> None:
+        if importlib.util.find_spec("torch") is None:
+            raise not_installed("torch")
         self._root = str(root.resolve())
         self._log = scratch.resolve() / "judge.log"
         self._limit_s = limit_s
