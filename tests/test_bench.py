@@ -22,6 +22,7 @@ from defects import LAZY
 from kernelproof import (
     bench,
     cli,
+    clock_runner,
     config,
     counters,
     gpu,
@@ -430,7 +431,7 @@ def test_a_result_that_is_computed_when_it_is_read_or_cannot_be_is_none(
     names = ("once", "when_read", "mostly_when_read", "behind_bars")
     record = measured(project(tmp_path, {name: contender(name) for name in names}, {}))
     lazy = "dropped: failed: TypeError: it returned a Lazy, not a plain Tensor"
-    absent = f"dropped: times escape: RuntimeError: {timing.ABSENT}"
+    absent = f"dropped: times escape: RuntimeError: {clock_runner.ABSENT}"
     assert outcomes(record) == dict(zip(names, ("timed", lazy, lazy, absent), strict=True))
     assert {row.contender for row in record.times} == {"once"}
     assert next(e["check"] for e in record.discarded if e.get("contender") == "behind_bars") == "wall"

@@ -21,6 +21,7 @@ from kernelproof import (
     claims,
     config,
     consistency,
+    contenders,
     manifest,
     methods,
     privacy,
@@ -28,7 +29,6 @@ from kernelproof import (
     runs,
     samples,
     statistics,
-    timing,
     verify,
 )
 from kernelproof.errors import BundleError
@@ -857,7 +857,7 @@ def test_the_words_are_those_of_the_stages() -> None:
     assert samples.COLUMNS == consistency.COLUMNS
     assert samples.POSSIBLE_US == consistency.POSSIBLE_US
     assert {bundle.MANIFEST, bundle.SUMS, bundle.REPLAY, bundle.MACHINE_CODE, *bundle.PAGES, FACTS} == consistency.MADE
-    assert set(consistency.SLOPE) <= {field.name for field in dataclasses.fields(timing.Visit)}
+    assert set(consistency.SLOPE) <= {field.name for field in dataclasses.fields(contenders.Visit)}
     assert runs.PRIMARY == consistency.PRIMARY
     assert (records.CORES_SHARED, bench.OTHERS_SHARE) == (consistency.CORES_SHARED, consistency.OTHERS_SHARE)
     assert tuple(records.DECIDES_NOTHING) == consistency.DECIDES_NOTHING

@@ -1,4 +1,4 @@
-"""Timing in the worker: what can be checked without a GPU is the clock path, the rotation and the reading of traces."""
+"""Timing in the worker: who is timed when, until when, and what is handed over; without a GPU by the clock."""
 
 import contextlib
 import dataclasses
@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -164,124 +163,13 @@ def test_a_worker_keeps_no_file_of_a_request_open(tmp_path: Path, monkeypatch: p
         raise timing.TimingError("the GPU cannot be used any more")
 
     if fails:
-        monkeypatch.setattr(timing._Session, "case", lost)
+        monkeypatch.setattr(timing.Session, "case", lost)
     open_files = []
     for _ in range(4):
         with pytest.raises(timing.TimingError) if fails else contextlib.nullcontext():
             measure(tmp_path, 10.0, ["spin"], blocks=1, max_seconds=0.01)
         open_files.append(len(os.listdir("/proc/self/fd")))
     assert len(set(open_files)) == 1, open_files
-
-
-def test_who_leaves_torch_other_threads_is_named_and_the_next_has_as_many_as_before() -> None:
-    before = torch.get_num_threads()
-    with timing._torch_kept(refused=True):
-        pass
-    with timing._torch_kept(refused=False):
-        torch.set_num_threads(before + 1)
-    assert torch.get_num_threads() == before
-    with (
-        pytest.raises(RuntimeError, match=f"left torch with threads {before + 2} where"),
-        timing._torch_kept(refused=True),
-    ):
-        torch.set_num_threads(before + 2)
-    assert torch.get_num_threads() == before
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("the default type", torch.float64),
-        ("gradients", False),
-        ("the precision of float32 products", "medium"),
-        ("deterministic algorithms", True),
-        ("oneDNN", False),
-        ("cuDNN benchmark", True),
-        ("flash attention", False),
-    ],
-)
-def test_who_changes_what_torch_runs_is_named_and_the_next_finds_it_as_before(setting: str, value: Any) -> None:
-    get, put = timing._torch_settings()[setting]
-    before = get()
-    assert before != value
-    said = f"left torch with {setting} {value} where it found {before}"
-    with pytest.raises(RuntimeError, match=said), timing._torch_kept(refused=True):
-        put(value)
-    assert get() == before
-    with timing._torch_kept(refused=False):
-        put(value)
-    assert get() == before
-
-
-@pytest.mark.parametrize("setting", ["levels of threads", "leave to adjust them"])
-def test_who_forbids_torch_its_threads_is_named_and_the_next_may_have_them(setting: str) -> None:
-    name, (get, put) = next(item for item in timing._openmp_settings().items() if item[0].startswith(setting))
-    before = get()
-    other = 0 if before else 1
-    with (
-        pytest.raises(RuntimeError, match=f"left torch with {setting} .*{other} where"),
-        timing._torch_kept(refused=True),
-    ):
-        put(other)
-    assert get() == before
-    with timing._torch_kept(refused=False):
-        put(other)
-    assert get() == before, name
-
-
-def test_a_cold_rotation_exceeds_the_cache_or_says_that_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "_cache_bytes", lambda device: 32 << 20)
-    assert timing._rotation(1 << 20, "cpu", "hot")[0] == 1
-    count, said = timing._rotation(1 << 20, "cpu", "cold")
-    assert count == 64
-    assert said["exceeds_cache"]
-    assert timing._rotation(1 << 30, "cuda", "cold")[0] == 2
-    count, said = timing._rotation(100, "cpu", "cold")
-    assert count == timing.SETS_LIMIT
-    assert not said["exceeds_cache"]
-
-
-def test_the_copies_keep_their_strides() -> None:
-    value = torch.arange(24.0).reshape(2, 3, 4).transpose(0, 1)
-    copy = timing._clone(value)
-    assert copy.stride() == value.stride()
-    assert torch.equal(copy, value)
-    assert copy.data_ptr() != value.data_ptr()
-
-
-def test_results_that_differ_between_sets_are_both_handed_over() -> None:
-    same, other = torch.zeros(4), torch.tensor([0.0, 0.0, -0.0, 0.0])
-    assert [count for _, count in timing._distinct([same, same.clone()])] == [2]
-    found = timing._distinct([same, other, same.clone()])
-    assert [count for _, count in found] == [2, 1]
-    assert found[1][0] is other
-
-
-def test_kernels_are_read_from_a_trace() -> None:
-    def kernel(name: str, start: float, duration: float, grid: list[int]) -> dict[str, Any]:
-        details = {"grid": grid, "block": [128, 1, 1], "shared memory": 1024}
-        return {"cat": "kernel", "name": name, "ts": start, "dur": duration, "args": details}
-
-    events = [
-        {"cat": "cuda_runtime", "name": "cudaGraphLaunch", "ts": 0, "dur": 3},
-        kernel("combine", 12.0, 1.0, [4, 1, 1]),
-        kernel("split", 10.0, 2.0, [8, 1, 1]),
-        kernel("split", 20.0, 4.0, [8, 1, 1]),
-        kernel("combine", 25.0, 1.0, [4, 1, 1]),
-        {"cat": "gpu_memset", "name": "Memset (Device)", "ts": 9.0, "dur": 0.5, "args": {"bytes": 4}},
-    ]
-    found = timing.kernels_of(events, 2)
-    assert [(k["name"], k["count"], k["duration_us"], k["grid"]) for k in found] == [
-        ("Memset (Device)", 0.5, 0.25, []),
-        ("split", 1.0, 3.0, [8, 1, 1]),
-        ("combine", 1.0, 1.0, [4, 1, 1]),
-    ]
-
-
-def test_the_slope_leaves_out_what_a_replay_costs_once() -> None:
-    visit = timing._visit_of_slope(25, 100, 40.0 + 25 * 9.1, 40.0 + 100 * 9.1)
-    assert visit.time_us == pytest.approx(9.1)
-    assert (visit.calls, visit.short_calls) == (100, 25)
 
 
 def plan(**given: Any) -> timing.Plan:
@@ -400,48 +288,13 @@ def test_every_method_gives_its_time_on_a_gpu(tmp_path: Path) -> None:
     assert all(clock for clock in found["samples"]["sm_clock_mhz"])
 
 
-def operator(name: str, took_us: float, *below: Any) -> Any:
-    """What torch's profiler tells of an operator and of those that it calls."""
-    took = SimpleNamespace(elapsed_us=lambda: took_us)
-    return SimpleNamespace(name=name, cpu_parent=None, cpu_children=below, time_range=took)
-
-
-def test_a_call_that_was_interrupted_is_not_what_an_operator_takes() -> None:
-    """Of four calls, two multiplications and a sum each, one multiplication stood still for 5 ms."""
-    calls = [(2.0, 3.0, 20.0), (2.0, 5000.0, 20.0), (2.0, 4.0, 21.0), (2.0, 3.0, 22.0)]
-    names = ("aten::mul", "aten::mul", "aten::sum")
-    events = [operator(name, us) for call in calls for name, us in zip(names, call, strict=True)]
-    found = {o["name"]: (o["count"], o["duration_us"]) for o in timing.operators_of(events, 4)}
-    assert found == {"aten::mul": (2.0, 5.5), "aten::sum": (1.0, 20.5)}
-    # Not every call has it: what it takes is spread over all of them.
-    assert timing.operators_of(events[:4], 4)[1]["duration_us"] == 5.0
-
-
-def test_an_operator_that_was_interrupted_inside_another_is_not_that_other() -> None:
-    """Else a mean that stood still for 5 ms inside a norm is what the norm is, and every other mean a norm."""
-
-    def norm(mean_us: float) -> Any:
-        inside = operator("aten::_fused_norm", mean_us + 20.0, operator("aten::mean", mean_us))
-        return operator("aten::norm", inside.time_range.elapsed_us() + 2.0, inside)
-
-    (found,) = timing.operators_of([norm(5.0), norm(5000.0), norm(4.0), norm(6.0)], 4)
-    assert found["inside"] == ["aten::_fused_norm"]
-
-
-def test_who_multiplies_twice_is_no_multiplication() -> None:
-    """Attention by two products of matrices, which take nine tenths of it, is a composition."""
-    parts = [operator("aten::bmm", 45.0), operator("aten::softmax", 10.0), operator("aten::bmm", 45.0)]
-    (found,) = timing.operators_of([operator("aten::attention", 100.0, *parts)], 1)
-    assert found["inside"] == []
-
-
 def test_a_contender_is_timed_when_the_one_before_has_come_to_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else who spins for a while after its calls slows the others."""
     program = "import time\nprint(flush=True)\nuntil = float(input())\nwhile time.monotonic() < until: pass"
     given = dataclasses.asdict(plan(scratch=str(tmp_path), journal=str(tmp_path / "journal")))
-    with timing._session(given) as session:
+    with timing.open_session(given) as session:
         for limit_s, quiet in ((30.0, True), (0.2, False)):
             session.quiet_left_s = limit_s
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

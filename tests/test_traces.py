@@ -11,7 +11,6 @@ import dataclasses
 import faulthandler
 import json
 import math
-import mmap
 import os
 import re
 import shutil
@@ -26,7 +25,7 @@ import torch
 import yaml
 from defects import REPOSITORY, CallFiles, rmsnorm_call
 
-from kernelproof import bench, build, config, gpu, images, records, supervisor, test, timing, traces
+from kernelproof import bench, build, config, gpu, images, records, supervisor, test, traces
 from kernelproof.config import Config
 from kernelproof.errors import ConfigError, TestError, WorkerReplyError
 from kernelproof.ladder.climb import Ran
@@ -779,48 +778,6 @@ def test_a_callable_that_was_changed_is_neither_timed_nor_tested(tmp_path: Path)
     assert "candidates.py, of which or beside which it is made, was changed" in (again.reason or "")
 
 
-def moving_sets(folder: Path) -> timing.ArgumentSets:
-    """A small call's arguments, of which one row of x can move."""
-    call = Call({"x": torch.rand(4, 16), "y": torch.zeros(4, 16)}, outputs=("y",), axes=("row", "column"))
-    spec = images.layout_images(call, folder / "images").spec
-    case = {"arguments": spec, "fresh": {"x": spec["x"]}, "moved": {"x": [2]}, "drawn": [], "outputs": ["y"]}
-    return timing.ArgumentSets(case, "cpu", "hot")
-
-
-def test_what_a_contender_asked_of_malloc_is_taken_back(tmp_path: Path) -> None:
-    """Else everybody after it maps and clears new pages in each call."""
-    sets = moving_sets(tmp_path)
-    runner = timing._ClockRunner(timing.Function("f", lambda *_: None, "destination"), sets, 0.1, 1.0)
-    runner.prepare()
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype = ctypes.c_void_p
-    held: list[int] = []
-
-    def is_mapped() -> bool:
-        before = _mapped_chunks(libc)
-        held.append(libc.malloc(24 << 20))
-        return _mapped_chunks(libc) > before
-
-    assert libc.mallopt(-3, 4096) == 1  # M_MMAP_THRESHOLD
-    assert any(is_mapped() for _ in range(99))  # the first ones may lie in memory that was freed
-    runner.visit()
-    assert not is_mapped()
-    for memory in held:
-        libc.free(ctypes.c_void_p(memory))
-
-
-def _mapped_chunks(libc: ctypes.CDLL) -> int:
-    """Of malloc's chunks those that have a mapping of their own."""
-
-    class Info(ctypes.Structure):  # <malloc.h>
-        _fields_ = tuple((name, ctypes.c_int) for name in "arena ordblks smblks hblks hblkhd".split()) + tuple(
-            (f"rest_{n}", ctypes.c_int) for n in range(5)
-        )
-
-    libc.mallinfo.restype = Info
-    return int(libc.mallinfo().hblks)
-
-
 def test_results_that_were_handed_over_take_no_room_of_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -831,162 +788,6 @@ def test_results_that_were_handed_over_take_no_room_of_later_ones(
     monkeypatch.setattr(supervisor, "SCRATCH_LIMIT_BYTES", 12 << 10)  # a result is 6 kB
     record = bench.run(loaded, "rmsnorm", "cpu", loaded.record("bench", "rmsnorm-cpu"))
     assert {c.name: c.outcome for c in record.contenders} == dict.fromkeys(names, "timed")
-
-
-def test_values_that_no_call_has_seen_end_at_those_that_are_judged(tmp_path: Path) -> None:
-    values, weight, y = torch.arange(64.0).reshape(4, 16), torch.ones(16), torch.zeros(4, 16)
-    call, other = (
-        Call({"x": x, "w": w, "n": 3.0, "y": y}, outputs=("y",), axes=("row", "column"))
-        for x, w in ((values, weight), (-values - 1, 2 * weight))
-    )
-    spec, of_other = (images.layout_images(c, tmp_path / str(n)).spec for n, c in enumerate((call, other)))
-    fresh = {name: of_other[name] for name in "xw"}
-    case = {"arguments": spec, "fresh": fresh, "moved": {"x": [2], "w": []}, "drawn": ["x", "w"], "outputs": ["y"]}
-    sets = timing.ArgumentSets(case, "cpu", "hot")
-    touch = timing.Touch(sets)
-    x, w = sets.inputs(0)[:2]
-    touch.begin()
-    before = x.clone()
-    touch.step(0)
-    assert torch.equal(x, before)
-    touch.keeps_own = True
-    touch.begin()
-    touch.step(0)
-    assert torch.equal(x, values)
-    touch.keeps_own = False
-    touch.begin()
-    seen = set()
-    for _ in range(1000):
-        touch.step(1)
-        seen.add((x.numpy().tobytes(), w.numpy().tobytes()))
-    assert len(seen) == 1000
-    assert bool(torch.isfinite(x).all() & torch.isfinite(w).all())
-    touch.before(3)
-    apart = (x[2] - other.tensor("x")[2]).abs()
-    assert bool((apart > 5e-4 * other.tensor("x")[2].abs()).all())
-    for _ in range(3):
-        touch.step(1)
-    expected = values.clone()
-    expected[2] = -values[2] - 1
-    assert torch.equal(x, expected)
-    assert torch.equal(w, 2 * weight)
-    rows_are_drawn(case, other)
-
-
-FINITE = [1.0, -3.5, 0.0, -0.0, 1e-7, -6e-8, 0.02, 300.0]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn])
-@pytest.mark.parametrize("steps", [timing.MOVED_CALLS, timing.CALLS_LIMIT])
-def test_values_that_move_stay_finite_and_come_once(tmp_path: Path, dtype: torch.dtype, steps: int) -> None:
-    """Also where they end at 0, at what is smaller than any step, and at the largest number."""
-    largest = torch.finfo(dtype).max
-    last = torch.tensor([*FINITE, largest, -largest, torch.finfo(dtype).tiny] * 2, dtype=torch.float64).to(dtype)
-    call = Call({"x": torch.ones(len(last)).to(dtype), "y": torch.zeros(1)}, outputs=("y",), axes=("place",))
-    other = Call({"x": last, "y": torch.zeros(1)}, outputs=("y",), axes=("place",))
-    spec, fresh = (images.layout_images(c, tmp_path / str(n)).spec for n, c in enumerate((call, other)))
-    case = {"arguments": spec, "fresh": {"x": fresh["x"]}, "moved": {"x": []}, "drawn": [], "outputs": ["y"]}
-    sets = timing.ArgumentSets(case, "cpu", "hot")
-    touch, x = timing.Touch(sets), sets.inputs(0)[0]
-
-    def walk(count: int) -> set[bytes]:
-        seen = set()
-        for _ in range(count):
-            touch.step(1)
-            assert bool(torch.isfinite(x.float()).all() if dtype != torch.float64 else torch.isfinite(x).all())
-            seen.add(timing._bits(x).numpy().tobytes())
-        return seen
-
-    touch.begin()
-    touch.take(steps)
-    free = 250 if dtype.itemsize == 1 else min(1000 * steps, 5000)
-    assert len(walk(free)) == free
-    before = x.float().abs()
-    assert bool((before < 1e6).all()), "about as large as they were"
-    touch.before(steps)
-    assert len(walk(steps)) == (steps if dtype.itemsize > 1 else min(steps, 256))
-    assert torch.equal(timing._bits(x), timing._bits(last))
-
-
-def test_whole_numbers_of_a_byte_stay_among_those_that_the_case_has(tmp_path: Path) -> None:
-    """They may be indices; and who sets torch's generator back does not get the same ones again."""
-    own, last = torch.arange(0, 40, dtype=torch.uint8), torch.arange(40, 80, dtype=torch.uint8)
-    calls = (Call({"x": x.clone(), "y": torch.zeros(1)}, outputs=("y",), axes=("place",)) for x in (own, last))
-    spec, fresh = (images.layout_images(c, tmp_path / str(n)).spec for n, c in enumerate(calls))
-    case = {"arguments": spec, "fresh": {"x": fresh["x"]}, "moved": {"x": []}, "drawn": ["x"], "outputs": ["y"]}
-    sets = timing.ArgumentSets(case, "cpu", "hot")
-    touch, draw, x = timing.Touch(sets), timing.Draw(sets), sets.inputs(0)[0]
-    begun = []
-    for _ in range(2):
-        torch.manual_seed(1)
-        touch.begin()
-        begun.append(x.clone())
-        seen = {x.numpy().tobytes()}
-        for _ in range(79):
-            touch.step(1)
-            seen.add(x.numpy().tobytes())
-            assert int(x.max()) < 80
-        assert len(seen) == 80
-    assert not torch.equal(*begun)
-    touch.step(0)
-    assert x.numpy().tobytes() in seen
-    touch.keeps_own = True
-    touch.begin()
-    touch.step(0)
-    assert torch.equal(x, own)
-    touch.before(3)
-    assert not torch.equal(x, last)
-    for _ in range(3):
-        touch.step(1)
-    assert torch.equal(x, last)
-    drawn = []
-    for _ in range(2):
-        torch.manual_seed(1)
-        draw.step(1)
-        drawn.append(x.clone())
-    assert not torch.equal(*drawn)
-
-
-def test_every_page_of_a_result_is_read_behind_new_values(tmp_path: Path) -> None:
-    """It could be computed by whoever reads it: a page that nobody reads stays out of the process's memory."""
-    path = tmp_path / "result"
-    path.write_bytes(bytes(1 << 20))
-    with path.open("r+b") as stream:
-        result = torch.frombuffer(mmap.mmap(stream.fileno(), 0), dtype=torch.float32)
-
-    def resident_kib() -> int:
-        text = Path("/proc/self/smaps").read_text()
-        return int(re.findall(rf"{re.escape(str(path))}\n(?:.*\n)*?Rss: +(\d+) kB", text)[0])
-
-    sets = moving_sets(tmp_path)
-    runner = timing._ClockRunner(timing.Function("f", lambda *_: result, "return"), sets, 0.1, 1.0)
-    runner.prepare()
-    assert resident_kib() == 0
-    run, _ = runner.touched(timing.Touch(sets), 0)
-    run(1)
-    assert resident_kib() == 1024
-
-
-def rows_are_drawn(case: dict[str, Any], other: Call) -> None:
-    """Every row is new in every call on every set, of the values that were there, and the last is another call's."""
-    sets = timing.ArgumentSets(case, "cpu", "cold")
-    sets.arguments = sets.arguments[:3]
-    draw = timing.Draw(sets)
-    seen = set[bytes]()
-    for _ in range(300):
-        x = sets.inputs(draw.step(1))[0]
-        assert x.unique().shape[0] > 30
-        assert 0 <= float(x.min()) <= float(x.max()) < 64
-        seen |= {row.numpy().tobytes() for row in x}
-    assert len(seen) >= 0.99 * 300 * 4  # 2^16 for each of the four
-    draw.begin()
-    once = {sets.inputs(draw.step(0))[0].numpy().tobytes() for _ in range(9)}
-    assert len(once) == 1
-    draw.before(2)
-    draw.step(1)
-    x, w = sets.inputs(draw.step(1))[:2]
-    assert torch.equal(x, other.tensor("x"))
-    assert torch.equal(w, other.tensor("w"))
 
 
 # --- on a GPU ---------------------------------------------------------------------------------------------------------

@@ -23,14 +23,15 @@ from kernelproof.errors import ProfileError, WorkerReplyError
 from kernelproof.records import atomic_write
 
 if TYPE_CHECKING:
-    from kernelproof.timing import ArgumentSets, Function
+    from kernelproof.arguments import ArgumentSets
+    from kernelproof.contenders import Function
 
 DRAM_READ, CYCLES = "dram__bytes_read.sum", "sm__cycles_elapsed.max"
 METRICS = (DRAM_READ, nsight.DURATION, CYCLES)
 CALLS = 2  # that are counted
 WARM_CALLS = 3  # before them, at least
 KERNELS_LIMIT, FLOOR_LIMIT = 8, 2  # of a call, and of one whose floor is taken: each launch costs ncu up to 30 ms
-FLOOR = "kernelproof_empty"  # timing.EmptyKernels
+FLOOR = "kernelproof_empty"  # graph_runner.EmptyKernels
 ONE_KERNEL = ({"grid": [1, 1, 1], "block": [32, 1, 1], "shared_bytes": 0, "count": 1},)
 LIMIT_S, LIMIT_EACH_S = 120.0, 2.0  # for the process, and more for each contender on each case
 LOOK_S = 0.01
@@ -168,24 +169,25 @@ def main() -> None:
     processes.collect_rarely()
     import torch  # noqa: F401  what takes longest
 
-    from kernelproof import timing
+    from kernelproof.arguments import ArgumentSets, release
+    from kernelproof.contenders import loaded
 
     while not path.is_file():
         time.sleep(LOOK_S)
     task = json.loads(path.read_text(encoding="utf-8"))
     made: list[dict[str, Any]] = []
     left_out: list[dict[str, str]] = []
-    functions = {entry["name"]: timing.loaded(entry) for entry in task["contenders"]}
+    functions = {entry["name"]: loaded(entry) for entry in task["contenders"]}
     for case in task["cases"]:
         for mode in task["modes"]:
-            sets = timing.ArgumentSets(case, device, mode)
+            sets = ArgumentSets(case, device, mode)
             for name in case["contenders"]:
                 try:
                     made.append(_made(functions[name], case, mode, sets, device))
                 except _NotCounted as why:
                     left_out.append({"contender": name, "case": case["id"], "reason": str(why)})
             del sets
-            timing.release(device)
+            release(device)
     atomic_write(Path(task["said"]), json.dumps({"made": made, "left_out": left_out}))
 
 
@@ -195,13 +197,14 @@ class _NotCounted(Exception):
 
 def _made(function: Function, case: Mapping[str, Any], mode: str, sets: ArgumentSets, device: str) -> dict[str, Any]:
     """Make the calls of one contender in one mode. Raises _NotCounted before any is counted; for one that fails too."""
-    from kernelproof import loading, timing
+    from kernelproof import loading
+    from kernelproof.graph_runner import EmptyKernels
 
     launches = case["launches"].get(function.name, [])
     kernels = round(sum(launch["count"] for launch in launches if launch["grid"]))
     if not 0 < kernels <= KERNELS_LIMIT:
         raise _NotCounted(f"{kernels} kernels in a call" if kernels else "its kernels were not traced")
-    floor = timing.EmptyKernels(launches if kernels <= FLOOR_LIMIT else ONE_KERNEL) if device == "cuda" else None
+    floor = EmptyKernels(launches if kernels <= FLOOR_LIMIT else ONE_KERNEL) if device == "cuda" else None
     kept: list[Any] = [None] * len(sets)  # what calls return, as in a graph: or all of them would write to one place
     try:
         for index in range(max(len(sets), WARM_CALLS)):

@@ -299,7 +299,7 @@ def read(path: Path, sha256: str) -> dict[str, list[Step]]:
 
 
 def same_kernels(steps: Sequence[Step], traced: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a trace of one call (timing.kernels_of) has a description's kernels: names, grids, blocks, how often."""
+    """Whether a trace of one call (cupti.per_call) has a description's kernels: names, grids, blocks, how often."""
     expected = Counter(_seen(s.kernel.name, s.kernel.grid, s.kernel.block) for s in steps if s.kernel)
     found = Counter[tuple[Any, ...]]()
     for event in traced:

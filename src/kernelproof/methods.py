@@ -32,7 +32,7 @@ class Seen:
 
     times_us and clock_mhz by method; kernels: launches in a call, 0 where unknown; fills: how many of them are no
     kernels but fills or copies, of which the floor has nothing and which Nsight Compute does not list; hot_us: the
-    primary time when hot; rotation: timing.py's figures; bytes_per_s: the GPU's memory; from_memory: of the bytes that
+    primary time when hot; rotation: that of ArgumentSets; bytes_per_s: the GPU's memory; from_memory: of the bytes that
     a call has to read, the share that came from there. None where unknown.
     """
 

@@ -1,7 +1,7 @@
 """A contender's calls, timed from outside its process by the supervisor's clocks: does its own account agree?
 
-`bench` asks; a worker that holds the contender (timing.hold) makes the calls. What each look compares, and which honest
-kernels set its limit, is told in docs/explanation/measurement.md.
+`bench` asks; a worker that holds the contender (holding.hold) makes the calls. What each look compares, and which
+honest kernels set its limit, is told in docs/explanation/measurement.md.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Look(NamedTuple):
 
 
 class Outside:
-    """A contender that a worker holds (timing.hold), timed by the supervisor's clocks.
+    """A contender that a worker holds (holding.hold), timed by the supervisor's clocks.
 
     calls: of one replay of each kind. The process says them; one that says too many makes its own calls look cheap, and
     one that does not make them hands over the outputs of none. room_bytes: for results, in the worker's folder. spins:

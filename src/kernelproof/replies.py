@@ -1,7 +1,7 @@
 """The form of answers from processes that have run a candidate, checked before anything is made of them.
 
 A *form* says of a value from JSON whether it is one; larger forms are made of smaller ones. Here stand the forms of
-what a measuring process answers (timing.Found, timing.hold, timing.replay, timing.move). Standard library only.
+what a measuring process answers (timing.Found, holding.hold, holding.replay, holding.move). Standard library only.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def file_of(output: Mapping[str, Any]) -> str:
 
 
 def check_held(reply: Any, name: str, kinds: Sequence[str]) -> None:
-    """Check what a process says of the one contender that it was to hold (timing.hold). Raises WorkerReplyError.
+    """Check what a process says of the one contender that it was to hold (holding.hold). Raises WorkerReplyError.
 
     kinds: of replays, that have to be there if the contender is; of those that are compared calls are as many.
     """
@@ -183,11 +183,11 @@ def check_held(reply: Any, name: str, kinds: Sequence[str]) -> None:
 
 
 def check_replayed(reply: Any) -> None:
-    """Check what a process says of its replays (timing.replay). Raises WorkerReplyError."""
+    """Check what a process says of its replays (holding.replay). Raises WorkerReplyError."""
     expect(reply, {"own_us": optional(number(0))})
 
 
 def check_moved(reply: Any, name: str, case: str, modes: Sequence[str]) -> None:
-    """Check what a process hands over of calls whose values moved (timing.move). Raises WorkerReplyError."""
+    """Check what a process hands over of calls whose values moved (holding.move). Raises WorkerReplyError."""
     place = {"contender": one_of(name), "case": one_of(case), "mode": one_of(*modes)}
     expect(reply, {"outputs": each(output(place, "moved", "fresh"))})

@@ -77,7 +77,8 @@ def passed_off(
 ) -> PassedOff | None:
     """What is wrong with a call on a CPU that is for the most part the operator of torch which a baseline is.
 
-    call, baselines: torch's operators in a call (timing.operators_of). A composition of other operators is own work.
+    call, baselines: torch's operators in a call (torch_profiler.operators_of). A composition of other operators is own
+    work.
     """
     for baseline, operators in baselines.items():
         heaviest = max(operators, key=lambda operator: float(operator["duration_us"]))
@@ -111,7 +112,7 @@ def other_names(one: Iterable[str], other: Iterable[str]) -> list[str]:
 
 
 def names_of(kernels: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names in a list of kernels (timing.kernels_of)."""
+    """The names in a list of kernels (torch_profiler.kernels_of)."""
     return list(dict.fromkeys(str(kernel["name"]) for kernel in kernels))
 
 

@@ -85,7 +85,7 @@ def preload(needs_torch: bool, cuda: bool, measures: bool) -> None:
     if measures:
         import scipy.special  # noqa: F401  which kernelproof.statistics imports when it is first asked
 
-        import kernelproof.timing  # noqa: F401
+        import kernelproof.holding  # noqa: F401  and with it timing
 
     sandbox.prepare(cuda=cuda)
     gc.freeze()  # a worker's collections need not look at what was imported
@@ -576,11 +576,11 @@ class Worker:
         return timing.measure(**payload)
 
     def witness(self, step: str, **payload: Any) -> Any:
-        """A step of timing contenders from outside this process (see timing.hold): hold, replay, move, let_go."""
-        from kernelproof import timing
+        """A step of timing contenders from outside this process (see holding.hold): hold, replay, move, let_go."""
+        from kernelproof import holding
 
         steps: dict[str, Callable[..., Any]]
-        steps = {"hold": timing.hold, "replay": timing.replay, "move": timing.move, "let_go": timing.let_go}
+        steps = {"hold": holding.hold, "replay": holding.replay, "move": holding.move, "let_go": holding.let_go}
         return steps[step](**payload)
 
 

@@ -1,0 +1,73 @@
+"""What is done around calls on a CPU, so that they cost what they cost everybody."""
+
+import ctypes
+import mmap
+import re
+from pathlib import Path
+
+import torch
+
+from kernelproof import arguments, clock_runner, contenders, images, moving_inputs
+from kernelproof.operators import Call
+
+
+def moving_sets(folder: Path) -> arguments.ArgumentSets:
+    """A small call's arguments, of which one row of x can move."""
+    call = Call({"x": torch.rand(4, 16), "y": torch.zeros(4, 16)}, outputs=("y",), axes=("row", "column"))
+    spec = images.layout_images(call, folder / "images").spec
+    case = {"arguments": spec, "fresh": {"x": spec["x"]}, "moved": {"x": [2]}, "drawn": [], "outputs": ["y"]}
+    return arguments.ArgumentSets(case, "cpu", "hot")
+
+
+def test_what_a_contender_asked_of_malloc_is_taken_back(tmp_path: Path) -> None:
+    """Else everybody after it maps and clears new pages in each call."""
+    sets = moving_sets(tmp_path)
+    runner = clock_runner.ClockRunner(contenders.Function("f", lambda *_: None, "destination"), sets, 0.1, 1.0)
+    runner.prepare()
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    held: list[int] = []
+
+    def is_mapped() -> bool:
+        before = _mapped_chunks(libc)
+        held.append(libc.malloc(24 << 20))
+        return _mapped_chunks(libc) > before
+
+    assert libc.mallopt(-3, 4096) == 1  # M_MMAP_THRESHOLD
+    assert any(is_mapped() for _ in range(99))  # the first ones may lie in memory that was freed
+    runner.visit()
+    assert not is_mapped()
+    for memory in held:
+        libc.free(ctypes.c_void_p(memory))
+
+
+def _mapped_chunks(libc: ctypes.CDLL) -> int:
+    """Of malloc's chunks those that have a mapping of their own."""
+
+    class Info(ctypes.Structure):  # <malloc.h>
+        _fields_ = tuple((name, ctypes.c_int) for name in "arena ordblks smblks hblks hblkhd".split()) + tuple(
+            (f"rest_{n}", ctypes.c_int) for n in range(5)
+        )
+
+    libc.mallinfo.restype = Info
+    return int(libc.mallinfo().hblks)
+
+
+def test_every_page_of_a_result_is_read_behind_new_values(tmp_path: Path) -> None:
+    """It could be computed by whoever reads it: a page that nobody reads stays out of the process's memory."""
+    path = tmp_path / "result"
+    path.write_bytes(bytes(1 << 20))
+    with path.open("r+b") as stream:
+        result = torch.frombuffer(mmap.mmap(stream.fileno(), 0), dtype=torch.float32)
+
+    def resident_kib() -> int:
+        text = Path("/proc/self/smaps").read_text()
+        return int(re.findall(rf"{re.escape(str(path))}\n(?:.*\n)*?Rss: +(\d+) kB", text)[0])
+
+    sets = moving_sets(tmp_path)
+    runner = clock_runner.ClockRunner(contenders.Function("f", lambda *_: result, "return"), sets, 0.1, 1.0)
+    runner.prepare()
+    assert resident_kib() == 0
+    run, _ = runner.touched(moving_inputs.Touch(sets), 0)
+    run(1)
+    assert resident_kib() == 1024

@@ -1,0 +1,64 @@
+"""Torch is afterwards as it was, and who changed it is named."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from kernelproof import torch_settings
+
+
+def test_who_leaves_torch_other_threads_is_named_and_the_next_has_as_many_as_before() -> None:
+    before = torch.get_num_threads()
+    with torch_settings.torch_kept(refused=True):
+        pass
+    with torch_settings.torch_kept(refused=False):
+        torch.set_num_threads(before + 1)
+    assert torch.get_num_threads() == before
+    with (
+        pytest.raises(RuntimeError, match=f"left torch with threads {before + 2} where"),
+        torch_settings.torch_kept(refused=True),
+    ):
+        torch.set_num_threads(before + 2)
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("the default type", torch.float64),
+        ("gradients", False),
+        ("the precision of float32 products", "medium"),
+        ("deterministic algorithms", True),
+        ("oneDNN", False),
+        ("cuDNN benchmark", True),
+        ("flash attention", False),
+    ],
+)
+def test_who_changes_what_torch_runs_is_named_and_the_next_finds_it_as_before(setting: str, value: Any) -> None:
+    get, put = torch_settings._torch_settings()[setting]
+    before = get()
+    assert before != value
+    said = f"left torch with {setting} {value} where it found {before}"
+    with pytest.raises(RuntimeError, match=said), torch_settings.torch_kept(refused=True):
+        put(value)
+    assert get() == before
+    with torch_settings.torch_kept(refused=False):
+        put(value)
+    assert get() == before
+
+
+@pytest.mark.parametrize("setting", ["levels of threads", "leave to adjust them"])
+def test_who_forbids_torch_its_threads_is_named_and_the_next_may_have_them(setting: str) -> None:
+    name, (get, put) = next(item for item in torch_settings._openmp_settings().items() if item[0].startswith(setting))
+    before = get()
+    other = 0 if before else 1
+    with (
+        pytest.raises(RuntimeError, match=f"left torch with {setting} .*{other} where"),
+        torch_settings.torch_kept(refused=True),
+    ):
+        put(other)
+    assert get() == before
+    with torch_settings.torch_kept(refused=False):
+        put(other)
+    assert get() == before, name
