@@ -304,6 +304,15 @@ def test_whatever_a_variant_is_made_of_costs_its_own_chain(clone: Clone) -> None
     assert [clone.verdict(name) for name in ("first", "second", "third")] == ["correct", "correct", "wrong"]
 
 
+@pytest.mark.parametrize("stage", ["build", "test", "bench"])
+def test_what_a_stages_modules_import_or_start_is_part_of_it(stage: str) -> None:
+    found = {Path(file).resolve() for file in workflow.module_files(stage)}
+    imported = {workflow._file(name) for path in found for name in workflow._imports(path)} - {None}
+    assert imported <= found
+    ladder = {path for path in found if path.parent.name == "ladder"}
+    assert ladder == (set((workflow.PACKAGE / "ladder").glob("*.py")) if stage == "test" else set())
+
+
 def test_a_stages_module_costs_that_stage(clone: Clone) -> None:
     for module in ("capture", "bench"):  # neither imports the other: test_layers.py
         clone.append(f"src/kernelproof/{module}.py", "\n# changed\n")
