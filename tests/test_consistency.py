@@ -32,7 +32,7 @@ from kernelproof import (
     verify,
 )
 from kernelproof.errors import BundleError
-from kernelproof.ladder import climb
+from kernelproof.ladder import outcomes
 from kernelproof.records import BenchRecord, TestRecord
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reports" / "reference" / "nvidia-h200"
@@ -863,7 +863,7 @@ def test_the_words_are_those_of_the_stages() -> None:
     assert tuple(records.DECIDES_NOTHING) == consistency.DECIDES_NOTHING
     assert {*methods.TRACES, *methods.COUNTED} == consistency.UNSAMPLED
     assert consistency.RAN_AND_FAILED | {"failed_to_build"} == manifest.BAD_CORRECTNESS
-    assert set(climb.RUNGS) - {"properties", "sanitizer"} == consistency.NEEDED_RUNGS
+    assert set(outcomes.RUNGS) - {"properties", "sanitizer"} == consistency.NEEDED_RUNGS
     assert records.DECISIVE_PACKAGES == consistency.DECISIVE_PACKAGES
     placeholders = [*(f"<{name}>" for name in privacy.PLACEHOLDERS), privacy.SECRET]
     assert all(map(consistency.PRIVATE.fullmatch, placeholders))

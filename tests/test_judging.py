@@ -22,7 +22,8 @@ from kernelproof import images, judging, launches, test
 from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import JudgeError, TestError, ToolError
 from kernelproof.judging import Job, Judge, Terms
-from kernelproof.ladder.climb import Climb, Resources, Session
+from kernelproof.ladder.calling import Calls
+from kernelproof.ladder.session import Resources, Session
 from kernelproof.loading import handed_over
 from kernelproof.operators import Call
 from kernelproof.records import Case
@@ -404,13 +405,13 @@ def test_an_operator_that_ends_the_process_is_named_and_leaves_no_folder(
 def test_no_worker_lives_when_a_result_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a candidate may look for in other processes is not there while it can look."""
     config = project(tmp_path, "good")
-    judged, living = Climb._judged, []
+    judged, living = Calls.judged, []
 
-    def watched(self: Climb, *arguments: Any, **options: Any) -> Any:
+    def watched(self: Calls, *arguments: Any, **options: Any) -> Any:
         living.append(self._worker is not None)
         return judged(self, *arguments, **options)
 
-    monkeypatch.setattr(Climb, "_judged", watched)
+    monkeypatch.setattr(Calls, "judged", watched)
     (record,) = test.run(config, "rmsnorm", ["good"], config.results / "test" / "rmsnorm")
     assert record.verdict == "correct"
     assert len(living) > 10

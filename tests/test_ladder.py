@@ -22,8 +22,8 @@ from kernelproof import bench, build, cli, gpu, lease, operators, records, test
 from kernelproof import config as configuration
 from kernelproof.config import Config
 from kernelproof.errors import ConfigError, TestError, WorkerReplyError, WorkerStarved
-from kernelproof.ladder import climb
-from kernelproof.ladder.climb import Climb
+from kernelproof.ladder import calling, outcomes
+from kernelproof.ladder.calling import Calls
 from kernelproof.records import BuildRecord, FileHash, TestRecord
 from kernelproof.supervisor import Worker
 
@@ -61,11 +61,11 @@ def test_what_a_gpu_says_of_a_kernel_that_failed() -> None:
         "asynchronously reported at some other API call, so the stacktrace below might be incorrect.\nFor debugging "
         "consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
     )
-    first, cause = climb._words(WorkerReplyError(said)).split(". Likely cause: ")
+    first, cause = outcomes.words(WorkerReplyError(said)).split(". Likely cause: ")
     assert first == "AcceleratorError: CUDA error: misaligned address"
     assert cause.startswith("a vector access")
     new = "CUDA error: something new\nat a place"
-    assert climb._words(WorkerReplyError(new)) == new
+    assert outcomes.words(WorkerReplyError(new)) == new
 
 
 def test_a_right_kernel_is_correct(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_of_repeats_that_differ_more_than_the_first_is_judged(tmp_path: Path) ->
 
 
 def test_of_repeats_that_differ_the_farthest_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(climb, "COMPARED_BYTES", 0)  # as for a large result, of which few repeats are compared
+    monkeypatch.setattr(calling, "COMPARED_BYTES", 0)  # as for a large result, of which few repeats are compared
     config = project(tmp_path, "wrong_in_one_repeat")
     object.__setattr__(config.operators["rmsnorm"].variants["wrong_in_one_repeat"], "deterministic", False)
     object.__setattr__(config.test, "trials", 100)
@@ -647,12 +647,12 @@ def test_an_unknown_dimension_is_an_error(tmp_path: Path) -> None:
 def test_a_fault_of_our_own_condemns_nobody_and_ends_one_variant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judged, config = Climb._judged, project(tmp_path, "good", "nan")
+    judged, config = Calls.judged, project(tmp_path, "good", "nan")
 
-    def falling_over(self: Climb, *job: Any, **settings: Any) -> Any:
+    def falling_over(self: Calls, *job: Any, **settings: Any) -> Any:
         return {}["surprise"] if self.variant.name == "nan" else judged(self, *job, **settings)
 
-    monkeypatch.setattr(Climb, "_judged", falling_over)
+    monkeypatch.setattr(Calls, "judged", falling_over)
     nan, good = test.run(config, "rmsnorm", ["nan", "good"], config.results / "test" / "rmsnorm")
     assert (nan.status, nan.verdict) == ("failed", "not_run")
     assert nan.reason == "kernelproof itself failed: KeyError: 'surprise'"

@@ -28,7 +28,7 @@ from museum.workshop import (
 )
 
 from kernelproof import build, gpu
-from kernelproof.ladder.climb import RUNGS
+from kernelproof.ladder.outcomes import RUNGS
 from kernelproof.records import BenchRecord, BuildRecord, TestRecord
 
 CATALOGUE = catalogue()

@@ -15,7 +15,8 @@ import yaml
 
 from kernelproof import bench, config, images, judge, operators, records, suite, test
 from kernelproof.errors import KernelproofError, TestError
-from kernelproof.ladder.climb import Resources, Session
+from kernelproof.ladder.climb import Climb
+from kernelproof.ladder.session import Resources, Session
 from kernelproof.operators import Call, Reference, Relation
 from kernelproof.records import BenchRecord, Case, CaseResult, TestRecord
 
@@ -400,8 +401,9 @@ def test_a_worker_can_hold_the_types_of_all_of_them(tmp_path: Path) -> None:
         loaded = project(folder, listed, binding="binding.cc")
         (folder / "peaks.py").write_text(OPERATOR.replace("dtype=torch.int64", f"dtype=torch.{kind}"))
         with contextlib.closing(Resources(folder)) as resources:
-            session = Session(loaded, [loaded.operator("peaks").variant("tested")], resources)
-            found[kind] = session.host(loaded.operator("peaks").variant("tested"))._needs_torch
+            tested = loaded.operator("peaks").variant("tested")
+            climb = Climb(Session(loaded, [tested], resources), tested)
+            found[kind] = climb.calls.host()._needs_torch
     assert found == {"int64": False, "bfloat16": True}
 
 

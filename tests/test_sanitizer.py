@@ -25,7 +25,9 @@ from defects import REPOSITORY, CallFiles, candidate, project, rmsnorm_call
 from kernelproof import build, config, gpu, memory, records, sanitizer, sanitizing, test, toolchain
 from kernelproof.config import Config, VariantConfig
 from kernelproof.errors import ToolError
-from kernelproof.ladder.climb import Climb, Resources, Session
+from kernelproof.ladder.climb import Ladder
+from kernelproof.ladder.selection import RungCases
+from kernelproof.ladder.session import Resources, Session
 from kernelproof.records import BuildRecord, Cubin, FileHash, KernelResources, SanitizerRun, SourcePlace, TestRecord
 from kernelproof.sanitizer import TOOLS, Ended, Examination, Owner, Unreadable, judge, parse
 
@@ -551,7 +553,7 @@ def test_a_missing_tool_says_where_it_was_looked_for(monkeypatch: pytest.MonkeyP
 
 def climbed(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> TestRecord:
     """The record of a variant of a CPU, taken up the ladder as if it were one of a GPU that has the rung."""
-    monkeypatch.setattr(Climb, "sanitizer_tools", property(lambda climb: climb.session.config.test.sanitizer.tools))
+    monkeypatch.setattr(RungCases, "sanitizer_tools", property(lambda it: it.session.config.test.sanitizer.tools))
     folder = config.results / "test" / "rmsnorm"
     (given,) = test.run(config, "rmsnorm", [name], folder)
     assert records.read(folder / f"{name}.json", TestRecord) == given
@@ -664,7 +666,7 @@ def test_a_variant_that_hangs_is_looked_at_by_synccheck_alone(
 
 def test_the_last_rung_can_be_climbed_alone(tmp_path: Path, tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the tests on a GPU do."""
-    monkeypatch.setattr(Climb, "sanitizer_tools", property(lambda _: list(TOOLS)))
+    monkeypatch.setattr(RungCases, "sanitizer_tools", property(lambda _: list(TOOLS)))
     loaded = project(tmp_path / "project", "good", "raises")
     chosen = {"good": TOOLS, "raises": ["memcheck"]}
     found, _ = last_rung(loaded, [loaded.operator("rmsnorm").variant(name) for name in chosen], tmp_path, chosen)
@@ -794,20 +796,20 @@ def last_rung(
 ) -> tuple[dict[str, list[SanitizerRun]], float]:
     """The last rung of variants that are built, without those between load and it; and the seconds that it took."""
     resources = Resources(scratch)
-    session = Session(loaded, variants, resources)
+    ladder = Ladder(Session(loaded, variants, resources))
     try:
         started = time.monotonic()
-        for climb in session.climbs:
+        for climb in ladder.climbs:
             if tools is not None:
-                climb.selected = {"sanitizer": list(tools[climb.variant.name])}
-            assert climb.build().status == "passed", climb.rungs
-            climb._examine()
-        found = {climb.variant.key: climb._sanitized().runs for climb in session.climbs}
-        for climb in session.climbs:
-            print(f"--- {climb.variant.key}\n{climb.log.read_text()}")
+                climb.selection.asked = {"sanitizer": list(tools[climb.variant.name])}
+            assert climb.build().status == "passed", climb.standing.rungs
+            climb.examiner.start()
+        found = {climb.variant.key: climb.examiner.found().runs for climb in ladder.climbs}
+        for climb in ladder.climbs:
+            print(f"--- {climb.variant.key}\n{climb.calls.log.read_text()}")
         return found, time.monotonic() - started
     finally:
-        session.close()
+        ladder.close()
         resources.close()
 
 

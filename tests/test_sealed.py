@@ -20,7 +20,8 @@ from kernelproof import build, config, gpu, records, test
 from kernelproof.config import Config
 from kernelproof.errors import WorkerReplyError
 from kernelproof.judging import Job
-from kernelproof.ladder.climb import Resources, Session
+from kernelproof.ladder.climb import Climb
+from kernelproof.ladder.session import Resources, Session
 from kernelproof.loading import handed_over
 from kernelproof.records import BuildRecord, TestRecord
 
@@ -353,17 +354,18 @@ def test_the_bits_are_the_librarys(project: Config, resources: Resources, operat
     """One call on the same images, from the library and from the cubin; compared whole, guard bands included."""
     if name in HOPPER and not is_hopper():
         pytest.skip("wgmma, tensor maps and clusters need compute capability 9.0")
-    climb = Session(project, [project.operator(operator).variant(name)], resources).climbs[0]
+    variant = project.operator(operator).variant(name)
+    climb = Climb(Session(project, [variant], resources), variant)
     climb.build()
-    job, found = Job(climb.cases[0]), []
+    calls, job, found = climb.calls, Job(climb.selection.cases[0]), []
     try:
-        launches = climb._launches([job])
-        assert launches is not None, climb.sealer and climb.sealer.record()
-        climb._images.mkdir(exist_ok=True)
-        laid = climb.session.judge.lay_out(climb.settings.module, job, climb._images / "0")
+        launches = calls.launches([job])
+        assert launches is not None, calls.sealer and calls.sealer.record()
+        calls.images.mkdir(exist_ok=True)
+        laid = climb.session.judge.lay_out(climb.settings.module, job, calls.images / "0")
         images = {key: value["image"] for key, value in laid.arguments.items() if isinstance(value, dict)}
         for sealed in (False, True):
-            worker = climb._ready_worker(sealed=sealed)
+            worker = calls.ready_worker(sealed=sealed)
             call = {"arguments": laid.arguments, "outputs": laid.outputs, "launches": launches}
             worker.request("run", timeout_s=60, **call)
             found.append({key: handed_over(worker.scratch, image).read_bytes() for key, image in images.items()})
@@ -376,11 +378,13 @@ def test_the_bits_are_the_librarys(project: Config, resources: Resources, operat
 
 
 def test_a_cubin_that_was_changed_is_not_run(project: Config, resources: Resources) -> None:
-    climb = Session(project, [project.operator("rmsnorm").variant("plain")], resources).climbs[0]
+    variant = project.operator("rmsnorm").variant("plain")
+    climb = Climb(Session(project, [variant], resources), variant)
     climb.build()
-    climb._launches([Job(climb.cases[0])])
-    assert climb.sealer is not None
-    climb.sealer.files[0]["sha256"] = "0" * 64
+    calls = climb.calls
+    calls.launches([Job(climb.selection.cases[0])])
+    assert calls.sealer is not None
+    calls.sealer.files[0]["sha256"] = "0" * 64
     with pytest.raises(WorkerReplyError, match="not the file that the build made"):
-        climb._ready_worker(sealed=True)
+        calls.ready_worker(sealed=True)
     climb.finish()

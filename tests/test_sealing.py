@@ -14,8 +14,10 @@ from defects import project
 from kernelproof import builds, config, records, sass, supervisor, test, toolchain
 from kernelproof.config import Config, VariantConfig
 from kernelproof.errors import ToolError, WorkerCrashed, WorkerReplyError
-from kernelproof.ladder import climb, sealing
+from kernelproof.ladder import sealing
+from kernelproof.ladder.calling import Calls
 from kernelproof.ladder.sealing import Sealer
+from kernelproof.ladder.selection import RungCases
 from kernelproof.processes import run
 from kernelproof.records import BuildRecord, Cubin, KernelResources, TestRecord
 
@@ -315,7 +317,7 @@ def test_who_describes_a_call_has_made_none(tmp_path: Path, sealable: None, monk
     monkeypatch.setattr(Sealer, "_barred", lambda *_: "")
     monkeypatch.setattr(Sealer, "_described", described)
     monkeypatch.setattr(supervisor.Worker, "request", noted)
-    monkeypatch.setattr(climb.Climb, "_all_jobs", lambda self: [])
+    monkeypatch.setattr(RungCases, "judged_jobs", lambda self: [])
     record = climbed(project(tmp_path, "good", sealed="auto"))
     assert record.verdict == "correct", record.reason
     assert len(set(describers)) > 1
@@ -325,7 +327,7 @@ def test_who_describes_a_call_has_made_none(tmp_path: Path, sealable: None, monk
 def test_the_ladder_seals_what_is_described(
     tmp_path: Path, sealable: None, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
-    ready, loaded = climb.Climb._ready_worker, []
+    ready, loaded = Calls.ready_worker, []
     monkeypatch.setattr(Sealer, "_barred", lambda *_: "")
 
     def described(self: Sealer, asked: dict[str, Any], worker: Any, limit_s: float) -> sealing.Described:
@@ -334,7 +336,7 @@ def test_the_ladder_seals_what_is_described(
             return sealing.Described(reason="it is tiny")
         return sealing.Described(steps()["steps"])
 
-    def library_instead(self: climb.Climb, *, sealed: bool = False, awake: bool = False) -> Any:
+    def library_instead(self: Calls, *, sealed: bool = False, awake: bool = False) -> Any:
         if self._holds_cubins != sealed:
             self.leave()
             self._holds_cubins = sealed
@@ -347,7 +349,7 @@ def test_the_ladder_seals_what_is_described(
         return worker
 
     monkeypatch.setattr(Sealer, "_described", described)
-    monkeypatch.setattr(climb.Climb, "_ready_worker", library_instead)
+    monkeypatch.setattr(Calls, "ready_worker", library_instead)
     settings = project(tmp_path, "good", sealed="auto")
     climbed_by_a_team = len(os.sched_getaffinity(0)) > 1
     record = climbed(settings)

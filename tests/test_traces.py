@@ -28,7 +28,7 @@ from defects import REPOSITORY, CallFiles, rmsnorm_call
 from kernelproof import bench, build, config, gpu, images, records, supervisor, test, traces
 from kernelproof.config import Config
 from kernelproof.errors import ConfigError, TestError, WorkerReplyError
-from kernelproof.ladder.climb import Ran
+from kernelproof.ladder.calling import Ran
 from kernelproof.loading import Candidate, handed_over, load_image
 from kernelproof.operators import Call, attention, with_own_strides
 from kernelproof.records import BenchRecord, BuildRecord, Case, Cubin, KernelResources, TestRecord

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     import pytest
 
     from kernelproof.config import Config, VariantConfig
-    from kernelproof.ladder.climb import Climb, Resources, Session
+    from kernelproof.ladder.climb import Climb, Ladder
+    from kernelproof.ladder.session import Resources, Session
 
 LADDER = Path(__file__).resolve().parent / "ladder"
 REPORT = "report this as a fault of kernelproof; the log has the traceback"
@@ -92,7 +93,8 @@ def _empty(variant: VariantConfig, state: Provenance, status: Status, reason: st
 
 
 def _test(config: Config, variant: VariantConfig, path: Path, state: Provenance, case: str | None) -> TestRecord:
-    from kernelproof.ladder.climb import Session
+    from kernelproof.ladder.climb import Ladder
+    from kernelproof.ladder.session import Session
 
     started = time.monotonic()
     _remove_what_lay_beside(path)
@@ -108,8 +110,8 @@ def _test(config: Config, variant: VariantConfig, path: Path, state: Provenance,
         return record
 
     try:
-        with contextlib.closing(Session(config, [variant], _resources(), case)) as session:
-            return written(_climb(session, path))
+        with contextlib.closing(Ladder(Session(config, [variant], _resources(), case))) as ladder:
+            return written(_climb(ladder, path))
     except KernelproofError as error:
         written(dataclasses.replace(cut_short, reason=str(error).splitlines()[0], remedy=error.hint))
         raise
@@ -133,7 +135,7 @@ def _keep_traceback(path: Path) -> None:
 @functools.cache
 def _resources() -> Resources:
     """This process's, ended with it."""
-    from kernelproof.ladder.climb import Resources
+    from kernelproof.ladder.session import Resources
 
     ends = contextlib.ExitStack()
     atexit.register(ends.close)
@@ -143,11 +145,11 @@ def _resources() -> Resources:
 
 
 class StagePlugin:
-    """Hands the stage's session to the ladder's conftest, which looks it up by this name."""
+    """Hands the stage's ladder to the ladder's conftest, which looks it up by this name."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, ladder: Ladder) -> None:
         self.__name__ = "kernelproof-stage"
-        self.session = session
+        self.ladder = ladder
         self.fault: BaseException | None = None  # raised on our side: a candidate's failures come as results
 
     def pytest_exception_interact(self, call: pytest.CallInfo[Any]) -> None:
@@ -159,18 +161,18 @@ class StagePlugin:
             self.fault = error
 
 
-def _climb(session: Session, path: Path) -> TestRecord:
+def _climb(ladder: Ladder, path: Path) -> TestRecord:
     """Run pytest on the one variant of a session, and keep its log and JUnit XML beside the record."""
-    climb = session.climbs[0]
+    session, (climb,) = ladder.session, ladder.climbs
     session.start()
     if climb.variant.device == "cpu" or session.gpu[0]:
         _check_declared(session, climb)
     junit, written = path.with_suffix(".xml"), io.StringIO()
-    plugin = StagePlugin(session)
+    plugin = StagePlugin(ladder)
     failure = _pytest(junit, written, plugin)
     climb.finish()
     log = path.with_suffix(".log")
-    records.atomic_write(log, scrubbed(written.getvalue() + _candidate_output(climb.log)))
+    records.atomic_write(log, scrubbed(written.getvalue() + _candidate_output(climb.calls.log)))
     if plugin.fault is not None:
         raise _fault_of_ours(plugin.fault, climb, log)
     record = climb.record()
@@ -210,7 +212,7 @@ def _check_declared(session: Session, climb: Climb) -> None:
 
 def _kept_launches(session: Session, climb: Climb, path: Path) -> FileHash | None:
     """The descriptions of the sealed calls' launches, beside the record."""
-    text = climb.sealer.evidence() if climb.sealer else None
+    text = climb.calls.sealer.evidence() if climb.calls.sealer else None
     if text is None:
         path.unlink(missing_ok=True)
         return None

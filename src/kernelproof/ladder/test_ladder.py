@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernelproof.ladder.climb import Climb, Outcome
+from kernelproof.ladder.climb import Climb
+from kernelproof.ladder.outcomes import Outcome
 from kernelproof.records import Case
 
 

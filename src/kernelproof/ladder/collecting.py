@@ -1,0 +1,119 @@
+"""The calls of the upper rungs, all made before any of them is judged.
+
+Everything that a rung needs of the candidate is run first, in worker processes; then the worker ends, and only then are
+references computed and results judged, in the judge's process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kernelproof.errors import KernelproofError, TestError, WorkerError, WorkerRefused, WorkerTimeout
+from kernelproof.judging import Job
+from kernelproof.ladder.calling import AWAKE, Handed
+from kernelproof.ladder.outcomes import ENDED, RUNGS, Outcome
+from kernelproof.ladder.planning import view_name
+from kernelproof.records import Case
+
+if TYPE_CHECKING:
+    from kernelproof.ladder.calling import Calls
+    from kernelproof.ladder.planning import CallPlan
+    from kernelproof.ladder.standing import Standing
+
+
+class Collection:
+    """What one variant handed over in the calls of its upper rungs."""
+
+    def __init__(self, plan: CallPlan, standing: Standing, calls: Calls) -> None:
+        self.plan = plan
+        self.standing = standing
+        self.calls = calls
+        self.selection, self.settings = plan.selection, plan.settings
+        self.limits = standing.limits
+        self.duration_s: dict[str, float] = {}  # by rung: seconds that its calls took, refused ones too
+        self._handed: dict[tuple[str, str], Handed | KernelproofError] = {}  # by rung and case
+        self._refused: dict[tuple[str, str], tuple[Job, WorkerRefused]] = {}  # by rung and case
+
+    def make(self) -> None:
+        """Run everything that the upper rungs judge, then end the worker: no reference is made while it lives."""
+        self.standing.collected = True
+        cases = self.selection
+        if cases.has_team:
+            self.calls.host(awake=True)  # its imports run beside the calls until it is needed
+        for case in cases.asked_for("correctness", cases.cases):
+            self._attempt("correctness", case, [Job(case)], self.limits.correctness)
+        for case in cases.asked_for("properties", cases.viewed_cases[:1]):
+            for view in self.plan.views(case):
+                if view.part == "zero-copy":  # now, while a process holds the cubins
+                    self._attempt(view.part, view.case, [view], self.limits.correctness)
+        for case in cases.asked_for("properties", cases.property_cases):
+            self._hold_together(case)
+            for view in self.plan.views(case):
+                if view.part not in ("zero-copy", "neighbour"):
+                    self._attempt(view_name(view), view.case, [view], self.limits.correctness)
+        for case in cases.asked_for("properties", cases.viewed_cases[:1]):
+            for view in (view for view in self.plan.views(case) if view.part == "neighbour"):
+                if view.case.shape in self.settings.shapes:
+                    self.calls.leave()  # what earlier calls left behind may be large enough for all
+                self._attempt(view_name(view), view.case, [view], self.limits.correctness)
+        repeated = cases.asked_for("determinism", cases.repeated_cases)
+        repeats = [each for case in repeated for each in self.plan.repeats(case)]
+        for name, job in sorted(repeats, key=lambda repeat: repeat[1].name):  # a process for each kind
+            self._attempt(name, job.case, [job], self.limits.determinism, self.plan.calls_each)
+        for step, (job, refused) in self._refused.items():
+            if self._handed[step] is refused:
+                self._handed[step] = self.calls.refusal(job, job.case, refused)
+        self.calls.leave()
+        try:
+            for awake in (False, True)[: 1 + cases.has_team]:
+                self.calls.host(awake=awake).check()
+        except WorkerError as error:
+            self.standing.ended = self.standing.ended or "crashed"
+            self.standing.note("correctness", Outcome("failed", error.message, ENDED), 0.0, "after the last call")
+
+    def _hold_together(self, case: Case) -> None:
+        """Make the calls of a property case; without those with other scalars, should the candidate refuse these."""
+        for _ in range(2):
+            jobs = [job for job, _, _ in self.plan.property_jobs(case)]
+            self._attempt("properties", case, jobs, self.limits.correctness * len(jobs))
+            handed = self._handed.get(("properties", case.id))
+            if not isinstance(handed, WorkerRefused) or not any(r["other_scalars"] for r in self.plan.relations(case)):
+                return
+            self.plan.scalars_refused[case.id] = f"refused: {handed.message}"
+
+    def _attempt(self, rung: str, case: Case, jobs: Sequence[Job], limit_s: float, repeats: int = 1) -> None:
+        """Run the calls of one step, unless the candidate has shown that it cannot go on; keep how it ended."""
+        if self.standing.barred:
+            return
+        started = time.monotonic()
+        try:
+            sealable = rung in ("correctness", "zero-copy")
+            self._handed[rung, case.id] = self.calls.run(jobs, limit_s, repeats, sealable=sealable)
+        except (WorkerError, TestError) as error:
+            self._handed[rung, case.id] = error
+            if isinstance(error, WorkerRefused):
+                self._refused[rung, case.id] = jobs[0], error
+            if not (rung == "zero-copy" and isinstance(error, WorkerTimeout)):  # its inputs are slow, not it
+                self.calls.process_ended(rung, error, case.id)
+        finally:
+            whose = rung.partition(" ")[0]
+            whose = whose if whose in RUNGS else "properties"
+            self.duration_s[whose] = self.duration_s.get(whose, 0.0) + time.monotonic() - started
+
+    def taken(self, rung: str, case: Case) -> Handed:
+        """What was handed over in a step; raises what was raised then."""
+        handed = self._handed[rung, case.id]
+        if isinstance(handed, KernelproofError):
+            raise handed
+        return handed
+
+    def was_tried(self, rung: str, what: str) -> bool:
+        """Whether a step's calls were made, or one of their kinds."""
+        return any((name, what) in self._handed for name in (rung, f"{rung} {AWAKE}"))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no call was made."""
+        return not self._handed

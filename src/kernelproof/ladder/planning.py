@@ -1,0 +1,103 @@
+"""Which calls the upper rungs make of a case: those of the properties, of other layouts, of repeats."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from kernelproof.judging import Job
+from kernelproof.ladder.calling import AWAKE
+from kernelproof.ladder.selection import CPU_REPEATED_ELEMENTS, elements
+from kernelproof.records import Case
+
+if TYPE_CHECKING:
+    from kernelproof.ladder.calling import Calls
+    from kernelproof.ladder.selection import RungCases
+
+ELEMENTS = 3  # inputs that get another element, one at a time
+PARTS = {  # of the inputs, by the job's: a property's name and claim
+    "low": ("new low bits", "other low bits of every number change the result"),
+    "element": ("one new value", "another value of a single element of an input changes the result"),
+    "tail": ("new last values", "other values in the last quarter of each input change the result"),
+}
+SIDES = {"end": "behind", "start": "in front of"}  # of a tensor, where it is fenced
+
+
+class CallPlan:
+    """The calls of one variant's upper rungs, in the order in which they are made."""
+
+    def __init__(self, selection: RungCases, calls: Calls) -> None:
+        self.selection = selection
+        self.calls = calls
+        self.session, self.settings = selection.session, selection.settings
+        self.scalars_refused: dict[str, str] = {}  # by case: why no relation with other scalars was tried
+        self._laid_out: dict[str, list[Job]] = {}  # by case, once they were asked for
+
+    def property_jobs(self, case: Case) -> list[tuple[Job, str, str]]:
+        """The calls of a property case in order, all in the same memory; each with the property's name and claim.
+
+        A kernel that keeps results by address, or recognises inputs by a part of their values, gives an earlier result.
+        """
+        seed = case.seed
+        jobs = [(Job(case), "fresh values", "values drawn after the build give the right result")]
+        low = Job(case, "low", str(seed + 4))  # behind the call that it is like, for who remembers no other
+        jobs.append((low, *PARTS["low"]))
+        for relation in self.relations(case):
+            if relation["other_scalars"] and case.id in self.scalars_refused:
+                continue
+            if relation["own_base"]:
+                jobs.append((Job(case, "base", relation["name"]), relation["name"], "the call that it starts from"))
+            jobs.append((Job(case, "relation", relation["name"]), relation["name"], relation["claim"]))
+        other = dataclasses.replace(case, seed=seed + 1)
+        jobs.append((Job(other), "new values", "other values in the same memory give their own result"))
+        # Each differs from the call before it in less than a kernel that recognises inputs by a few values may notice.
+        for number in range(ELEMENTS):
+            jobs.append((Job(other, "element", f"{seed + 3}.{number}"), *PARTS["element"]))
+        jobs.append((Job(other, "tail", str(seed + 2)), *PARTS["tail"]))
+        return jobs if self.changeable(case) else [each for each in jobs if each[0].part not in PARTS]
+
+    def changeable(self, case: Case) -> list[str]:
+        """The inputs of a case of which a part may take other values (Judge.changeable)."""
+        return self.session.judge.changeable(self.settings.module, case)
+
+    def relations(self, case: Case) -> list[dict[str, Any]]:
+        """The operator's relations of a case (Judge.relations)."""
+        return self.session.judge.relations(self.settings.module, case)
+
+    def views(self, case: Case) -> list[Job]:
+        """Calls in memory that is laid out in other ways; with the first case those of no such case's own too."""
+        viewed = self.selection.viewed_cases
+        if case not in viewed:
+            return []
+        if case.id not in self._laid_out:
+            views = self._laid_out[case.id] = self.session.judge.views(self.settings.module, case)
+            if case == viewed[0]:
+                views += [Job(other, "fenced", side) for other in self.selection.fenced_cases for side in SIDES]
+                views += [Job(other, "neighbour") for other in self.selection.neighbours]
+                views += self._zero_copy_jobs()
+        return self._laid_out[case.id]
+
+    def _zero_copy_jobs(self) -> list[Job]:
+        """Calls on inputs in the host's memory, as far as they run from the cubins alone.
+
+        So kernels, and no host code, meet inputs that lie in the host's memory.
+        """
+        known = self.calls.sealed([Job(case) for case in self.selection.zero_copy_cases])
+        return [dataclasses.replace(job, part="zero-copy") for job in known]
+
+    def repeats(self, case: Case) -> list[tuple[str, Job]]:
+        """The calls that are repeated, each with the name of its step."""
+        asleep, awake = ("determinism", Job(case, "repeat")), (f"determinism {AWAKE}", Job(case, "repeat", AWAKE))
+        if not self.selection.has_team:
+            return [asleep]
+        return [awake] if elements(case) > CPU_REPEATED_ELEMENTS else [asleep, awake]
+
+    @property
+    def calls_each(self) -> int:
+        """How many of the trials a process makes."""
+        return max(2, self.selection.trials // 2) if self.selection.has_team else self.selection.trials
+
+
+def view_name(view: Job) -> str:
+    """The name of a view's property: `strided`, `strided k`, `shifted`, `shifted k`."""
+    return " ".join(filter(None, [view.part, view.name]))

@@ -1,0 +1,108 @@
+"""The properties rung: what the operator promises between calls holds, however memory is laid out and used again."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from kernelproof.errors import TestError, WorkerError, WorkerRefused, WorkerReplyError, WorkerTimeout
+from kernelproof.judging import Job
+from kernelproof.ladder import outcomes
+from kernelproof.ladder.outcomes import DEVICE_FAULT, NO_GRAVITY, Outcome
+from kernelproof.ladder.planning import PARTS, SIDES, view_name
+from kernelproof.records import Case, PropertyResult
+
+if TYPE_CHECKING:
+    from kernelproof.ladder.calling import Calls
+    from kernelproof.ladder.collecting import Collection
+    from kernelproof.ladder.standing import Standing
+
+NO_PARTS = (
+    "no part of any input may take other values: all are whole numbers of more than a byte, or named in OPERATOR.whole"
+)
+
+
+class Properties:
+    """The properties of one variant, judged on the calls that were collected."""
+
+    def __init__(self, collection: Collection, standing: Standing, calls: Calls) -> None:
+        self.collection = collection
+        self.plan = collection.plan
+        self.standing = standing
+        self.calls = calls
+        self.session, self.settings = calls.session, calls.settings
+
+    def judge(self, case: Case) -> Outcome | None:
+        """What is wrong of the properties that were tried on a case; None when all hold."""
+        self.collection.taken("properties", case)
+        wrong: list[tuple[str, Outcome]] = []  # names, and what is wrong
+        self.standing.supplied["properties"] += len(self.plan.relations(case))
+        for job, name, claim in self.plan.property_jobs(case):
+            result = self.calls.judged(job)
+            failures = result.failures
+            if job.part == "relation":
+                # Noise and bias were calibrated on the input families, and a relation's inputs are none of them.
+                failures = [f for f in failures if f.criterion not in ("rms", "bias")]
+                related = self.session.judge.related(self.settings.module, job, self.calls.terms)
+                failures += [related] if related else []
+            message = outcomes.listed(failures)
+            status = "failed" if message else "passed"
+            self.standing.properties_found.append(PropertyResult(name, claim, case.id, status, message))
+            if message:
+                gravity = outcomes.gravity(failures, result)
+                wrong.append((name, Outcome("failed", f"{name} ({claim}): {message}", gravity, case.id)))
+        if not self.plan.changeable(case):
+            self.standing.properties_found += [
+                PropertyResult(*part, case.id, "skipped", NO_PARTS) for part in PARTS.values()
+            ]
+        if refused := self.plan.scalars_refused.get(case.id):
+            for relation in self.plan.relations(case):
+                if relation["other_scalars"]:
+                    skipped = PropertyResult(relation["name"], relation["claim"], case.id, "skipped", refused)
+                    self.standing.properties_found.append(skipped)
+        for view in self.plan.views(case):
+            wrong += self._viewed(view) if self.collection.was_tried(view_name(view), view.case.id) else []
+        if not wrong:
+            return None
+        told = max(wrong, key=lambda each: each[1].gravity)
+        others = ", ".join(dict.fromkeys(name for name, each in wrong if each is not told[1]))
+        return dataclasses.replace(told[1], message=told[1].message + (f"; also wrong: {others}" if others else ""))
+
+    def _viewed(self, view: Job) -> list[tuple[str, Outcome]]:
+        """A candidate handles memory that is laid out in another way, or refuses it in words before it computes."""
+        name, case, gravity = view_name(view), view.case, NO_GRAVITY
+        if view.part == "fenced":
+            claim = f"nothing is read or written {SIDES[view.name]} a tensor, where no memory is"
+        elif view.part == "zero-copy":
+            claim = (
+                "with inputs in the host's memory, which arrive slowly, the result is right: every copy is waited for"
+            )
+        elif view.part == "neighbour":
+            claim = f"behind calls of one other size {case.id} is right, or refused: what is kept goes by all sizes"
+        elif view.part == "shifted":
+            where = f"with {view.name} alone" if view.name else "in memory that begins"
+            claim = f"{where} one element off its boundary the result is right, or refused"
+        else:
+            where = (
+                f"rows of {view.name} alone that begin on no boundary" if view.name else "strides of every tensor's own"
+            )
+            claim = f"with {where} the result is right, or refused"
+        try:
+            self.collection.taken(name, case)
+            result = self.calls.judged(view)
+            status, message = "passed", outcomes.listed(result.failures)
+            gravity = outcomes.gravity(result.failures, result)
+        except WorkerRefused as error:
+            status, message = "skipped", f"refused: {error.message}"
+        except WorkerReplyError as error:
+            refused = DEVICE_FAULT not in error.message
+            status, message = ("skipped", f"refused: {error.message}") if refused else ("failed", outcomes.words(error))
+            gravity = outcomes.gravity_of(error)
+        except (WorkerError, TestError) as error:
+            slow = view.part == "zero-copy" and isinstance(error, WorkerTimeout)
+            status, message = "skipped" if slow else "failed", outcomes.words(error)
+            gravity = outcomes.gravity_of(error)
+        status = "failed" if message and status == "passed" else status
+        self.standing.properties_found.append(PropertyResult(name, claim, case.id, status, message))
+        told = Outcome("failed", f"{name} ({claim}): {message}", gravity, case.id)
+        return [(name, told)] if status == "failed" else []

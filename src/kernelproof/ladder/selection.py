@@ -1,0 +1,275 @@
+"""Which cases of a variant each rung of the ladder takes, and how often a case is repeated."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import random
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from kernelproof import suite
+from kernelproof.cases import (
+    DEFAULT_FAMILY,
+    Selection,
+    case_of,
+    covering_cases,
+    select_cases,
+    shape_of,
+    unsupported,
+)
+from kernelproof.judging import Job
+from kernelproof.records import Case, CaseResult
+
+if TYPE_CHECKING:
+    from kernelproof.config import OperatorConfig, VariantConfig
+    from kernelproof.ladder.session import Session
+
+DEEP_SANITIZER = 4  # times as many cases at the deep level
+REPEATED_CASES = 3
+DRAWN_FAMILIES = 3
+FENCED = 8  # cases
+QUICK_TRIALS = 10
+CPU_REPEATED_ELEMENTS = 40_000  # product of the dimensions: a hundred calls of a naive CPU kernel take a second or two
+
+
+class RungCases:
+    """The cases of one variant, by rung."""
+
+    def __init__(self, session: Session, variant: VariantConfig) -> None:
+        self.session = session
+        self.variant = variant
+        self.settings: OperatorConfig = session.config.operator(variant.operator)
+        self.asked: dict[str, list[str]] | None = None  # ids of the cases that are asked for, by rung; None: all
+
+    @property
+    def trials(self) -> int:
+        """How often a case is repeated; half of that by each of two processes, where threads may race."""
+        settings = self.session.config.test
+        return min(settings.trials, QUICK_TRIALS) if settings.level == "quick" else settings.trials
+
+    @property
+    def has_team(self) -> bool:
+        """Whether code of its own may run in several of the CPU's threads at a time, which could race for memory."""
+        variant = self.variant
+        own = variant.role == "variant" or variant.abi != "python"
+        return own and variant.device == "cpu" and self.session.threads > 1
+
+    @property
+    def searches(self) -> bool:
+        """Whether cases are drawn for it that nobody listed."""
+        settings = self.session.config.test
+        return settings.level == "deep" and self.variant.role == "variant" and not self.session.only
+
+    @property
+    def cases(self) -> list[Case]:
+        """What it is tested on; nothing where it cannot run. Cases that it declares not to take are `left_out`."""
+        return self._chosen.cases
+
+    @functools.cached_property
+    def left_out(self) -> list[CaseResult]:
+        """Cases that it declares not to take, as results."""
+        return [CaseResult.of(left_out.case, "skipped", left_out.reason) for left_out in self._chosen.skipped]
+
+    @functools.cached_property
+    def _chosen(self) -> Selection:
+        session = self.session
+        if session.lacking(self.variant):
+            return Selection()
+        if session.only:
+            return Selection([case_of(self.settings, self.variant, session.only, session.families(self.variant))])
+        seeds = [*session.config.test.seeds, session.resources.fresh_seed]
+        families = session.families(self.variant)
+        quick = session.config.test.level == "quick"
+        selection = select_cases(self.settings, self.variant, seeds=seeds, families=families, quick=quick)
+        found = _with_fresh_seed(selection.cases, self.settings.profile.shape, session.resources.fresh_seed)
+        return Selection(found if quick else found + self._drawn_families(found, families), selection.skipped)
+
+    def _drawn_families(self, cases: Sequence[Case], families: Sequence[str]) -> list[Case]:
+        """Some families, others in each run, on the shape that is profiled: what is right elsewhere only is seen."""
+        main = [c for c in cases if (c.shape, c.family) == (self.settings.profile.shape, self.family)]
+        others = [family for family in families if family != self.family]
+        if not main or self.settings.test.family_shape in ("", self.settings.profile.shape):
+            return []
+        seed = self.session.resources.fresh_seed
+        draw = random.Random(seed)
+        chosen = draw.sample(others, min(DRAWN_FAMILIES, len(others)))
+        return [dataclasses.replace(draw.choice(main), family=family, seed=seed) for family in chosen]
+
+    @functools.cached_property
+    def property_cases(self) -> list[Case]:
+        """What the properties are tried on: two cases of each data type that differ in every option, on fresh seeds.
+
+        And the smallest one without a size of 1, if those have any: the stride of that dimension matters to nobody.
+        None at the quick level.
+        """
+        if self.session.config.test.level == "quick":
+            return []
+        if self.session.only:
+            return self.cases
+        seed = self.session.resources.fresh_seed
+        shapes = [self.settings.test.family_shape, self.settings.profile.shape]
+        found = []
+        for dtype in dict.fromkeys(case.dtype for case in self.cases):
+            mine = sorted(
+                (case for case in self.cases if case.dtype == dtype),
+                key=lambda case: shapes.index(case.shape) if case.shape in shapes else len(shapes),
+            )
+            shape = [case for case in mine if case.shape == mine[0].shape]
+            chosen = {json.dumps(case.options): case for case in (shape[0], _most_different(shape[0], shape))}
+            if not _has_every_stride(shape[0]) and (whole := [case for case in mine if _has_every_stride(case)]):
+                chosen["whole"] = min(whole, key=elements)
+            found += [dataclasses.replace(case, family=self.family, seed=seed) for case in chosen.values()]
+        return found
+
+    @property
+    def sanitizer_tools(self) -> list[str]:
+        """compute-sanitizer's tools that it is run under; none at the quick level, for a baseline or on a CPU."""
+        settings = self.session.config.test
+        wanted = self.variant.device == "cuda" and self.variant.role == "variant" and settings.level != "quick"
+        return settings.sanitizer.tools if wanted else []
+
+    @functools.cached_property
+    def sanitizer_cases(self) -> list[Case]:
+        """The few small cases that they see."""
+        if self.session.only:
+            return self.cases
+        settings = self.session.config.test
+        deep = settings.level == "deep"
+        limited = {name for variant in self.settings.variants.values() for name in variant.limits}
+        usual = [case for case in self.cases if case.family == self.family]
+        most = settings.sanitizer.cases * (DEEP_SANITIZER if deep else 1)
+        return covering_cases(usual or self.cases, sorted(limited), most, pairs=deep)
+
+    @property
+    def viewed_cases(self) -> list[Case]:
+        """What is also laid out in other ways (Judge.views): a case of each data type and shape. Not of baselines."""
+        if self.variant.role != "variant":
+            return []
+        first = {(case.dtype, case.shape): case for case in reversed(self.property_cases)}
+        return list(reversed(first.values()))
+
+    @property
+    def fenced_cases(self) -> list[Case]:
+        """Small cases that hold every option between them, to be put where memory ends too."""
+        if self.variant.role != "variant" or self.variant.device != "cpu" or not self.cases:
+            return []
+        usual = [case for case in self.cases if case.family == self.family]
+        return covering_cases(usual or self.cases, (), FENCED)
+
+    @functools.cached_property
+    def neighbours(self) -> list[Case]:
+        """A shape that gives most of its dimensions, each then taken from the nearest smaller and larger shape.
+
+        A kernel that keeps something by a part of a call's sizes (a mask by its rows) is right wherever all of them
+        differ. In every data type and combination of options that the shape is tested with, there and back; on no size
+        that no shape has. The same where one case alone is run again.
+        """
+        if self.variant.role != "variant" or not self.cases:
+            return []
+        every = select_cases(self.settings, self.variant, families=self.session.families(self.variant)).cases
+        usual = [case for case in every if case.family == self.family]
+        if not usual:
+            return []
+        lengths = frozenset(suite.LENGTHS)
+        first = min(usual, key=lambda case: (-len(lengths & case.dims.keys()), -len(case.dims), elements(case)))
+        listed = {name: sorted({c.dims[name] for c in usual if name in c.dims}) for name in first.dims}
+        shapes = {first.shape: first.dims}
+        for name, size in first.dims.items():
+            every_dims = [{**first.dims, name: other} for other in listed[name]]
+            whole = [dims for dims in every_dims if dims.get("heads", 0) % dims.get("kv_heads", 1) == 0]
+            smaller, larger = ([dims for dims in whole if way * dims[name] > way * size] for way in (-1, 1))
+            shapes |= {shape_of(dims): dims for dims in (*smaller[-1:], *larger[:1])}
+        refused = self.session.judge.declared(dataclasses.replace(self.settings, shapes=shapes)).refused
+        bases = [case for case in usual if case.shape == first.shape]
+        bases = list({(case.dtype, json.dumps(case.options)): case for case in bases}.values())
+        others = [shape for shape in shapes if shape != first.shape and shape not in refused]
+        cases = [
+            dataclasses.replace(base, shape=shape, dims=shapes[shape], seed=self.property_cases[0].seed)
+            for way, base in enumerate(bases * 2 if len(bases) == 1 else bases)
+            for shape in (first.shape, *(others if way % 2 == 0 else reversed(others)))
+            if others
+        ]
+        return [case for case in cases if not unsupported(self.variant, case)]
+
+    @property
+    def zero_copy_cases(self) -> list[Case]:
+        """What is also called on inputs in the host's memory: the main shape in each data type and the largest ones."""
+        if self.variant.role != "variant" or self.session.config.test.level == "quick":
+            return []
+        main = [c for c in self.cases if (c.shape, c.family) == (self.settings.profile.shape, self.family)]
+        chosen = [*{case.dtype: case for case in reversed(main)}.values(), *self.repeated_cases]
+        return list({case.id: case for case in chosen}.values())
+
+    @property
+    def family(self) -> str:
+        """The input family of usual values."""
+        families = self.session.families(self.variant)
+        return DEFAULT_FAMILY if DEFAULT_FAMILY in families else families[0]
+
+    @functools.cached_property
+    def repeated_cases(self) -> list[Case]:
+        """Those of the cases that are repeated."""
+        if self.session.only or not self.cases:
+            return self.cases
+        found = _repeated(self.cases, self.settings, self.variant.device)
+        if self.has_team:  # however busy the cores are, threads that share a long call overlap
+            longest = max((c for c in self.cases if c.shape in self.settings.shapes), key=elements, default=found[0])
+            found += [longest] if longest not in found else []
+        return found
+
+    def sanity_jobs(self) -> Iterator[tuple[Job, Case]]:
+        """The exact calls in every data type and with every combination of options, as far as it takes them."""
+        for case in _distinct(self.cases):
+            for name, exact in self.session.judge.exact_cases(self.settings.module, case).items():
+                if not unsupported(self.variant, exact):
+                    yield Job(case, "sanity", name), exact
+
+    def judged_jobs(self) -> list[Job]:
+        """Every call that is judged by itself, but for those that the deep level draws."""
+        return [*(Job(case) for case in self.cases), *(job for job, _ in self.sanity_jobs())]
+
+    def asked_for(self, rung: str, cases: list[Case]) -> list[Case]:
+        """Those of the cases on which a rung is to be climbed."""
+        return cases if self.asked is None else [c for c in cases if c.id in self.asked.get(rung, [])]
+
+
+def _with_fresh_seed(cases: list[Case], main_shape: str, seed: int) -> list[Case]:
+    """The cases, and the main shape's first once more with the seed that nobody could know before the build."""
+    main = [case for case in cases if case.shape == main_shape] or cases
+    repeated = [
+        dataclasses.replace(c, seed=seed) for c in main if (c.family, c.dtype) == (main[0].family, main[0].dtype)
+    ]
+    return list({case.id: case for case in [*cases, *repeated]}.values())
+
+
+def _repeated(cases: list[Case], settings: OperatorConfig, device: str) -> list[Case]:
+    """The cases that are repeated: on a GPU the profiled shape, then the largest; on a CPU the largest small ones."""
+    limit = CPU_REPEATED_ELEMENTS if device == "cpu" else float("inf")
+    found = sorted((c for c in cases if elements(c) <= limit), key=elements, reverse=True)
+    found.sort(key=lambda c: device == "cpu" or c.shape != settings.profile.shape)
+    shapes: dict[str, Case] = {}
+    for case in found or [min(cases, key=elements)]:
+        shapes.setdefault(case.shape, case)
+    return list(shapes.values())[:REPEATED_CASES]
+
+
+def _most_different(case: Case, among: list[Case]) -> Case:
+    """The case whose options differ most."""
+    return max(among, key=lambda other: sum(other.options[name] != value for name, value in case.options.items()))
+
+
+def elements(case: Case) -> int:
+    """The product of the dimensions: not the cost, but it grows with it."""
+    return math.prod(case.dims.values())
+
+
+def _has_every_stride(case: Case) -> bool:
+    return all(size > 1 for size in case.dims.values())
+
+
+def _distinct(cases: list[Case]) -> list[Case]:
+    """One case for each data type and combination of options."""
+    return list({(c.dtype, json.dumps(c.options)): c for c in reversed(cases)}.values())[::-1]

@@ -1,0 +1,135 @@
+"""What a variant's way up the ladder amounts to: its verdict, the reason, and the record of both."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kernelproof import records, suite
+from kernelproof.ladder.outcomes import ENDED, RUNGS
+from kernelproof.records import FileHash, Rung, Sanitizer, TestRecord
+
+if TYPE_CHECKING:
+    from kernelproof.ladder.calling import Calls
+    from kernelproof.ladder.collecting import Collection
+    from kernelproof.ladder.selection import RungCases
+    from kernelproof.ladder.standing import Standing
+
+OTHERWISE = (
+    "its kernels were started from the cubin alone; if it passes with test.sealed=never, its host code does more than "
+    "launch them on the caller's stream"
+)
+WITHOUT = {
+    "sanity": "no exact call was made, for the operator has none that it takes: errors within the bounds are not "
+    "looked for that way",
+    "properties": "no relation between calls was tried, for the operator states none: errors within the bounds, and "
+    "those that the reference shares, are not looked for that way",
+}
+
+
+def record(standing: Standing, calls: Calls, collection: Collection, examined: Sanitizer | None) -> TestRecord:
+    """The variant's record, as far as it came."""
+    session, variant, selection = calls.session, calls.variant, calls.selection
+    results = [*selection.left_out, *standing.results]
+    left_out = {"properties"} if session.config.test.level == "quick" else set()
+    left_out |= set() if selection.sanitizer_tools else {"sanitizer"}
+    climbed = [name for name in RUNGS if name not in left_out]
+    rungs = [standing.rungs.get(name) or Rung(name, "skipped", 0.0, "it was not reached") for name in climbed]
+    for rung in rungs:
+        rung.duration_s += collection.duration_s.pop(rung.name, 0.0)
+        if rung.status == "passed" and standing.supplied.get(rung.name) == 0:
+            rung.message = WITHOUT[rung.name]
+    verdict = _verdict(rungs, selection, standing)
+    sealing = calls.sealer.record() if calls.sealer else None
+    sealed = sealing is not None and sealing.sealed > 0 and sealing.library == 0
+    record = TestRecord(
+        operator=variant.operator,
+        variant=variant.name,
+        role=variant.role,
+        device=variant.device,
+        trust="sealed" if sealed else variant.trust,
+        precision=dataclasses.asdict(variant.precision),
+        looser=session.config.test.tolerance.looser,
+        sealing=sealing,
+        verdict=verdict,
+        rungs=rungs,
+        cases=results,
+        properties=standing.properties_found,
+        sanitizer=examined,
+        trials=selection.trials,
+        level=session.config.test.level,
+        searched=standing.searched,
+        repeat=_repeat(standing),
+        fresh_seed=session.resources.fresh_seed,
+        build_signature=standing.built.signature if standing.built else None,
+        module=_own_module(selection),
+    )
+    if calls.isolation is not None:
+        record.isolation, record.refused = calls.isolation.level, calls.isolation.refused
+    if calls.histogram is not None:
+        record.error_histogram = calls.histogram
+        tolerance = session.config.test.tolerance
+        record.bias_suite, record.bias_suite_ratio = suite.bias(results, tolerance)
+    if verdict == "not_run":
+        record.status, record.reason = (
+            records.NOT_RUN,
+            standing.barred or standing.bar("determinism") or _not_climbed(rungs),
+        )
+        record.remedy = standing.remedy
+    elif verdict != "correct":
+        told = _told_rung(standing)
+        assert told is not None
+        others = ", ".join(rung.name for rung in rungs if rung.status == "failed" and rung != told)
+        more = f"; failed too: {others}" if standing.ended and others else ""
+        record.status, record.reason = records.FAILED, f"{told.name}: {told.message}{more}"
+        remedies = [standing.remedy] * (verdict == "hung") + [OTHERWISE] * bool(sealing and sealing.sealed)
+        record.remedy = "; ".join(filter(None, remedies)) or None
+    return record
+
+
+def _own_module(selection: RungCases) -> FileHash | None:
+    name = selection.settings.module
+    path = selection.session.root / name
+    own = name.endswith(".py") and path.is_file()
+    return FileHash(name, records.sha256_file(path), path.stat().st_size) if own else None
+
+
+def _told_rung(standing: Standing) -> Rung | None:
+    """The failed rung that the reason tells: where the process ended, if that is the verdict, else the first."""
+    failed = [standing.rungs[name] for name in RUNGS if name in standing.told]
+    ended = [rung for rung in failed if standing.ended and standing.told[rung.name].gravity == ENDED]
+    return next(iter(ended + failed), None)
+
+
+def _repeat(standing: Standing) -> str | None:
+    """The command that runs the case again of which the reason tells."""
+    rung = _told_rung(standing)
+    if rung is None or rung.name == "build":
+        return None
+    case = standing.told[rung.name].case
+    return standing.session.config.command("test", standing.variant) + (f" --case {case}" if case else "")
+
+
+def _verdict(rungs: Sequence[Rung], selection: RungCases, standing: Standing) -> str:
+    failed = [rung.name for rung in rungs if rung.status == "failed"]
+    if "build" in failed:
+        return "failed_to_build"
+    if standing.ended:
+        return standing.ended
+    if failed:
+        return "wrong"
+    if standing.barred:
+        return "not_run"
+    tested = {result.id for result in standing.results}
+    # A tool that cannot run here, or not to its end, is no fault of the variant; the record says what was not run.
+    needed = [rung for rung in rungs if rung.name != "sanitizer"]
+    whole = all(rung.status == "passed" for rung in needed) and all(case.id in tested for case in selection.cases)
+    return "correct" if whole else "not_run"
+
+
+def _not_climbed(rungs: Sequence[Rung]) -> str:
+    """Why a variant has no verdict although nothing failed: which rungs it did not climb, and what stood in the way."""
+    left = [rung for rung in rungs if rung.status != "passed"]
+    why = "; ".join(dict.fromkeys(rung.message for rung in left if rung.message))
+    return f"it was not tried on the rungs {', '.join(rung.name for rung in left)}{f': {why}' if why else ''}"
