@@ -1,0 +1,112 @@
+"""Which cases each rung takes. Those that are listed are in test_cases.py."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_cases import SHAPES, operator, variant
+
+from kernelproof.ladder.selection import DRAWN_FAMILIES, QUICK_TRIALS, REPEATED_CASES, RungCases, elements
+
+FRESH = 4711
+FAMILIES = ["normal", "peaky", "sink_last", "staircase", "onehot"]
+
+
+def chosen(*, level: str = "default", threads: int = 1, only: str | None = None, **changes: Any) -> RungCases:
+    """Of a variant on a machine that has what it needs, by an operator that takes every shape."""
+    settings = operator()
+    settings = dataclasses.replace(settings, test=dataclasses.replace(settings.test, family_shape="s127"))
+    sanitizer = SimpleNamespace(tools=["memcheck"], cases=4)
+    test = SimpleNamespace(level=level, seeds=[0, 1, 2], trials=100, sanitizer=sanitizer)
+    session = SimpleNamespace(
+        config=SimpleNamespace(test=test, operator=lambda name: settings),
+        resources=SimpleNamespace(fresh_seed=FRESH),
+        judge=SimpleNamespace(declared=lambda settings: SimpleNamespace(refused={})),
+        threads=threads,
+        only=only,
+        lacking=lambda variant: ("no usable GPU here", "find one") if variant.requires else None,
+        families=lambda variant: FAMILIES,
+    )
+    return RungCases(session, variant(**changes))  # type: ignore[arg-type]
+
+
+def shapes(cases: Sequence[Any]) -> list[str]:
+    return list(dict.fromkeys(case.shape for case in cases))
+
+
+def test_a_variant_that_cannot_run_here_has_no_case() -> None:
+    absent = chosen(requires=["no-such-kernels"])
+    assert (absent.cases, absent.left_out, absent.property_cases, absent.repeated_cases) == ([], [], [], [])
+    assert (absent.viewed_cases, absent.fenced_cases, absent.neighbours) == ([], [], [])
+
+
+def test_what_it_declares_not_to_take_is_left_out_with_the_reason() -> None:
+    limited = chosen(limits={"head_dim": [64]})
+    assert shapes(limited.cases) == [name for name in SHAPES if name != "d128"]
+    assert {(result.shape, result.status) for result in limited.left_out} == {("d128", "skipped")}
+    assert {result.reason for result in limited.left_out} == {"takes head_dim 64, not 128"}
+
+
+def test_no_seed_of_what_is_drawn_was_known_before_the_build() -> None:
+    found = chosen()
+    fresh = [case for case in found.cases if case.seed == FRESH]
+    assert {case.family for case in fresh if case.shape == "main"} > {"normal"}
+    assert len({case.family for case in fresh} - {"normal"}) == DRAWN_FAMILIES
+    assert {case.seed for case in (*found.property_cases, *found.neighbours)} == {FRESH}
+
+
+def test_properties_are_tried_in_every_data_type_on_options_that_differ() -> None:
+    for dtype in ("float16", "bfloat16"):
+        first, second, *_ = (case for case in chosen().property_cases if case.dtype == dtype)
+        assert first.shape == second.shape == "s127"
+        assert all(first.options[name] != second.options[name] for name in first.options)
+    assert chosen(level="quick").property_cases == []
+
+
+@pytest.mark.parametrize(("device", "first"), [("cpu", "s127"), ("cuda", "main")])
+def test_large_cases_are_repeated_as_far_as_the_device_is_fast(device: str, first: str) -> None:
+    repeated = chosen(device=device).repeated_cases
+    assert (len(repeated), repeated[0].shape) == (REPEATED_CASES, first)
+    assert repeated == sorted(repeated, key=elements, reverse=True)
+
+
+def test_where_threads_may_race_a_long_call_is_repeated_too() -> None:
+    alone, team = chosen(), chosen(threads=2)
+    assert (alone.has_team, team.has_team, chosen(threads=2, device="cuda").has_team) == (False, True, False)
+    assert shapes(team.repeated_cases)[:-1] == shapes(alone.repeated_cases)
+    assert team.repeated_cases[-1].shape == "main"
+
+
+def test_a_neighbour_differs_in_one_size() -> None:
+    sizes = {tuple(case.dims.values()) for case in chosen().neighbours}
+    base = next(iter(chosen().neighbours)).dims
+    assert len(sizes) > 2
+    assert all(sum(a != b for a, b in zip(base.values(), other, strict=True)) <= 1 for other in sizes)
+
+
+def test_a_baseline_and_the_quick_level_do_less() -> None:
+    baseline = chosen(role="baseline", device="cuda")
+    assert (baseline.viewed_cases, baseline.neighbours, baseline.sanitizer_tools) == ([], [], [])
+    assert chosen(device="cuda").sanitizer_tools == ["memcheck"]
+    quick = chosen(device="cuda", level="quick")
+    assert (quick.sanitizer_tools, quick.trials, shapes(quick.cases)) == ([], QUICK_TRIALS, ["main"])
+
+
+def test_only_what_is_asked_for_is_climbed() -> None:
+    found = chosen()
+    assert found.asked_for("correctness", found.cases) == found.cases
+    found.asked = {"correctness": [found.cases[1].id]}
+    assert found.asked_for("correctness", found.cases) == [found.cases[1]]
+    assert found.asked_for("determinism", found.repeated_cases) == []
+
+
+def test_one_case_alone_is_every_rungs() -> None:
+    wanted = chosen().cases[3]
+    one = chosen(only=wanted.id)
+    assert one.cases == one.property_cases == one.repeated_cases == one.sanitizer_cases == [wanted]
+    assert not chosen(only=wanted.id, level="deep").searches
+    assert chosen(level="deep").searches
