@@ -13,6 +13,9 @@ STAGES |= {"gate", "compare", "history", "derive", "doctor", "scaffold", "run", 
 # What a stage consists of besides its own file, and shares with nobody.
 PARTS = {"report": {"views"}, "mutants": {"mutations"}, "test": {"ladder"}, "bench": {"outside", "selfcheck"}}
 TOP = {"cli", "workflow", "__main__"}
+# The rooms of the ladder: each may know those before it.
+LADDER = ["outcomes", "sealing", "deep", "session", "selection", "standing", "calling", "planning", "collecting"]
+LADDER += ["properties", "determinism", "examination", "verdicts", "climb", "conftest", "test_ladder"]
 NEEDS_TENSORS = {
     "operators",
     "simfp8",
@@ -56,8 +59,8 @@ def imports(path: Path, *, only_top: bool = False) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module)
-            if node.module == "kernelproof":
-                found |= {f"kernelproof.{alias.name}" for alias in node.names}
+            if node.module in ("kernelproof", "kernelproof.ladder"):
+                found |= {f"{node.module}.{alias.name}" for alias in node.names}
     return found
 
 
@@ -86,6 +89,14 @@ def test_imports_point_downwards(path: Path) -> None:
         assert not others, f"stage {stage} imports stage {others}; stages meet through records"
     else:
         assert not {stage_of(other) for other in imported} - {None}, f"{name} imports a stage"
+
+
+def test_the_rooms_of_the_ladder_follow_one_another() -> None:
+    rooms = {path.stem: path for path in (PACKAGE / "ladder").glob("*.py") if path.stem != "__init__"}
+    assert rooms.keys() == set(LADDER)
+    for place, name in enumerate(LADDER):
+        known = {other for other in LADDER if f"kernelproof.ladder.{other}" in imports(rooms[name])}
+        assert known <= set(LADDER[:place]), name
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
