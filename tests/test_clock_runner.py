@@ -7,15 +7,16 @@ from pathlib import Path
 
 import torch
 
-from kernelproof import arguments, clock_runner, contenders, images, moving_inputs
+from kernelproof import arguments, clock_runner, contenders, images, moving_inputs, results
 from kernelproof.operators import Call
 
 
 def moving_sets(folder: Path) -> arguments.ArgumentSets:
     """A small call's arguments, of which one row of x can move."""
     call = Call({"x": torch.rand(4, 16), "y": torch.zeros(4, 16)}, outputs=("y",), axes=("row", "column"))
-    spec = images.layout_images(call, folder / "images").spec
-    case = {"arguments": spec, "fresh": {"x": spec["x"]}, "moved": {"x": [2]}, "drawn": [], "outputs": ["y"]}
+    other = Call({"x": torch.rand(4, 16), "y": torch.zeros(4, 16)}, outputs=("y",), axes=("row", "column"))
+    spec, fresh = (images.layout_images(c, folder / str(n)).spec for n, c in enumerate((call, other)))
+    case = {"arguments": spec, "fresh": {"x": fresh["x"]}, "moved": {"x": [2]}, "drawn": [], "outputs": ["y"]}
     return arguments.ArgumentSets(case, "cpu", "hot")
 
 
@@ -71,3 +72,26 @@ def test_every_page_of_a_result_is_read_behind_new_values(tmp_path: Path) -> Non
     run, _ = runner.touched(moving_inputs.Touch(sets), 0)
     run(1)
     assert resident_kib() == 1024
+
+
+def test_who_looks_at_a_part_only_behind_many_equal_calls_gives_other_results(tmp_path: Path) -> None:
+    """Behind so many that no single sample has as many, but all that are timed in a process together."""
+    limit, seen = 400, {"key": b"", "calls": 0, "result": torch.zeros(0)}
+
+    def remembers(x: torch.Tensor, y: torch.Tensor) -> None:
+        key = x[:, :2].numpy().tobytes()
+        seen["calls"] = seen["calls"] + 1 if key == seen["key"] else 0
+        if seen["calls"] == 0:
+            seen.update(key=key, result=2 * x)
+        y.copy_(seen["result"] if seen["calls"] > limit else 2 * x)
+
+    def honest(x: torch.Tensor, y: torch.Tensor) -> None:
+        y.copy_(2 * x)
+
+    for function, kinds in ((honest, 1), (remembers, 2)):
+        sets = moving_sets(tmp_path / function.__name__)
+        runner = clock_runner.ClockRunner(contenders.Function("f", function, "destination"), sets, 0.1, 0.1)
+        runner.prepare()
+        assert runner.batch < limit
+        found = results.distinct(runner.moved(moving_inputs.Touch(sets)))
+        assert len(found) == kinds, function.__name__

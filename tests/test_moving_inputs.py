@@ -47,6 +47,20 @@ def test_values_that_no_call_has_seen_end_at_those_that_are_judged(tmp_path: Pat
     expected[2] = -values[2] - 1
     assert torch.equal(x, expected)
     assert torch.equal(w, 2 * weight)
+    for share, count in ((0.0, 1), (0.25, 4), (0.5, 8)):
+        odd = set[tuple[int, ...]]()
+        for _ in range(50):
+            touch.all_but(share)
+            rows, places = (x != expected).nonzero(as_tuple=True)
+            assert set(rows.tolist()) == {2}
+            assert torch.equal(x[2, places], values[2, places])
+            assert len(places) == count
+            assert int((w != 2 * weight).sum()) == count
+            odd.add(tuple(places.tolist()))
+            touch.finish()
+            assert torch.equal(x, expected)
+            assert torch.equal(w, 2 * weight)
+        assert len(odd) > 8, "any of the 16"
     rows_are_drawn(case, other)
 
 

@@ -72,6 +72,15 @@ class Touch:
         for row in self.rows:
             row.before(calls)
 
+    def all_but(self, share: float) -> None:
+        """Put the values of `finish` in place, but for some of each row that follow each other, one at least.
+
+        These are the case's own: `share` of a row, from any of its elements on.
+        """
+        self.before(1)
+        for row in self.rows:
+            row.all_but(share)
+
     def finish(self) -> None:
         """Put the values in place to which the steps after `before` lead."""
         for row in self.rows:
@@ -139,6 +148,15 @@ class _TouchedRow:
         torch.bitwise_right_shift(self.count, 0 if self.stride else BYTE_SHIFT, out=self.work)
         self.work.bitwise_and_(self.mask)
         torch.bitwise_xor(self.base, self.work, out=self.bits)
+
+    def all_but(self, share: float) -> None:
+        import torch
+
+        count = self.last.numel()
+        first = int(torch.randint(max(1, count), (), generator=self.generator))
+        places = (torch.arange(count, device=self.last.device) - first) % max(1, count)
+        kept = (places < max(1, round(share * count))).reshape(self.last.shape)
+        self.bits.copy_(torch.where(kept, self.own, self.last))
 
     def before(self, calls: int) -> None:
         """The start from which so many steps lead to the last values: from below, or from above what is too small."""
