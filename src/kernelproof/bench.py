@@ -97,6 +97,7 @@ REQUEST_BASE_S = 60.0  # a request's time limit: CUDA start-up and graph capture
 REQUEST_FACTOR = 6.0
 WIDEST = 100.0  # a ratio whose interval's ends are so many times apart is no figure: of two processes, 0 to 360,000
 POWER_CAP = "sw_power_cap"
+OLDEST_S = 60.0  # that a process waits to be as old as one in which something showed
 LEAVING_S = 3.0  # in which the processes of who had a GPU before are gone
 WAITED = "waited_s"  # for others to leave the GPU
 NOT_SHOWN = "not known: NVML shows no process here, not even our own"
@@ -486,6 +487,7 @@ class Measurement:
         self.counting: counters.Counting | None = None
         self.slow: Counter[tuple[str, str]] = Counter()
         self.beside: Beside | None = None  # of the request under way
+        self.oldest_s = 0.0  # how long a process that measured has lived so far, at most
         self.spoilt: set[str] = set()  # cases in which one contender made another's calls go wrong
         self.looked_at: set[tuple[str, str]] = set()  # contender, case: by our own clock
         self.beside_trace: dict[str, list[float]] = {}  # case: the share that others had of the cores, by look
@@ -718,7 +720,7 @@ class Measurement:
 
     def process(self, action: str, index: int) -> None:
         """One fresh process through all cases, in random order; replaced when a contender brings it down."""
-        worker = self.spawn()
+        worker, started = self.spawn(), time.monotonic()
         seed = self.random.getrandbits(32)
         try:
             order = self.random.sample(self.arenas, len(self.arenas))
@@ -730,9 +732,10 @@ class Measurement:
                             whole = self.look_from_outside(worker, arena, seed)
                         else:
                             whole = self.request(worker, arena, names, action, index, seed)
+                        self.oldest_s = max(self.oldest_s, time.monotonic() - started)
                         if not whole:
                             worker.close()
-                            worker = self.spawn()
+                            worker, started = self.spawn(), time.monotonic()
                             continue
                         if arena is order[-1]:
                             worker.close()
@@ -742,7 +745,7 @@ class Measurement:
                         worker.close()
                         if not self.drop_alone(arena, names, error, action, index, seed):
                             self.blame(arena, names, error)
-                        worker = self.spawn()
+                        worker, started = self.spawn(), time.monotonic()
         finally:
             worker.close()
 
@@ -1245,10 +1248,11 @@ class Measurement:
     def shows_alone(self, name: str, arena: Arena, is_so: Callable[[Mapping[str, Any]], bool], action: str) -> bool:
         """Whether something shows in a process that has this contender alone, timed or held.
 
-        So often as cases were by then, and once more: who counts its calls has made as many.
+        So often as cases were by then, and once more: who counts its calls has made as many. The last time when it is
+        as old as any process was that measured, for it may go by its age.
         """
         rounds = 2 + self.arenas.index(arena)
-        if self.shows([name], arena, is_so, action, rounds):
+        if self.shows([name], arena, is_so, action, rounds, min(self.oldest_s, OLDEST_S)):
             return True
         worker = self.spawn()
         try:
@@ -1272,16 +1276,22 @@ class Measurement:
         is_so: Callable[[Mapping[str, Any]], bool],
         action: str,
         rounds: int = 1,
+        age_s: float = 0.0,
     ) -> bool:
-        """Whether something shows in a process that has some contenders; one that ends shows it."""
+        """Whether something shows in a process that has some contenders; one that ends shows it.
+
+        age_s: how old it is to be when it is asked for the last time.
+        """
         worker = self.spawn()
         started = time.monotonic()
         try:
             number = self.settings.processes
-            return any(
-                is_so(self.ask(worker, arena, names, action, number, self.random.getrandbits(31)))
-                for _ in range(rounds)
-            )
+            for left in reversed(range(rounds)):
+                if not left:
+                    time.sleep(max(0.0, started + age_s - time.monotonic()))
+                if is_so(self.ask(worker, arena, names, action, number, self.random.getrandbits(31))):
+                    return True
+            return False
         except WorkerError:
             return True
         finally:
