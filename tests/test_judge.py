@@ -283,6 +283,16 @@ def test_unwritten_elements_are_found_whatever_their_size(dtype: torch.dtype) ->
     assert (result.unwritten, result.unwritten_where) == (16, "row 3, in all columns")
 
 
+def test_a_difference_is_told_with_the_digits_that_show_it() -> None:
+    wanted = torch.ones(4, 16, dtype=torch.float64)
+    call = Call({"x": torch.zeros(4), "y": torch.empty(4, 16)}, ("y",), ("row", "column"))
+    reference = Reference(wanted, torch.zeros_like(wanted), 0.0, exact=True)
+    output = wanted.float()
+    output[1, 2] += 2.0**-23
+    (failure,) = judge.judge(case_of(), call, reference, Returned(output), TOLERANCE).failures
+    assert "the worst at [1, 2]: 1.00000012 instead of 1, where" in failure.message
+
+
 def test_an_output_that_nobody_wrote() -> None:
     call, output = correct_output(case_of())
     poison = torch.full_like(output, 448.0)

@@ -316,13 +316,23 @@ def insist_on_exact(name: str, exact: Reference, reference: Reference) -> None:
     over = torch.where(bad, (off / allowed).nan_to_num(nan=math.inf), -1.0)
     worst = int(over.argmax())
     stated, computed, most = (float(values.flatten()[worst]) for values in (exact.output, output, allowed))
+    shown = _apart(stated, computed)
     raise TestError(
         f"the exact call {name!r} and `reference` disagree in {int(bad.sum())} of {bad.numel()} elements: the worst at "
-        f"{[int(i) for i in np.unravel_index(worst, bad.shape)]} is {stated:.6g} by `sanity_calls` and {computed:.6g} "
+        f"{[int(i) for i in np.unravel_index(worst, bad.shape)]} is {shown[0]} by `sanity_calls` and {shown[1]} "
         f"by `reference`, and {most:.3g} apart is allowed",
         subject="sanity_calls",
         hint="no kernel is at fault: mend the result that `sanity_calls` states, or `reference`",
     )
+
+
+def _apart(one: float, other: float) -> tuple[str, str]:
+    """Both with six digits, or with as many more as tell them apart."""
+    for digits in (6, 9, 17):
+        shown = f"{one:.{digits}g}", f"{other:.{digits}g}"
+        if shown[0] != shown[1]:
+            break
+    return shown
 
 
 def _float64_rounding(reference: Reference) -> float:
@@ -657,9 +667,8 @@ def _bound(found: _Findings, result: CaseResult, factor: float) -> None:
     got, wanted = float(found.output.flatten()[worst]), float(found.expected.flatten()[worst])
     off = abs(got - wanted)
     limit = float(found.reference.bound.flatten()[worst]) * factor
-    place = (
-        f"{found.share(count)} are wrong: {found.where(bad)}; the worst at {index}: {got:.6g} instead of {wanted:.6g}"
-    )
+    figures = " instead of ".join(_apart(got, wanted))
+    place = f"{found.share(count)} are wrong: {found.where(bad)}; the worst at {index}: {figures}"
     if found.reference.exact:
         result.failures.append(Failure(EXACT, f"{place}, where the result is known exactly"))
     else:
