@@ -372,7 +372,7 @@ def test_a_benchmark_says_a_line_a_contender(
         OracleRow("cpu_flash", "c", mode, "b", ratio, 0.7, 0.9, True, "")
         for mode, ratio in (("hot", 0.8), ("cold", 1.0))
     ]
-    rows[1].flags = ["cores_shared"]
+    rows[1].flags, rows[1].undecided = ["cores_shared"], True
     rows.append(OracleRow("cpu_rows", "c", "hot", "b", None, None, None, False, "the ratio is not known"))
     outcomes = {"cpu_flash": "timed", "cpu_naive": "dropped: hung", "cpu_rows": "timed", "sdpa": "timed"}
     contenders = [Contender(name, "variant", "tvm_ffi", "correct", True, said) for name, said in outcomes.items()]
@@ -381,7 +381,8 @@ def test_a_benchmark_says_a_line_a_contender(
     command = ["bench", CONFIG, "--operator", "attention", "--device", "cpu"]
     assert cli.main(command) == ExitCode.WELL
     assert capsys.readouterr().out.splitlines() == [
-        "attention/cpu_flash: timed; 0.800 to 1.000 times the fastest correct baseline (cores_shared)",
+        "attention/cpu_flash: timed; 0.800 to 1.000 times the fastest correct baseline "
+        "(cores_shared, undecided in 1 of 2)",
         "attention/cpu_naive: dropped: hung",
         "attention/cpu_rows: timed",
         "  c, hot: no ratio: the ratio is not known",

@@ -128,7 +128,7 @@ def test_the_tutorial_to_the_letter(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "project/results/test/squash/cpu.json").read_text())["verdict"] == "correct"
     timed = records.read(tmp_path / "project/results/bench/squash-cpu.json", records.BenchRecord)
     if timed.status == records.OK and timed.states["others_share"] <= bench.OTHERS_SHARE:  # else other tests ran
-        line = r"^squash/cpu: timed; .* times the fastest correct baseline( \(\w+(, \w+)*\))?$"
+        line = r"^squash/cpu: timed; .* times the fastest correct baseline( \([\w ]+(, [\w ]+)*\))?$"
         assert re.search(line, output[6], re.MULTILINE), output[6]
 
 

@@ -1890,6 +1890,12 @@ class Summary:
                     row = self.oracle_row(entrant.name, arena, mode, by_pair)
                     self.record.oracle.append(row)
 
+    def why_without_baseline(self, case: str, mode: str) -> str:
+        """What became of each baseline there."""
+        said = {row.contender: row.why for row in self.record.untimed if (row.case, row.mode) == (case, mode)}
+        each = [f"{c.name}: {said.get(c.name, c.outcome)}" for c in self.record.contenders if c.role == "baseline"]
+        return "no correct baseline was timed" + (f" ({formats.one_line('; '.join(each))})" if each else "")
+
     def oracle_row(
         self, variant: str, arena: Arena, mode: str, by_pair: Mapping[tuple[str, str, str, str], RatioRow]
     ) -> OracleRow:
@@ -1903,7 +1909,8 @@ class Summary:
             if self.role(name) == "baseline" and (key := (name, arena.id, mode, self.primary)) in self.estimates
         ]
         if not baselines:
-            return OracleRow(variant, arena.id, mode, None, None, None, None, False, "no correct baseline was timed")
+            why = self.why_without_baseline(arena.id, mode)
+            return OracleRow(variant, arena.id, mode, None, None, None, None, False, why)
         best = min(baselines)[1]
         row = by_pair.get((variant, arena.id, mode, best))
         if row is None:

@@ -321,8 +321,10 @@ def _bench_lines(record: Any) -> Iterator[str]:
         rows = [row for row in record.oracle if row.variant == contender.name]
         ratios = [row.ratio for row in rows if row.ratio is not None]
         span = f"{min(ratios):.3f} to {max(ratios):.3f}" if len(ratios) > 1 else "".join(f"{r:.3f}" for r in ratios)
-        flags = sorted({flag for row in rows if row.ratio is not None for flag in row.flags})
-        doubt = f" ({', '.join(flags)})" if flags else ""
+        doubts = sorted({flag for row in rows if row.ratio is not None for flag in row.flags})
+        if undecided := sum(row.undecided for row in rows if row.ratio is not None):
+            doubts.append(f"undecided in {undecided} of {len(rows)}")
+        doubt = f" ({', '.join(doubts)})" if doubts else ""
         of = f"; {span} times the fastest correct baseline{doubt}" if ratios else ""
         yield f"{record.operator}/{contender.name}: {contender.outcome}{of}"
         if contender.outcome == "timed":
