@@ -749,6 +749,18 @@ def test_on_a_cpu_the_operator_that_a_baseline_is_is_no_own_work(tmp_path: Path)
     assert record.kernels_in_interval == {}  # operators are no kernels
 
 
+def test_an_operator_that_works_in_place_is_the_one_that_does_not() -> None:
+    def operators(**us: float) -> list[dict[str, Any]]:
+        return [{"name": f"aten::{name}", "duration_us": each} for name, each in us.items()]
+
+    baselines = {"torch_cpu": operators(index_add=9.0)}
+    fault = traces.passed_off(operators(clone=2.0, index_add_=8.0), baselines, [])
+    assert fault is not None
+    assert "aten::index_add_, which the baseline torch_cpu is, takes 80%" in fault.reason
+    assert traces.passed_off(operators(clone=2.0, index_add_=8.0), baselines, ["torch"]) is None
+    assert traces.passed_off(operators(scatter_add_=8.0), baselines, []) is None
+
+
 @pytest.mark.alone
 def test_a_clock_that_lies_and_results_that_are_remembered_are_seen_from_outside(tmp_path: Path) -> None:
     record = timed(tmp_path, ["good", "slow_clock", "unless_written"])

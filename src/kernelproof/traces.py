@@ -85,7 +85,8 @@ def passed_off(
         known = _names(heaviest)
         same = [operator for operator in call if _names(operator) & known]
         is_it, share = _share(operators, [heaviest]), _share(call, same)
-        if is_it >= IS_OPERATOR and share >= MOSTLY and not any(_belongs(name, calls) for name in known):
+        declared = any(_belongs(name, calls) for name in {*known, str(heaviest["name"])})
+        if is_it >= IS_OPERATOR and share >= MOSTLY and not declared:
             name = max(same, key=lambda operator: float(operator["duration_us"]))["name"]
             reason = (
                 f"library call passed off as own work: {name}, which the baseline {baseline} is, takes {share:.0%} of "
@@ -96,8 +97,8 @@ def passed_off(
 
 
 def _names(operator: Mapping[str, Any]) -> set[str]:
-    """Its own name and those of what it leaves its work to."""
-    return {str(operator["name"]), *operator.get("inside", ())}
+    """Its own name and those of what it leaves its work to; `add_`, which works in place, is `add`."""
+    return {name.rstrip("_") for name in (str(operator["name"]), *operator.get("inside", ()))}
 
 
 def _share(operators: Sequence[Mapping[str, Any]], some: Sequence[Mapping[str, Any]]) -> float:
