@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 # On a CPU: whose first call takes less than so long is called again before it is too slow, for a first call makes
 # threads, or plans; how long one is takes the least of so many calls, or of those that fit into so long.
 SECOND_CALL_S, RESTING_CALLS, RESTING_US = 5.0, 8, 40_000
-# Of a row, what changes behind twice as many calls as are timed in a process: the largest first, for it shows the most
-# and of results that differ from the first one alone is handed over. 0: one element.
-LATE_SHARES = (0.5, 0.25, 0.0)
+# Of a row, what changes behind half as many calls again as are timed in a process: the largest first, for it shows the
+# most, and of results that differ from the first one alone is handed over. 0: one element.
+LATE_SHARES, LONGER_ROW = (0.5, 0.25, 0.25, 0.0, 0.0), 1.5
 ABSENT = "a part of its result is not in memory when its call is over, but made when somebody reads it"
 
 
@@ -164,7 +164,7 @@ class ClockRunner:
         return self.last if isinstance(touch, Draw) else [*self.last, *self.late(touch)]
 
     def late(self, touch: Touch) -> Iterator[Result]:
-        """What a call gives behind more than are timed in one process, since when a part of each row changed.
+        """What a call gives behind more than are timed in one process, since when a part of a row changed.
 
         Who has seen the same values often enough to look at some of them only misses such a part.
         """
@@ -173,7 +173,8 @@ class ClockRunner:
             touch.begin()
             self.calls[0]()  # what is remembered is not what the last of these calls is to give
             touch.all_but(share)
-            self.timed(self.calls, max(self.batch, math.ceil(2e6 * self.budget_s / max(1.0, each_us))))
+            calls = math.ceil(1e6 * LONGER_ROW * self.budget_s / max(1.0, each_us))
+            self.timed(self.calls, max(self.batch, calls))
             touch.finish()
             yield tuple(map(clone, outputs_of(self.calls[0]())))
 

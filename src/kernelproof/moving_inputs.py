@@ -73,13 +73,14 @@ class Touch:
             row.before(calls)
 
     def all_but(self, share: float) -> None:
-        """Put the values of `finish` in place, but for some of each row that follow each other, one at least.
+        """Put the values of `finish` in place, but for some of one row that follow each other, one at least.
 
-        These are the case's own: `share` of a row, from any of its elements on.
+        These are the case's own: `share` of any of the rows, from any of its elements on.
         """
         self.before(1)
-        for row in self.rows:
-            row.all_but(share)
+        self.finish()
+        odd: int = _any_of(len(self.rows), self.rows[0].generator)
+        self.rows[odd].all_but(share)
 
     def finish(self) -> None:
         """Put the values in place to which the steps after `before` lead."""
@@ -153,7 +154,7 @@ class _TouchedRow:
         import torch
 
         count = self.last.numel()
-        first = int(torch.randint(max(1, count), (), generator=self.generator))
+        first = _any_of(count, self.generator)
         places = (torch.arange(count, device=self.last.device) - first) % max(1, count)
         kept = (places < max(1, round(share * count))).reshape(self.last.shape)
         self.bits.copy_(torch.where(kept, self.own, self.last))
@@ -174,6 +175,13 @@ class _TouchedRow:
             self.base.copy_(self.last)
             self.mask.copy_(torch.where(size >= LARGE_BYTE, 0, _free_bits(self.row.dtype)))
             self.count.copy_(-calls * self.pace.long() % 256)
+
+
+def _any_of(count: int, generator: Any) -> int:
+    """A number from 0 to below `count`."""
+    import torch
+
+    return int(torch.randint(max(1, count), (), generator=generator))
 
 
 def _own_generator() -> Any:
