@@ -319,10 +319,11 @@ def _bench_lines(record: Any) -> Iterator[str]:
         yield f"{record.device}: {name} was not measured: {why}"
     for contender in getattr(record, "contenders", []):
         rows = [row for row in record.oracle if row.variant == contender.name]
-        ratios = [row.ratio for row in rows if row.ratio is not None]
+        rated = [row for row in rows if row.ratio is not None]
+        ratios = [row.ratio for row in rated]
         span = f"{min(ratios):.3f} to {max(ratios):.3f}" if len(ratios) > 1 else "".join(f"{r:.3f}" for r in ratios)
-        doubts = sorted({flag for row in rows if row.ratio is not None for flag in row.flags})
-        if undecided := sum(row.undecided for row in rows if row.ratio is not None):
+        doubts = sorted({flag for row in rated for flag in row.flags})
+        if undecided := sum(row.undecided for row in rated):
             doubts.append(f"undecided in {undecided} of {len(rows)}")
         doubt = f" ({', '.join(doubts)})" if doubts else ""
         of = f"; {span} times the fastest correct baseline{doubt}" if ratios else ""

@@ -168,16 +168,13 @@ class ClockRunner:
 
         Who has seen the same values often enough to look at some of them only misses such a part.
         """
-        each_us = 1e6 * self.visit_s / (self.batch + self.warm)
+        row_s, each_us = LONGER_ROW * self.budget_s, max(1.0, 1e6 * self.visit_s / (self.batch + self.warm))
         for share in LATE_SHARES:
             touch.begin()
             self.calls[0]()  # what is remembered is not what the last of these calls is to give
             touch.all_but(share)
-            calls = math.ceil(1e6 * LONGER_ROW * self.budget_s / max(1.0, each_us))
-            end_s = (
-                time.monotonic() + 2 * LONGER_ROW * self.budget_s
-            )  # they may cost more now than when they were timed
-            for _ in range(max(1, calls // self.batch)):
+            end_s = time.monotonic() + 2 * row_s  # who remembered takes longer now than when it was timed
+            for _ in range(max(1, math.ceil(1e6 * row_s / each_us) // self.batch)):
                 self.timed(self.calls, self.batch)
                 if time.monotonic() > end_s:
                     break

@@ -77,10 +77,8 @@ class Touch:
 
         These are the case's own: `share` of any of the rows, from any of its elements on.
         """
-        self.before(1)
         self.finish()
-        odd: int = _any_of(len(self.rows), self.rows[0].generator)
-        self.rows[odd].all_but(share)
+        self.rows[_any_of(len(self.rows), self.rows[0].generator)].all_but(share)
 
     def finish(self) -> None:
         """Put the values in place to which the steps after `before` lead."""
