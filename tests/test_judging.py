@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -67,7 +68,7 @@ def run_right(arguments: dict[str, Any], spoil: float = 0.0) -> None:
 
 @pytest.mark.parametrize("part", ["case", "sanity", "tail"])
 def test_a_right_result_passes_and_a_wrong_one_does_not(judge: Judge, tmp_path: Path, part: str) -> None:
-    name = {"case": "", "sanity": next(iter(judge.exact_cases(MODULE, CASE))), "tail": "9"}[part]
+    name = {"case": "", "sanity": next(iter(judge.exact_cases(MODULE, CASE))), "tail": "9.6"}[part]
     for spoil, status in ((0.0, "passed"), (1e-3, "failed")):
         job = Job(CASE, part, name)
         laid = judge.lay_out(MODULE, job, tmp_path / str(spoil))
@@ -94,34 +95,43 @@ def test_references_are_kept_by_their_values(monkeypatch: pytest.MonkeyPatch) ->
     assert chamber._reference(Job(bhsd), finer) is not first
     assert chamber._reference(Job(other), TERMS) is not first
     monkeypatch.setattr(judging, "REFERENCES_KEPT_BYTES", 2 * first["o"].output.nbytes)
-    chamber._reference(Job(other, "tail", "7"), TERMS)
+    chamber._reference(Job(other, "tail", "7.6"), TERMS)
     assert len(chamber.references) == 1
     assert chamber._reference(Job(bhsd), TERMS) is not first
 
 
-def test_a_tail_has_other_last_values_only(judge: Judge, tmp_path: Path) -> None:
-    plain, other = (
-        judge.lay_out(MODULE, job, tmp_path / job.part).arguments for job in (Job(CASE), Job(CASE, "tail", "9"))
-    )
-    for name in ("x", "weight"):
-        before, after = (values(a[name], a[name]["image"]).flatten() for a in (plain, other))
-        same = before == after
-        kept = len(same) - -(-len(same) // 4)
-        assert same[:kept].all()
-        assert not same[kept:].any()
+def test_each_call_differs_from_the_one_before_in_one_edit(judge: Judge, tmp_path: Path) -> None:
+    jobs = [Job(CASE), *(Job(CASE, edit, f"9.{number}") for number, edit in enumerate(judging.EDITS))]
+    laid = [judge.lay_out(MODULE, job, tmp_path / job.key).arguments for job in jobs]
+    calls = [{name: values(spec[name], spec[name]["image"]).copy() for name in ("x", "weight")} for spec in laid]
+    for number, (edit, before, after) in enumerate(zip(judging.EDITS, calls[:-1], calls[1:], strict=True)):
+        changed = {name: int((before[name] != after[name]).sum()) for name in before}
+        if edit == "tail":
+            for name, tensor in before.items():
+                kept = tensor.size - -(-tensor.size // 4)
+                assert (tensor.flat[:kept] == after[name].flat[:kept]).all()
+                assert changed[name] == pytest.approx(tensor.size - kept, abs=len(judging.EDITS))
+            continue
+        assert changed == {"x": 0, "weight": 0} | {("x", "weight")[number % 2]: {"element": 1, "exchange": 2}[edit]}
+        if edit == "exchange":
+            assert all((np.sort(before[name]) == np.sort(after[name])).all() for name in before)
 
 
-@pytest.mark.parametrize(("number", "name"), [(0, "x"), (1, "weight"), (2, "x")])
-def test_one_element_of_an_input_is_another(judge: Judge, tmp_path: Path, number: int, name: str) -> None:
-    spec, one = (
-        judge.lay_out(MODULE, job, tmp_path / job.part).arguments
-        for job in (Job(CASE), Job(CASE, "element", f"7.{number}"))
+@pytest.mark.parametrize("rows", [torch.full((2, 3), 3.0), torch.ones(4, 1), torch.ones(0, 4)])
+def test_what_cannot_be_exchanged_stays(rows: torch.Tensor) -> None:
+    after = rows.clone()
+    judging._edit(
+        {"x": after}, Call({"x": rows, "y": torch.empty(1)}, ("y",), ("row",)), ["exchange"], random.Random(1)
     )
-    changed = {
-        each: int((values(spec[each], spec[each]["image"]) != values(one[each], one[each]["image"])).sum())
-        for each in ("x", "weight")
-    }
-    assert changed == {"x": 0, "weight": 0, name: 1}
+    assert torch.equal(after, rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float64, torch.uint8])
+def test_values_of_every_size_are_exchanged(dtype: torch.dtype) -> None:
+    strided = torch.arange(24.0).to(dtype).reshape(4, 6)[:, ::2]
+    before = strided.clone()
+    judging._exchange(strided, (2, 2))
+    assert (strided.float() != before.float()).nonzero().tolist() == [[2, 0], [2, 2]]
 
 
 @pytest.mark.parametrize(

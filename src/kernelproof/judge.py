@@ -47,6 +47,7 @@ from kernelproof.records import (
     Failure,
     Histogram,
 )
+from kernelproof.results import bits_of
 
 if TYPE_CHECKING:
     from kernelproof.config import Precision, Tolerance
@@ -1048,5 +1049,4 @@ def _name(kind: torch.dtype) -> str:
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
-    return a.contiguous().view(integer) == b.contiguous().view(integer)
+    return bits_of(a.contiguous()) == bits_of(b.contiguous())

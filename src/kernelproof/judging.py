@@ -24,7 +24,7 @@ import socket
 import sys
 import tempfile
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +57,10 @@ SAME_VALUES = ("repeat", "shifted", "strided", "fenced", "zero-copy", "neighbour
 METHODS = ("make_call", "reference", "sanity_calls")
 REDRAWN = 3  # times that the inputs of a case are made until they are those that they were
 TESTS_BESIDE = 4  # as many as the workflow runs at a time
-TAIL_SHARE = 4  # one in so many elements, the last ones of each input, differ in a `tail` job
+# What changes in the inputs of a case, call by call, so that each call differs from the one before it in that alone:
+# one element, of one input after the other; the places of two; the last elements of each input, one in TAIL_SHARE.
+EDITS = (*3 * ("element",), *3 * ("exchange",), "tail")
+TAIL_SHARE = 4
 END_LIMIT_S = 5.0
 
 
@@ -67,8 +70,8 @@ class Job:
 
     case: the case itself. sanity: the exact call `name`. base, relation: the two calls of the relation `name`.
     repeat: the case once more, and of its repeats the first that gave other bits; `name` tells processes apart.
-    tail: the case, but the last quarter of each input's elements (`operators.changeable`) drawn with the seed `name`.
-    element: the case, but one element of an input drawn with a seed; `name` is seed.n, for the n-th input.
+    element, exchange, tail: the case with the first of EDITS, up to and with this one, in the inputs that may be
+    changed (`operators.changeable`); `name` is seed.n, for the n-th.
     low: the case, but the low half of every number's mantissa drawn with the seed `name`.
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
     strided: the case with strides of their own for all tensors, or for the tensor `name` (with_own_strides).
@@ -521,12 +524,9 @@ class Chamber:
             return self._call(Job(job.case))
         call = self._drawn(job.case)
         inputs = changeable(self.operator, call)
-        if job.part == "tail":
-            _replace_tails(inputs, self._drawn(dataclasses.replace(job.case, seed=int(job.name))))
-        elif job.part == "element":
-            seed, number = map(int, job.name.split("."))
-            other = self._drawn(dataclasses.replace(job.case, seed=seed))
-            _replace_element(inputs, other, number, random.Random(job.name))
+        if job.part in EDITS:
+            seed, last = map(int, job.name.split("."))
+            _edit(inputs, self._drawn(dataclasses.replace(job.case, seed=seed)), EDITS[: last + 1], random.Random(seed))
         elif job.part == "low":
             _replace_low_bits(inputs, int(job.name))
         return call
@@ -674,6 +674,36 @@ def _digest(call: Call) -> str:
     return digest.hexdigest()
 
 
+def _edit(inputs: Mapping[str, Tensor], other: Call, edits: Sequence[str], draw: random.Random) -> None:
+    """Make these changes to inputs; new values are those of another call of the case."""
+    names = [name for name, tensor in inputs.items() if tensor.numel()]
+    for number, edit in enumerate(edits if names else ()):
+        name = names[number % len(names)]
+        tensor = inputs[name]
+        place = tuple(draw.randrange(size) for size in tensor.shape)
+        if edit == "element":
+            tensor[place] = other.tensor(name)[place]
+        elif edit == "exchange":
+            _exchange(tensor, place)
+        else:
+            _replace_tails(inputs, other)
+
+
+def _exchange(tensor: Tensor, place: tuple[int, ...]) -> None:
+    """Exchange an element with the next of its row that is another: what is summed up over the row stays.
+
+    Where all of the row are alike, nothing changes.
+    """
+    from kernelproof.results import bits_of
+
+    *above, first = place
+    row = bits_of(tensor)[tuple(above)]
+    others = (row.roll(-first) != row[first]).nonzero()
+    if len(others):
+        second = (first + int(others[0])) % len(row)
+        row[[first, second]] = row[[second, first]]
+
+
 def _replace_tails(inputs: Mapping[str, Tensor], other: Call) -> None:
     """Give the last elements of these inputs the values of another call's."""
     for name, tensor in inputs.items():
@@ -683,15 +713,6 @@ def _replace_tails(inputs: Mapping[str, Tensor], other: Call) -> None:
         tensor.copy_(values.reshape(tensor.shape))
 
 
-def _replace_element(inputs: Mapping[str, Tensor], other: Call, number: int, draw: random.Random) -> None:
-    """Give an element of one of these inputs, counted round and round, the value that it has in another call."""
-    names = [name for name, tensor in inputs.items() if tensor.numel()]
-    if names:
-        name = names[number % len(names)]
-        place = tuple(draw.randrange(size) for size in inputs[name].shape)
-        inputs[name][place] = other.tensor(name)[place]
-
-
 def _replace_low_bits(inputs: Mapping[str, Tensor], seed: int) -> None:
     """Draw anew the low half of the mantissa of each floating-point element of these, those of 8 bits left out.
 
@@ -699,11 +720,13 @@ def _replace_low_bits(inputs: Mapping[str, Tensor], seed: int) -> None:
     """
     import torch
 
+    from kernelproof.results import bits_of
+
     generator = torch.Generator().manual_seed(seed)
     for tensor in inputs.values():
         if tensor.is_floating_point() and tensor.element_size() > 1:
             end = 1 << (1 - round(math.log2(torch.finfo(tensor.dtype).eps))) // 2
-            bits = tensor.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
+            bits = bits_of(tensor)
             high = bits & -end
             drawn = torch.randint(end, bits.shape, generator=generator, dtype=bits.dtype)
             bits.copy_(torch.where(bits == high, bits, high | drawn))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from kernelproof.judging import Job
+from kernelproof.judging import EDITS, Job
 from kernelproof.ladder.calling import AWAKE
 from kernelproof.ladder.selection import CPU_REPEATED_ELEMENTS, elements
 from kernelproof.records import Case
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from kernelproof.ladder.calling import Calls
     from kernelproof.ladder.selection import RungCases
 
-ELEMENTS = 3  # inputs that get another element, one at a time
 PARTS = {  # of the inputs, by the job's: a property's name and claim
     "low": ("new low bits", "other low bits of every number change the result"),
     "element": ("one new value", "another value of a single element of an input changes the result"),
+    "exchange": ("two exchanged", "two values of a row of an input that change places change the result"),
     "tail": ("new last values", "other values in the last quarter of each input change the result"),
 }
 SIDES = {"end": "behind", "start": "in front of"}  # of a tensor, where it is fenced
@@ -40,7 +40,7 @@ class CallPlan:
         """
         seed = case.seed
         jobs = [(Job(case), "fresh values", "values drawn after the build give the right result")]
-        low = Job(case, "low", str(seed + 4))  # behind the call that it is like, for who remembers no other
+        low = Job(case, "low", str(seed + 3))  # behind the call that it is like, for who remembers no other
         jobs.append((low, *PARTS["low"]))
         for relation in self.relations(case):
             if relation["other_scalars"] and case.id in self.scalars_refused:
@@ -50,10 +50,9 @@ class CallPlan:
             jobs.append((Job(case, "relation", relation["name"]), relation["name"], relation["claim"]))
         other = dataclasses.replace(case, seed=seed + 1)
         jobs.append((Job(other), "new values", "other values in the same memory give their own result"))
-        # Each differs from the call before it in less than a kernel that recognises inputs by a few values may notice.
-        for number in range(ELEMENTS):
-            jobs.append((Job(other, "element", f"{seed + 3}.{number}"), *PARTS["element"]))
-        jobs.append((Job(other, "tail", str(seed + 2)), *PARTS["tail"]))
+        # Each differs from the call before it in less than a kernel that recognises inputs by a few values, or by what
+        # they sum up to, may notice; from the call before it, for who remembers no other.
+        jobs += [(Job(other, edit, f"{seed + 2}.{number}"), *PARTS[edit]) for number, edit in enumerate(EDITS)]
         return jobs if self.changeable(case) else [each for each in jobs if each[0].part not in PARTS]
 
     def changeable(self, case: Case) -> list[str]:
