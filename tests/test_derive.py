@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,31 @@ def test_choices_are_the_rungs_by_time_in_every_measured_case(config: Config) ->
     assert "// a-gpu, main-float16: 3.12 µs, 20.0 µs" in text
     assert "Launch rungs[2];" in text
     assert re.findall(r"^namespace (\w+)", text, re.MULTILINE) == ["fast", "slow"]
+
+
+def test_machines_of_one_capability_share_a_row_and_a_rung_goes_by_all_of_them(config: Config) -> None:
+    """Of two that disagree the one decides on which more hangs on it; another capability has a row of its own."""
+    other = config.root / GPU.replace("a-gpu", "b-gpu")
+    shutil.copytree(config.root / GPU, other)
+    bench = records.read(other / "bench/op-cuda.json", records.BenchRecord)
+    bench.times = [
+        time("slow", "main-causal-float16", 9.0),
+        time("fast", "main-causal-float16", 3.0),
+        time("fast", "large-float16", 99.0),
+    ]
+    records.write(other / "bench/op-cuda.json", bench)
+    table = written(config, "csrc/op/choices.h").partition("kChoices[] = {")[2]
+    row = "{90, true, 64, 512, 64, {fast::launch, slow::launch}},"
+    times = "// a-gpu, main-causal-float16: 4.00 µs, 2.00 µs\n    // b-gpu, main-causal-float16: 3.00 µs, 9.00 µs"
+    assert f"{times}\n    {row}" in table
+    assert "// b-gpu, large-float16: 99.0 µs, –\n    {90, false, 64, 4096, 512, {fast::launch, slow::launch}}," in table
+    assert table.count("{90, ") == 3
+
+    gpu = records.Probe("ok", [{"name": "B GPU", "compute_capability": "8.9"}])
+    records.write(other / "capture/capture.json", records.CaptureRecord(probes={"gpu": gpu}))
+    table = written(config, "csrc/op/choices.h")
+    assert table.count("{90, ") == 3
+    assert "{89, true, 64, 512, 64, {fast::launch, slow::launch}}," in table
 
 
 def test_choices_without_any_time_are_an_error(config: Config) -> None:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from kernelproof import formats, known_times, margins, records, runs
@@ -357,24 +358,20 @@ def _limit(name: str, values: Sequence[object]) -> str:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One measured case: its row in the table, and the rungs by time (µs), the fastest first."""
+class Measured:
+    """One case on one machine: which calls of the dispatcher it stands for, and the times of rungs, µs."""
 
-    machine: str
-    capability: int  # 90: compute capability 9.0
-    case: BenchCase
-    times: list[tuple[float, str]]
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """head_dim, query rows of all heads and batches together, key rows."""
-        dims = self.case.dims
-        return dims["head_dim"], dims["batch"] * dims["heads"] * dims["seq"], dims.get("seq_k", dims["seq"])
+    key: tuple[object, ...]  # what a row of the table begins with
+    place: str  # the machine and the case
+    times: dict[str, float]
 
 
 def _choices(operator: OperatorConfig, variant: VariantConfig, kept: Sequence[Kept]) -> str:
-    chosen = [choice for machine in kept for choice in _measured_choices(operator, variant, machine)]
-    if not chosen:
+    rows: dict[tuple[object, ...], list[Measured]] = {}  # GPUs of one compute capability share a row
+    for machine in kept:
+        for measured in _measured_choices(operator, variant, machine):
+            rows.setdefault(measured.key, []).append(measured)
+    if not rows:
         raise RecordError(
             "no kept record has a time of any of its rungs",
             subject=variant.key,
@@ -384,27 +381,34 @@ def _choices(operator: OperatorConfig, variant: VariantConfig, kept: Sequence[Ke
         f"namespace {rung} {{\nKERNELPROOF_HIDDEN const char *launch(const AttentionArgs &args, void *stream);\n}}"
         for rung in sorted(variant.rungs)
     ]
-    lines = [line for choice in chosen for line in _choice_lines(choice)]
+    lines = [line for key, row in rows.items() for line in _choice_lines(key, row)]
     return CHOICES_TEXT.format(declared="\n".join(declared), rungs=len(variant.rungs), lines="\n".join(lines))
 
 
-def _measured_choices(operator: OperatorConfig, variant: VariantConfig, machine: Kept) -> Iterator[Choice]:
+def _measured_choices(operator: OperatorConfig, variant: VariantConfig, machine: Kept) -> Iterator[Measured]:
     """The cases of one machine, in the dispatcher's first data type: the others cost the same."""
     bench = machine.read(BenchRecord, "bench", f"{operator.name}-{variant.device}")
     major, _, minor = machine.gpu.get("compute_capability", "0.0").partition(".")
     for case in bench.cases if bench else []:
-        timed = [(median, rung) for rung in variant.rungs if (median := _median_us(bench, rung, case)) is not None]
-        if timed and case.dtype == variant.dtypes[0]:
-            yield Choice(machine.name, 10 * int(major) + int(minor), case, sorted(timed))
+        times = {rung: median for rung in variant.rungs if (median := _median_us(bench, rung, case)) is not None}
+        if times and case.dtype == variant.dtypes[0]:
+            dims, causal = case.dims, "true" if case.options.get("causal") else "false"
+            query_rows, key_rows = dims["batch"] * dims["heads"] * dims["seq"], dims.get("seq_k", dims["seq"])
+            key = (10 * int(major) + int(minor), causal, dims["head_dim"], query_rows, key_rows)
+            yield Measured(key, f"{machine.name}, {case.id}", times)
 
 
-def _choice_lines(choice: Choice) -> Iterator[str]:
-    causal = "true" if choice.case.options.get("causal") else "false"
-    head_dim, query_rows, key_rows = choice.sizes
-    order = ", ".join(f"{rung}::launch" for _, rung in choice.times)
-    times = ", ".join(f"{formats.significant(median)} µs" for median, _ in choice.times)
-    yield f"    // {choice.machine}, {choice.case.id}: {times}"
-    yield f"    {{{choice.capability}, {causal}, {head_dim}, {query_rows}, {key_rows}, {{{order}}}}},"
+def _choice_lines(key: Sequence[object], row: Sequence[Measured]) -> Iterator[str]:
+    """The rungs by their times over those of the fastest, averaged over the machines that have one; and the times."""
+
+    def slower_than_best(rung: str) -> float:
+        return fmean(math.log(each.times[rung] / min(each.times.values())) for each in row if rung in each.times)
+
+    rungs = sorted({rung for each in row for rung in each.times}, key=lambda rung: (slower_than_best(rung), rung))
+    for each in row:
+        times = [f"{formats.significant(each.times[rung])} µs" if rung in each.times else "–" for rung in rungs]
+        yield f"    // {each.place}: {', '.join(times)}"
+    yield f"    {{{', '.join(map(str, key))}, {{{', '.join(f'{rung}::launch' for rung in rungs)}}}}},"
 
 
 CHOICES_TEXT = """\
@@ -417,14 +421,14 @@ CHOICES_TEXT = """\
 
 using Launch = const char *(*)(const AttentionArgs &args, void *stream);
 
-// A case that was measured.
+// A case that was measured, on every GPU of a compute capability.
 struct Choice {{
     int capability;  // of the GPU: 90 for compute capability 9.0
     bool causal;
     int64_t head_dim;
     int64_t query_rows;  // of all heads and batches together
     int64_t key_rows;
-    Launch rungs[{rungs}];  // the fastest first; null: no more
+    Launch rungs[{rungs}];  // the fastest first, by times over the best one's; null: no more
 }};
 
 // clang-format off
