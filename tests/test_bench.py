@@ -260,7 +260,7 @@ def project(
 
 def with_long_samples(loaded: config.Config, **more: Any) -> config.Config:
     """Of several turns that other programs have on the core, so that these fall on every sample alike."""
-    return dataclasses.replace(loaded, bench=dataclasses.replace(loaded.bench, sample_ms=20.0, max_seconds=2.0, **more))
+    return dataclasses.replace(loaded, bench=dataclasses.replace(loaded.bench, sample_ms=20.0, max_seconds=0.6, **more))
 
 
 def measured(loaded: config.Config) -> BenchRecord:

@@ -1226,7 +1226,8 @@ class Measurement:
 
         is_so: whether the answer of a process shows it, of one that timed or of one that was held (its `outputs`). Who
         shows it alone, or beside everybody, is dropped for it; where it shows beside some only, these are, from all
-        cases. Where it does not show again the contender has no time, and is not accused.
+        cases. Where it shows with nobody, it is looked for once more, alone in a process as old as any was that
+        measured, for the contender may go by that; and not there either it has no time, and is not accused.
         """
         others = sorted((arena.asked | set(arena.names)) - {name})  # also who has left since
         if not others or self.shows_alone(name, arena, is_so, action):
@@ -1242,17 +1243,20 @@ class Measurement:
                 self.drop(other, None, f"spoils others: {words} ({reason})", "outputs")
         elif beside:
             self.drop(name, arena, reason, check)
-        elif arena.id not in self.spoilt:
+        elif arena.id in self.spoilt:
+            return
+        elif self.shows([name], arena, is_so, action, self.calls_by_then(arena), min(self.oldest_s, OLDEST_S)):
+            self.drop(name, arena, reason, check)
+        else:
             self.drop(name, arena, f"not tried: beside others, but neither alone nor beside any one of them: {reason}")
 
     def shows_alone(self, name: str, arena: Arena, is_so: Callable[[Mapping[str, Any]], bool], action: str) -> bool:
         """Whether something shows in a process that has this contender alone, timed or held.
 
-        So often as cases were by then, and once more: who counts its calls has made as many. The last time when it is
-        as old as any process was that measured, for it may go by its age.
+        Who counts its calls has made as many as by then.
         """
-        rounds = 2 + self.arenas.index(arena)
-        if self.shows([name], arena, is_so, action, rounds, min(self.oldest_s, OLDEST_S)):
+        rounds = self.calls_by_then(arena)
+        if self.shows([name], arena, is_so, action, rounds):
             return True
         worker = self.spawn()
         try:
@@ -1268,6 +1272,10 @@ class Measurement:
             return True
         finally:
             worker.close()
+
+    def calls_by_then(self, arena: Arena) -> int:
+        """How often a contender was timed in a process when this case's results were there, and once more."""
+        return 2 + self.arenas.index(arena)
 
     def shows(
         self,
