@@ -24,6 +24,7 @@ from kernelproof import (
     cli,
     clock_runner,
     config,
+    contest,
     counters,
     gpu,
     images,
@@ -39,6 +40,7 @@ from kernelproof import (
 )
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Precision
+from kernelproof.contest.measurement import OTHERS_SHARE, Measurement
 from kernelproof.errors import ConfigError, WorkerCrashed, WorkerGreedy, WorkerStarved, WorkerTimeout
 from kernelproof.records import BenchRecord, CaseResult, FileHash, Sealing, TestRecord
 
@@ -416,7 +418,7 @@ def test_who_takes_the_host_down_is_found_and_nobody_else_is_blamed(
 def test_who_garbles_the_answer_is_found_and_nobody_else_is_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, part: str
 ) -> None:
-    monkeypatch.setattr(bench.Measurement, "look_from_outside", lambda *_: True)  # which garbles nothing
+    monkeypatch.setattr(Measurement, "look_from_outside", lambda *_: True)  # which garbles nothing
     variants = {name: contender(name) for name in ("once", name)}
     record = measured(project(tmp_path, variants, {"base": contender("thrice")}))
     found = outcomes(record)
@@ -428,7 +430,7 @@ def test_who_garbles_the_answer_is_found_and_nobody_else_is_blamed(
 def test_a_result_that_is_computed_when_it_is_read_or_cannot_be_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench.Measurement, "look_from_outside", lambda *_: True)  # whose clock sees a part of it
+    monkeypatch.setattr(Measurement, "look_from_outside", lambda *_: True)  # whose clock sees a part of it
     names = ("once", "when_read", "mostly_when_read", "behind_bars")
     record = measured(project(tmp_path, {name: contender(name) for name in names}, {}))
     lazy = "dropped: failed: TypeError: it returned a Lazy, not a plain Tensor"
@@ -440,9 +442,9 @@ def test_a_result_that_is_computed_when_it_is_read_or_cannot_be_is_none(
 
 def test_a_journal_that_is_none_names_nobody(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
-    for text in ("", "[" * bench.JOURNAL_BYTES, '"a"', "5", "[1]"):
+    for text in ("", "[" * contest.measurement.JOURNAL_BYTES, '"a"', "5", "[1]"):
         journal.write_text(text)
-        assert bench._read_journal(journal) == ("", "")
+        assert contest.measurement._read_journal(journal) == ("", "")
 
 
 def test_timed_results_are_held_to_every_criterion(tmp_path: Path) -> None:
@@ -463,8 +465,8 @@ def test_timed_results_are_held_to_every_criterion(tmp_path: Path) -> None:
         (tmp_path / "output").write_bytes(data)
         output = {"path": str(tmp_path / "output"), "sha256": hashlib.sha256(data).hexdigest()}
         output |= {"tensors": [["float16", [1, 2, 128, 64]]]}
-        handed = functools.partial(bench._handed_over, output, call, tmp_path)
-        return bench._fault(loaded, case, call, {"o": reference}, handed)
+        handed = functools.partial(contest.outputs._handed_over, output, call, tmp_path)
+        return contest.outputs._fault(loaded, case, call, {"o": reference}, handed)
 
     assert said(1.0) is None
     assert str(said(1 + 2**-13)).startswith("the result is too large by")
@@ -515,12 +517,12 @@ def summarised(
         path = loaded.record("test", "rmsnorm", name)
         case = CaseResult("small", "small", {}, {}, "float32", "normal", 0, "passed")
         records.write(path, dataclasses.replace(records.read(path, TestRecord), cases=[case]))
-    entrants = bench._entrants(loaded, loaded.operator("rmsnorm"), "cpu")
+    entrants = contest.entrants.entrants_of(loaded, loaded.operator("rmsnorm"), "cpu")
     from kernelproof import operators
 
     operator = operators.load("kernelproof.operators.rmsnorm", folder)
-    arenas = bench._arenas(loaded.operator("rmsnorm"), operator, entrants, folder / "images")
-    found = bench.Measured(
+    arenas = contest.entrants.arenas_of(loaded.operator("rmsnorm"), operator, entrants, folder / "images")
+    found = contest.measurement.Measured(
         neighbours=others, energy=energy or [], notes=notes or [], counted=counted or [], dropped=dropped or []
     )
     for entry in dropped or []:
@@ -535,7 +537,7 @@ def summarised(
     record = BenchRecord(operator="rmsnorm", device="cpu", modes=modes, processes=2)
     record.contenders = [entrant.contender for entrant in entrants]
     record.cases = [arena.cost for arena in arenas]
-    bench.Summary(loaded, record, entrants, arenas, found).fill(0, folder / "samples.csv.gz")
+    contest.summary.Summary(loaded, record, entrants, arenas, found).fill(0, folder / "samples.csv.gz")
     return record
 
 
@@ -564,7 +566,7 @@ def test_times_beside_a_busy_program_are_flagged_and_decide_nothing(tmp_path: Pa
     finally:
         busy.kill()
         busy.wait()
-    assert record.states["others_share"] > bench.OTHERS_SHARE
+    assert record.states["others_share"] > OTHERS_SHARE
     assert all("cores_shared" in row.flags for row in record.times if row.method == "cpu_clock")
     assert record.ratios
     assert all("cores_shared" in row.flags and row.verdict == "undecided" for row in record.ratios)
@@ -662,7 +664,7 @@ def test_another_process_on_the_gpu_is_flagged_and_recorded(tmp_path: Path) -> N
     record = summarised(tmp_path, [*blocks("ours"), *blocks("base")], others=2)
     assert record.states["others_on_the_gpu"] == 2
     unknown = summarised(tmp_path, [*blocks("ours"), *blocks("base")], others=None)
-    assert unknown.states["others_on_the_gpu"] == bench.NOT_SHOWN
+    assert unknown.states["others_on_the_gpu"] == contest.summary.NOT_SHOWN
     assert not any("gpu_shared" in row.flags for row in unknown.times)
     for row in record.times:
         assert row.flags == ["gpu_shared"]
@@ -700,8 +702,8 @@ def test_no_sample_at_all_is_a_failed_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reasons", "status"),
     [
-        ([bench.NOT_TRIED], records.NOT_RUN),
-        ([bench.NOT_TRIED, "crashed: the process was killed by SIGSEGV"], records.FAILED),
+        ([contest.measurement.NOT_TRIED], records.NOT_RUN),
+        ([contest.measurement.NOT_TRIED, "crashed: the process was killed by SIGSEGV"], records.FAILED),
     ],
 )
 def test_who_could_not_be_tried_beside_busy_programs_has_not_failed(
@@ -713,7 +715,7 @@ def test_who_could_not_be_tried_beside_busy_programs_has_not_failed(
         for name, reason in zip(("ours", "base"), reasons, strict=False)
     ]
     record = summarised(tmp_path, [], dropped=gone)
-    assert (record.status, bench.NOT_TRIED in str(record.reason)) == (status, status == records.NOT_RUN)
+    assert (record.status, contest.measurement.NOT_TRIED in str(record.reason)) == (status, status == records.NOT_RUN)
 
 
 def test_energy_is_recorded_or_says_why_not(tmp_path: Path) -> None:
@@ -806,8 +808,8 @@ def test_a_timed_call_is_compared_with_the_one_that_was_sealed(
     tested.sealing = Sealing(1, 0, launches=FileHash("launches.json", records.sha256_file(tmp_path / "launches.json")))
     records.write(path, tested)
 
-    entrants = bench._entrants(loaded, settings, "cuda")
-    arenas = bench._arenas(settings, operator, entrants, tmp_path / "images")
+    entrants = contest.entrants.entrants_of(loaded, settings, "cuda")
+    arenas = contest.entrants.arenas_of(settings, operator, entrants, tmp_path / "images")
     traced = {
         "name": "norm(float*)",
         "grid": grid,
@@ -816,21 +818,21 @@ def test_a_timed_call_is_compared_with_the_one_that_was_sealed(
         "duration_us": 3.0,
         "source": "torch.profiler",
     }
-    found = bench.Measured(kernels={"ours": {case.bench_id: [traced]}})
+    found = contest.measurement.Measured(kernels={"ours": {case.bench_id: [traced]}})
     record = BenchRecord(operator="rmsnorm", device="cuda", modes=["hot"])
-    bench.Summary(loaded, record, entrants, arenas, found).times({})
+    contest.summary.Summary(loaded, record, entrants, arenas, found).times({})
     assert [(row.method, row.flags) for row in record.times] == [("device_trace", flags)]
 
 
-def sampled_on_a_gpu(folder: Path, names: set[str], rows: list[dict[str, Any]]) -> bench.Measurement:
+def sampled_on_a_gpu(folder: Path, names: set[str], rows: list[dict[str, Any]]) -> Measurement:
     """A measurement that is over, with these samples; of the contenders `base` is a baseline."""
     variants = {name: contender("once", device="cuda") for name in names - {"base"}}
     loaded = project(folder, variants, {"base": contender("thrice", device="cuda")})
     settings = loaded.operator("rmsnorm")
-    entrants = bench._entrants(loaded, settings, "cuda")
+    entrants = contest.entrants.entrants_of(loaded, settings, "cuda")
     operator = operators.load(settings.module, loaded.root)
-    arenas = bench._arenas(settings, operator, entrants, folder / "images")
-    measurement = bench.Measurement(loaded, "cuda", entrants, arenas, None, folder)  # type: ignore[arg-type]
+    arenas = contest.entrants.arenas_of(settings, operator, entrants, folder / "images")
+    measurement = Measurement(loaded, "cuda", entrants, arenas, None, folder)  # type: ignore[arg-type]
     for row in rows:
         for name in bench_columns():
             measurement.found.samples[name].append({"case": arenas[0].id, "mode": "hot", **row}.get(name))
@@ -852,7 +854,7 @@ def test_a_failed_capture_costs_the_others_nothing(tmp_path: Path, monkeypatch: 
         spawned.append(1)
         return types.SimpleNamespace(close=lambda: None)
 
-    def ask(worker: Any, arena: bench.Arena, names: list[str], *_: Any) -> dict[str, Any]:
+    def ask(worker: Any, arena: contest.entrants.Arena, names: list[str], *_: Any) -> dict[str, Any]:
         asked.append(sorted(names))
         found = timing.Found()
         place = {"case": arena.id, "mode": "hot"}
@@ -886,7 +888,7 @@ def test_a_graph_that_is_slowed_where_it_is_short_is_an_escape(tmp_path: Path) -
 
 
 def test_of_the_kept_samples_none_is_bent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "SLOPE_AGREES", 1.05)
+    monkeypatch.setattr(contest.measurement, "SLOPE_AGREES", 1.05)
     numbers, rows = ("calls", "time_us", "long_us"), []
     for path in sorted((ROOT / "reports" / "reference").glob("*/records/bench/*-cuda.csv.gz")):
         with gzip.open(path, "rt") as stream:
@@ -908,11 +910,11 @@ def of_mode(name: str, mode: str, *times_us: float, sm_clock_mhz: float | None =
     [
         (
             "kept",
-            bench.LOOKS,
+            contest.measurement.LOOKS,
             "times escape: a call takes 7 µs where copies of its inputs take turns (cold), and 10 µs",
         ),
-        ("kept_among_others", bench.LOOKS, bench.NOT_TRIED),
-        ("not_again", bench.LOOKS, None),
+        ("kept_among_others", contest.measurement.LOOKS, contest.measurement.NOT_TRIED),
+        ("not_again", contest.measurement.LOOKS, None),
         ("no_room", 1, None),
         ("no_memory", 1, None),
         ("crashes", 1, "crashed: the candidate's process was killed"),
@@ -924,7 +926,7 @@ def test_who_is_faster_where_inputs_take_turns_is_accused_if_it_is_so_every_time
 ) -> None:
     """A machine that was slow for the hot samples alone accuses nobody: further processes are asked."""
 
-    def ask(worker: Any, arena: bench.Arena, names: list[str], *_: Any) -> dict[str, Any]:
+    def ask(worker: Any, arena: contest.entrants.Arena, names: list[str], *_: Any) -> dict[str, Any]:
         asked.append(names)
         ends = {
             "no_room": WorkerGreedy("it wrote too much"),
@@ -937,7 +939,7 @@ def test_who_is_faster_where_inputs_take_turns_is_accused_if_it_is_so_every_time
         if what == "refuses":
             waits = {"contender": names[0], "case": arena.id, "mode": "cold", "outcome": "not_loaded"}
             found.outcomes.append({**waits, "message": "it waits for somebody"})
-        cold_us = 10.0 if what == "not_again" and len(asked) == bench.LOOKS else 7.0
+        cold_us = 10.0 if what == "not_again" and len(asked) == contest.measurement.LOOKS else 7.0
         for row in of_mode(names[0], "hot", 10.0) + ([] if what == "refuses" else of_mode(names[0], "cold", cold_us)):
             found.sample(case=arena.id, **row)
         return vars(found)
@@ -951,7 +953,7 @@ def test_who_is_faster_where_inputs_take_turns_is_accused_if_it_is_so_every_time
     measurement = sampled_on_a_gpu(tmp_path, {"honest", "slowed", "keeps", "base"}, rows)
     monkeypatch.setattr(measurement, "ask", ask)
     monkeypatch.setattr(measurement, "spawn", lambda: types.SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(bench, "Beside", lambda *_: types.SimpleNamespace(share=lambda: 0.5))
+    monkeypatch.setattr(contest.measurement, "Beside", lambda *_: types.SimpleNamespace(share=lambda: 0.5))
     monkeypatch.setattr(measurement, "crowded", lambda share: what == "kept_among_others" and len(asked) == 2)
     measurement.look_at_doubtful_times()
     measurement.drop_escaped()
@@ -984,7 +986,7 @@ def test_results_that_are_kept_where_nobody_looks_are_an_escape(tmp_path: Path, 
 
 
 def test_of_the_kept_samples_none_is_faster_when_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "HOT_OVER_COLD", 1.05)
+    monkeypatch.setattr(contest.measurement, "HOT_OVER_COLD", 1.05)
     rows = []
     for path in sorted((ROOT / "reports" / "reference").glob("*/records/bench/*-cuda.csv.gz")):
         with gzip.open(path, "rt") as stream:
@@ -1001,10 +1003,10 @@ def test_of_the_kept_samples_none_is_faster_when_cold(tmp_path: Path, monkeypatc
     assert not list(measurement.faster_when_cold())
 
 
-REMEMBERED = bench.Escape("times escape: results are remembered")
-OF_TWO_MOMENTS = dataclasses.replace(REMEMBERED, processes=bench.LOOKS)
-AT_WORK = bench.Escape("times escape: it keeps 1 threads at work", spoils_others=True, by_times=False)
-NOT_TRIED = bench.Escape(bench.NOT_TRIED, check="")
+REMEMBERED = contest.measurement.Escape("times escape: results are remembered")
+OF_TWO_MOMENTS = dataclasses.replace(REMEMBERED, processes=contest.measurement.LOOKS)
+AT_WORK = contest.measurement.Escape("times escape: it keeps 1 threads at work", spoils_others=True, by_times=False)
+NOT_TRIED = contest.measurement.Escape(contest.measurement.NOT_TRIED, check="")
 
 
 @pytest.mark.parametrize(
@@ -1018,16 +1020,16 @@ NOT_TRIED = bench.Escape(bench.NOT_TRIED, check="")
         ([AT_WORK], [0.5], 2, AT_WORK),
         ([OF_TWO_MOMENTS] * 3, [0.0] * 3, 2, OF_TWO_MOMENTS),
         ([OF_TWO_MOMENTS, OF_TWO_MOMENTS, None], [0.0] * 3, 2, None),
-        ([OF_TWO_MOMENTS] * 3, [0.0, 0.5, 0.0], 2, dataclasses.replace(NOT_TRIED, processes=bench.LOOKS)),
+        ([OF_TWO_MOMENTS] * 3, [0.0, 0.5, 0.0], 2, dataclasses.replace(NOT_TRIED, processes=contest.measurement.LOOKS)),
     ],
 )
 def test_who_is_accused_by_times_beside_busy_programs_is_looked_at_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    seen: list[bench.Escape | None],
+    seen: list[contest.measurement.Escape | None],
     shares: list[float],
     cores: int,
-    verdict: bench.Escape | None,
+    verdict: contest.measurement.Escape | None,
 ) -> None:
     measurement = on_cores(tmp_path, monkeypatch, shares, cores)
     spawned: list[int] = []
@@ -1035,25 +1037,27 @@ def test_who_is_accused_by_times_beside_busy_programs_is_looked_at_again(
     monkeypatch.setattr(measurement, "seen_from_outside", lambda *_: seen.pop(0))
     assert measurement.seen_alone(measurement.seen_from_outside) == verdict
     assert not seen
-    assert len(spawned) <= bench.LOOKS
+    assert len(spawned) <= contest.measurement.LOOKS
     if verdict == NOT_TRIED:
         measurement.found.escapes.append(("ours", measurement.arenas[0], verdict))
         measurement.drop_escaped()
         ours = measurement.entrants["ours"].contender
-        assert (ours.outcome, ours.correct) == (f"dropped: {bench.NOT_TRIED}", True)
+        assert (ours.outcome, ours.correct) == (f"dropped: {contest.measurement.NOT_TRIED}", True)
         assert [entry.get("check") for entry in measurement.found.dropped] == [None]
 
 
-def on_cores(folder: Path, monkeypatch: pytest.MonkeyPatch, shares: list[float], cores: int = 2) -> bench.Measurement:
+def on_cores(folder: Path, monkeypatch: pytest.MonkeyPatch, shares: list[float], cores: int = 2) -> Measurement:
     """A measurement of `ours` on so many cores of a CPU, of which others have these shares while it is looked at."""
     loaded = project(folder, {"ours": contender("once")}, {"base": contender("thrice")})
     settings = loaded.operator("rmsnorm")
-    entrants = bench._entrants(loaded, settings, "cpu")
-    arenas = bench._arenas(settings, operators.load(settings.module, loaded.root), entrants, folder / "images")
+    entrants = contest.entrants.entrants_of(loaded, settings, "cpu")
+    arenas = contest.entrants.arenas_of(
+        settings, operators.load(settings.module, loaded.root), entrants, folder / "images"
+    )
     host = types.SimpleNamespace(cores=set(range(cores)))
     left = iter(shares)
-    monkeypatch.setattr(bench, "Beside", lambda *_: types.SimpleNamespace(share=lambda: next(left)))
-    return bench.Measurement(loaded, "cpu", entrants, arenas, host, folder)  # type: ignore[arg-type]
+    monkeypatch.setattr(contest.measurement, "Beside", lambda *_: types.SimpleNamespace(share=lambda: next(left)))
+    return Measurement(loaded, "cpu", entrants, arenas, host, folder)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -1081,7 +1085,7 @@ def test_a_baseline_that_is_slower_beside_the_variants_is_seen_without_them(
                 measurement.found.samples[column].append(value)
     asked: list[list[str]] = []
 
-    def ask(worker: Any, arena: bench.Arena, names: list[str], *_: Any, alone: bool) -> dict[str, Any]:
+    def ask(worker: Any, arena: contest.entrants.Arena, names: list[str], *_: Any, alone: bool) -> dict[str, Any]:
         assert alone
         asked.append(names)
         sample = {"contender": "base", "case": arena.id, "mode": "hot", "method": "cpu_clock"}
@@ -1098,7 +1102,7 @@ def test_a_baseline_that_is_slower_beside_the_variants_is_seen_without_them(
 @pytest.mark.parametrize(
     ("mine_us", "shares", "looks", "outcome"),
     [
-        ([9.0] * 3, [0.5] * 3, 3, f"dropped: {bench.NOT_TRIED}"),
+        ([9.0] * 3, [0.5] * 3, 3, f"dropped: {contest.measurement.NOT_TRIED}"),
         ([9.0, 1.0], [0.5, 0.5], 2, "timed"),  # what others made long the first time
         ([9.0], [0.0], 1, "dropped: wrong: library call passed off as own work: aten::mm"),
         ([None], [0.5], 1, "dropped: wrong: library call passed off as own work: aten::mm"),  # and does nothing else
@@ -1155,14 +1159,16 @@ def test_a_first_call_that_plans_is_not_what_a_call_takes(tmp_path: Path) -> Non
 def test_each_input_has_a_row_that_moves() -> None:
     x, w, ids = torch.zeros(3, 4, 5), torch.zeros(5), torch.zeros(3, dtype=torch.int64)
     call = operators.Call({"x": x, "w": w, "ids": ids, "n": 2.0, "y": torch.zeros(3)}, ("y",), ("row",))
-    rows = bench._rows_to_move(operators.changeable(operators.load("kernelproof.operators.rmsnorm", ROOT), call))
+    rows = contest.entrants._rows_to_move(
+        operators.changeable(operators.load("kernelproof.operators.rmsnorm", ROOT), call)
+    )
     assert set(rows) == {"x", "w"}
     assert (len(rows["x"]), rows["w"]) == (2, [])
     other = dataclasses.replace(call, arguments={**call.arguments, "x": x + 1, "w": w + 1})
-    moved = bench._moved(call, other, rows)
+    moved = contest.entrants._moved(call, other, rows)
     assert (int(moved.tensor("x").sum()), int(moved.tensor("w").sum()), int(x.sum())) == (5, 5, 0)
     tensors = {"q": torch.zeros(2, 3, dtype=torch.uint8), "scale": torch.ones(2), "y": torch.zeros(3)}
-    assert set(bench._rows_to_move(operators.Call(tensors, ("y",), ("row",)).inputs)) == {"q", "scale"}
+    assert set(contest.entrants._rows_to_move(operators.Call(tensors, ("y",), ("row",)).inputs)) == {"q", "scale"}
 
 
 def test_a_fault_in_the_operators_module_names_its_line(
@@ -1184,7 +1190,7 @@ def test_a_fault_in_the_operators_module_names_its_line(
 
 
 def test_who_takes_too_long_is_told_with_the_key_that_gives_more_time() -> None:
-    assert bench._how_it_ended(WorkerTimeout(63)) == (
+    assert contest.measurement._how_it_ended(WorkerTimeout(63)) == (
         "hung: no answer within 63 s; the process was killed; if it only takes long, "
         "--set bench.max_seconds=SECONDS gives it more"
     )

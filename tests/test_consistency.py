@@ -15,7 +15,6 @@ import pytest
 from test_bundle import Run, unpacked
 
 from kernelproof import (
-    bench,
     bundle,
     cases,
     claims,
@@ -31,6 +30,7 @@ from kernelproof import (
     statistics,
     verify,
 )
+from kernelproof.contest.measurement import OTHERS_SHARE
 from kernelproof.errors import BundleError
 from kernelproof.ladder import outcomes
 from kernelproof.records import BenchRecord, TestRecord
@@ -859,7 +859,10 @@ def test_the_words_are_those_of_the_stages() -> None:
     assert {bundle.MANIFEST, bundle.SUMS, bundle.REPLAY, bundle.MACHINE_CODE, *bundle.PAGES, FACTS} == consistency.MADE
     assert set(consistency.SLOPE) <= {field.name for field in dataclasses.fields(contenders.Visit)}
     assert runs.PRIMARY == consistency.PRIMARY
-    assert (records.CORES_SHARED, bench.OTHERS_SHARE) == (consistency.CORES_SHARED, consistency.OTHERS_SHARE)
+    assert (records.CORES_SHARED, OTHERS_SHARE) == (
+        consistency.CORES_SHARED,
+        consistency.OTHERS_SHARE,
+    )
     assert tuple(records.DECIDES_NOTHING) == consistency.DECIDES_NOTHING
     assert {*methods.TRACES, *methods.COUNTED} == consistency.UNSAMPLED
     assert consistency.RAN_AND_FAILED | {"failed_to_build"} == manifest.BAD_CORRECTNESS

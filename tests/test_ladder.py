@@ -18,7 +18,7 @@ import pytest
 import torch
 from defects import REPOSITORY, project
 
-from kernelproof import bench, build, cli, gpu, lease, operators, records, test
+from kernelproof import bench, build, cli, contest, gpu, lease, operators, records, test
 from kernelproof import config as configuration
 from kernelproof.config import Config
 from kernelproof.errors import ConfigError, TestError, WorkerReplyError, WorkerStarved
@@ -725,16 +725,16 @@ def test_the_record_is_plain_json(tmp_path: Path) -> None:
 def test_what_was_tested_as_another_build_is_not_benchmarked(tmp_path: Path) -> None:
     config = project(tmp_path, "good")
     variant = config.operators["rmsnorm"].variants["good"]
-    assert bench._entrant(config, variant).contender.outcome == (
+    assert contest.entrants._entrant(config, variant).contender.outcome == (
         "not benchmarked: it was not tested (do that with: kernelproof test --operator rmsnorm --variant good)"
     )
     climbed(config, "good")
-    assert bench._entrant(config, variant).contender.correct
+    assert contest.entrants._entrant(config, variant).contender.correct
     path = config.record("build", "rmsnorm", "good")
     built = records.read(path, BuildRecord)
     built.signature = "of a source that was changed since"
     records.write(path, built)
-    contender = bench._entrant(config, variant).contender
+    contender = contest.entrants._entrant(config, variant).contender
     assert not contender.correct
     assert contender.outcome == (
         "not benchmarked: what was tested is another build "

@@ -11,11 +11,17 @@ GROUND = {"errors", "privacy", "records"}
 STAGES = {"capture", "build", "test", "bench", "profile", "manifest", "report", "bundle"}
 STAGES |= {"gate", "compare", "history", "derive", "doctor", "scaffold", "run", "mutants"}
 # What a stage consists of besides its own file, and shares with nobody.
-PARTS = {"report": {"views"}, "mutants": {"mutations"}, "test": {"ladder"}, "bench": {"outside", "selfcheck"}}
+PARTS = {
+    "report": {"views"},
+    "mutants": {"mutations"},
+    "test": {"ladder"},
+    "bench": {"contest", "outside", "selfcheck"},
+}
 TOP = {"cli", "workflow", "__main__"}
-# The rooms of the ladder: each may know those before it.
+# Rooms of a package, in an order: each may know those before it.
 LADDER = ["outcomes", "sealing", "deep", "session", "selection", "standing", "calling", "planning", "collecting"]
 LADDER += ["properties", "determinism", "examination", "verdicts", "climb", "conftest", "test_ladder"]
+ROOMS = {"ladder": LADDER, "contest": ["entrants", "measurement", "outputs", "summary"]}
 NEEDS_TENSORS = {
     "operators",
     "simfp8",
@@ -41,6 +47,7 @@ NEEDS_TENSORS = {
     "baselines",
     "ladder",
     "bench",
+    "contest",
     "skeleton",
     "selfcheck",
 }
@@ -59,7 +66,7 @@ def imports(path: Path, *, only_top: bool = False) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module)
-            if node.module in ("kernelproof", "kernelproof.ladder"):
+            if node.module == "kernelproof" or node.module.removeprefix("kernelproof.") in ROOMS:
                 found |= {f"{node.module}.{alias.name}" for alias in node.names}
     return found
 
@@ -91,12 +98,13 @@ def test_imports_point_downwards(path: Path) -> None:
         assert not {stage_of(other) for other in imported} - {None}, f"{name} imports a stage"
 
 
-def test_the_rooms_of_the_ladder_follow_one_another() -> None:
-    rooms = {path.stem: path for path in (PACKAGE / "ladder").glob("*.py") if path.stem != "__init__"}
-    assert rooms.keys() == set(LADDER)
-    for place, name in enumerate(LADDER):
-        known = {other for other in LADDER if f"kernelproof.ladder.{other}" in imports(rooms[name])}
-        assert known <= set(LADDER[:place]), name
+@pytest.mark.parametrize(("package", "order"), ROOMS.items())
+def test_rooms_follow_one_another(package: str, order: list[str]) -> None:
+    rooms = {path.stem: path for path in (PACKAGE / package).glob("*.py") if path.stem != "__init__"}
+    assert rooms.keys() == set(order)
+    for place, name in enumerate(order):
+        known = {other for other in order if f"kernelproof.{package}.{other}" in imports(rooms[name])}
+        assert known <= set(order[:place]), name
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))

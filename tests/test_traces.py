@@ -25,8 +25,9 @@ import torch
 import yaml
 from defects import REPOSITORY, CallFiles, rmsnorm_call
 
-from kernelproof import bench, build, config, gpu, images, records, supervisor, test, traces
+from kernelproof import bench, build, config, contest, gpu, images, records, supervisor, test, traces
 from kernelproof.config import Config
+from kernelproof.contest.measurement import Measurement
 from kernelproof.errors import ConfigError, TestError, WorkerReplyError
 from kernelproof.ladder.calling import Ran
 from kernelproof.loading import Candidate, handed_over, load_image
@@ -593,13 +594,13 @@ def test_the_project_declares_the_library_that_it_calls() -> None:
     assert {v.key: v.calls for v in loaded.variants() if v.calls} == {"qkt/cublas_qkt": ["cublas"]}
 
 
-def measurement(tmp_path: Path, calls: list[str]) -> bench.Measurement:
+def measurement(tmp_path: Path, calls: list[str]) -> Measurement:
     """A measurement of one contender on no case, whose traces are put in by hand."""
     loaded = climbed_config(tmp_path, calls)
     variant = loaded.operator("rmsnorm").variants["ours"]
     contender = records.Contender("ours", "variant", "tvm_ffi", "correct", True, "timed")
-    entrant = bench.Entrant(variant, contender, {}, traces.own_kernels(built(OWN_NAME)))
-    return bench.Measurement(loaded, "cuda", [entrant], [], None, tmp_path)  # type: ignore[arg-type]
+    entrant = contest.entrants.Entrant(variant, contender, {}, traces.own_kernels(built(OWN_NAME)))
+    return Measurement(loaded, "cuda", [entrant], [], None, tmp_path)  # type: ignore[arg-type]
 
 
 def seen(name: str, count: float = 1.0) -> dict[str, Any]:
@@ -662,9 +663,9 @@ def test_whose_kernels_run_beside_the_calls_of_others_is_dropped_for_it(
     for name in ("spinner", "other")[:owners]:
         variant = dataclasses.replace(found.entrants["ours"].variant, name=name)
         contender = records.Contender(name, "variant", "tvm_ffi", "correct", True, "timed")
-        found.entrants[name] = bench.Entrant(variant, contender, {}, traces.own_kernels(built("spin()")))
+        found.entrants[name] = contest.entrants.Entrant(variant, contender, {}, traces.own_kernels(built("spin()")))
     cost = records.BenchCase("s-float32", "s", {}, {}, "float32", 0.0, 0.0, 0.0)
-    found.arenas = [bench.Arena(case, "fresh", {}, cost, {}, list(found.entrants))]
+    found.arenas = [contest.entrants.Arena(case, "fresh", {}, cost, {}, list(found.entrants))]
 
     def is_traced_alone(name: str, case: str) -> bool:
         found.found.kernels[name][case] = [seen(OWN_NAME)]

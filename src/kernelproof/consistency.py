@@ -49,7 +49,7 @@ COLUMNS = ("contender", "case", "mode", "method", "process", "block", "time_us",
 SLOPE = ("calls", "short_calls", "short_us", "long_us")  # what a time that is a slope was made from
 SLOPE_STEP_US = 0.0005  # to which the ends of a slope are rounded before they are written with six digits
 CLOSED_DEGREES = 200  # up to which Student's t is summed term by term
-# As in samples.py, bench.py, methods.py, claims.py, records.py, privacy.py and the ladder; a test holds them together.
+# As in samples.py, contest/, methods.py, claims.py, records.py, privacy.py and the ladder; a test holds them together.
 DISCARDED_STATES = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
 PRIMARY = {"cpu": "cpu_clock", "cuda": "graph_slope"}
 UNSAMPLED = frozenset({"cupti", "device_trace", "ncu", "floor_ncu"})  # methods without samples

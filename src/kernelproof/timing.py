@@ -67,7 +67,10 @@ class TimingError(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """How to measure; what bench.py sends. Times in the units of their names; max_seconds is a contender's, a case."""
+    """How to measure, as contest/measurement.py sends it. Times in the units of their names.
+
+    max_seconds: a contender's, in a case.
+    """
 
     action: str  # time, trace
     device: str  # cpu, cuda

@@ -31,9 +31,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelproof import bench, builds, counters, gpu, lease, processes, records, repository, statistics
+from kernelproof import builds, counters, gpu, lease, processes, records, repository, statistics
 from kernelproof import config as configuration
 from kernelproof.config import CaseSelection, Config
+from kernelproof.contest.entrants import TIMED, Entrant, arenas_of
+from kernelproof.contest.measurement import IMAGES, PRIMARY, Measured, Measurement
+from kernelproof.contest.outputs import judge_outputs
 from kernelproof.errors import BenchError, KernelproofError
 from kernelproof.methods import COLD_SHARE
 from kernelproof.records import Case, Contender, SelfcheckLine, SelfcheckRecord
@@ -229,7 +232,7 @@ def _built(project: Config, device: str) -> Config:
     return project
 
 
-def _entrant(project: Config, device: str, name: str, limits: Mapping[str, list[int]], role: str) -> bench.Entrant:
+def _entrant(project: Config, device: str, name: str, limits: Mapping[str, list[int]], role: str) -> Entrant:
     """A contender by name; `plus_2.b` calls the entry `plus_2`."""
     built = project.operator("spin").variant(VARIANT_OF[device])
     entry = analysis.kind_of(name)
@@ -244,7 +247,7 @@ def _entrant(project: Config, device: str, name: str, limits: Mapping[str, list[
         "library": str(builds.library(project, built, record)),
         "root": str(project.root.resolve()),
     }
-    return bench.Entrant(variant, Contender(name, role, variant.abi, "correct", True, bench.TIMED), candidate)
+    return Entrant(variant, Contender(name, role, variant.abi, "correct", True, TIMED), candidate)
 
 
 def _with_shapes(project: Config, shapes: Mapping[str, dict[str, int]]) -> Config:
@@ -293,25 +296,25 @@ def _measured(project: Config, options: Options, record: SelfcheckRecord, starte
 def _session(
     project: Config,
     device: str,
-    entrants: list[bench.Entrant],
+    entrants: list[Entrant],
     shapes: Mapping[str, dict[str, int]],
     host: Any,
     folder: Path,
-) -> tuple[bench.Measurement, Any]:
+) -> tuple[Measurement, Any]:
     """The bench stage's own measurement of some contenders on some shapes, and the operator that judges them."""
     from kernelproof import operators
 
     folder.mkdir()
     shaped = _with_shapes(project, shapes)
     operator = operators.load(shaped.operator("spin").module, shaped.root)
-    arenas = bench._arenas(shaped.operator("spin"), operator, entrants, folder / bench.IMAGES)
-    return bench.Measurement(shaped, device, entrants, arenas, host, folder), operator
+    arenas = arenas_of(shaped.operator("spin"), operator, entrants, folder / IMAGES)
+    return Measurement(shaped, device, entrants, arenas, host, folder), operator
 
 
-def _sound(project: Config, measurement: bench.Measurement, operator: Any) -> bench.Measured:
+def _sound(project: Config, measurement: Measurement, operator: Any) -> Measured:
     """What was measured, once every result has been judged. Raises BenchError where a kernel of ours was dropped."""
     measurement.device = "cpu"  # where references are computed: a context of ours would be another process on the GPU
-    bench._judge_outputs(project, measurement, operator)
+    judge_outputs(project, measurement, operator)
     if measurement.found.dropped:
         first = measurement.found.dropped[0]
         raise BenchError(f"{first['contender']} was dropped: {first['reason']}", subject="selfcheck")
@@ -329,7 +332,7 @@ def _shapes(project: Config, device: str, host: Any, folder: Path) -> list[Shape
         project, device, [_entrant(project, device, "base.a", {}, "variant")], dims, host, folder
     )
     measurement.process("time", 0)
-    samples = analysis.samples_of(_sound(project, measurement, operator).samples, bench.PRIMARY[device])
+    samples = analysis.samples_of(_sound(project, measurement, operator).samples, PRIMARY[device])
     times = [analysis.median_us(samples["base.a", f"first_{number}-float32"]) for number in numbers]
     fit = analysis.fitted([float(number) for number in numbers], times)
 
@@ -426,7 +429,7 @@ def _reading(project: Config, host: Any, folder: Path) -> list[dict[str, Any]]:
             times = [
                 time_us
                 for case, in_mode, method, time_us in zip(*(columns[name] for name in names), strict=True)
-                if (case, in_mode, method) == (f"read_{size}-float32", mode, bench.PRIMARY["cuda"])
+                if (case, in_mode, method) == (f"read_{size}-float32", mode, PRIMARY["cuda"])
             ]
             middle_us = _six(plain_statistics.median(times))
             rate = _six(size / middle_us * 1e6)
@@ -444,7 +447,7 @@ def _targets(device: str) -> analysis.Targets:
 def _compared(project: Config, options: Options, record: SelfcheckRecord, found: Found) -> Iterator[SelfcheckLine]:
     """Accuracy, errors of both kinds, coverage, repeatability, cost."""
     targets = _targets(options.device)
-    samples = analysis.samples_of(found.columns, bench.PRIMARY[options.device])
+    samples = analysis.samples_of(found.columns, PRIMARY[options.device])
     settings = statistics.Settings(project.bench.confidence, project.bench.bootstrap)
     line, record.data["accuracy"] = analysis.accuracy(samples, found.shapes, targets)
     yield line
@@ -523,7 +526,7 @@ def _input_of(size: int, folder: Path) -> dict[str, Any]:
 def _peers(project: Config, record: SelfcheckRecord, found: Found) -> list[SelfcheckLine]:
     """Other timers on the plain chain and the one longer by 2 %."""
     shape = next(shape for shape in found.shapes if shape.nominal_us == analysis.GPU_TARGETS.twins_us)
-    samples = analysis.samples_of(found.columns, bench.PRIMARY["cuda"])
+    samples = analysis.samples_of(found.columns, PRIMARY["cuda"])
     width, _ = analysis.width_within(samples, shape, ("base", "plus_2"), project.bench.confidence)
     # Both contenders' share of the request, with everything that it did beside: other methods, captures, checks.
     seconds = 2 * found.cost.requests_s / found.cost.visits
