@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kernelproof.operators import Operator
 
 LEAVING_S = 3.0  # in which the processes of who had a GPU before are gone
-WAITED = "waited_s"  # for others to leave the GPU
+WAITED, HELD = "waited_s", "held_s"  # for others to leave the GPU; from then on until others may have it
 
 
 def run(config: Config, operator: str, device: str, output: Path) -> BenchRecord:
@@ -88,7 +88,7 @@ def _declared_operator(config: Config, name: str) -> Operator:
 
 @contextlib.contextmanager
 def _board(config: Config, record: BenchRecord) -> Iterator[None]:
-    """Hold a GPU while it is measured on, and say how long we waited for it and who else is there before we are."""
+    """Hold a GPU while it is measured on; say how long we waited for it and held it, and who was there before us."""
     if record.device != "cuda":
         yield
         return
@@ -96,9 +96,11 @@ def _board(config: Config, record: BenchRecord) -> Iterator[None]:
 
     asked = time.monotonic()
     with lease.gpu_lease(config.bench.gpu_wait_s, "bench") as record.gpu:
-        record.states[WAITED] = round(time.monotonic() - asked, 3)
+        had = time.monotonic()
+        record.states[WAITED] = round(had - asked, 3)
         record.states["others_before"] = _others_on(gpu.index_of_first_visible(os.environ["CUDA_VISIBLE_DEVICES"]))
         yield
+        record.states[HELD] = round(time.monotonic() - had, 3)
 
 
 def _others_on(board: int) -> int | None:
@@ -115,7 +117,7 @@ def _others_on(board: int) -> int | None:
 
 
 def _measure_and_summarise(config: Config, record: BenchRecord, entrants: list[Entrant], samples_path: Path) -> None:
-    """All of it, from the host's start on; a GPU is held from when the interpreters are up."""
+    """All of it, from the host's start on; a GPU is held from when interpreters and inputs are there."""
     from kernelproof.supervisor import WorkerHost
 
     started = time.monotonic()
@@ -131,21 +133,22 @@ def _measure_and_summarise(config: Config, record: BenchRecord, entrants: list[E
             import pandas  # noqa: F401
             import scipy.stats  # noqa: F401
 
-            if record.device == "cuda":
-                host.wait_until_ready()  # and not while nobody else may have the GPU
-            held.enter_context(_board(config, record))
             arenas = arenas_of(config.operator(record.operator), operator, entrants, folder / IMAGES)
             if not arenas:
                 record.status, record.reason = records.NOT_RUN, "no correct contender accepts any benchmark case"
                 return
-            if record.device == "cpu":
+            if record.device == "cuda":
+                host.wait_until_ready()  # and not while nobody else may have the GPU
+            else:
                 host.spawn().close()  # wait for the host here, where it counts as start-up
+            held.enter_context(_board(config, record))
             measurement = Measurement(config, record.device, entrants, arenas, host, folder)
             found = measurement.run()
             found.cores = sorted(host.cores) if record.device == "cpu" else []
             startup_s = time.monotonic() - started - record.states.get(WAITED, 0.0)
             startup_s -= found.measuring_s + found.counters.get("seconds", 0.0)
             checked = judge_outputs(config, measurement, operator)
+        held.close()
         measurement.drop_escaped()
         record.threads = threads if record.device == "cpu" else None
         record.cases = [arena.cost for arena in arenas]
