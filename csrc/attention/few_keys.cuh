@@ -10,6 +10,7 @@
 #pragma once
 
 #include "../common/approx.cuh"
+#include "../common/dependent_launch.cuh"
 #include "../common/global_load.cuh"
 #include "../common/mma.cuh"
 #include "../common/reduce.cuh"
@@ -51,27 +52,31 @@ __global__ void __launch_bounds__(kWarps *kWarpSize, 1) attention(const __grid_c
     float sum = 0.0f;
     WeightBase base = {INFINITY, 0.0f};
 
+    // Rows which do not exist repeat the last that does: their weights are 0, their output is not stored.
+    const int q_row = min(first_row + group, call.query_rows - 1);
+    const char *q_from = call.q + (call.q_stride.row_at(batch, head, q_row) + member) * kUnit;
+    const char *k_from = call.k + (call.k_stride.row_at(batch, key_head, 0) + member) * kUnit;
+    const char *v_from = call.v + (call.v_stride.row_at(batch, key_head, 0) + group) * kUnit;
+    asm volatile("" : "+l"(q_from), "+l"(k_from), "+l"(v_from));  // computed before the wait
+    prerequisites_wait();
+    dependents_launch();
+
     if (key < block_end) {
-        // Rows which do not exist repeat the last that does: their weights are 0, their output is not stored.
-        const int row = min(first_row + group, call.query_rows - 1);
-        const char *q_from = call.q + (call.q_stride.row_at(batch, head, row) + member) * kUnit;
 #pragma unroll
-        for (int c = 0; c < kDim / 32; ++c) q_rmem[c] = load_16(q_from + c * 64);
-        const char *const k_from = call.k + (call.k_stride.row_at(batch, key_head, 0) + member) * kUnit;
+        for (int c = 0; c < kDim / 32; ++c) q_rmem[c] = load_16_from_l2(q_from + c * 64);
 #pragma unroll
         for (int n = 0; n < kKeys / 8; ++n) {
             const int key_row = min(key + n * 8 + group, call.key_rows - 1);
             const char *row_from = k_from + int64_t{call.k_stride.row} * key_row * kUnit;
 #pragma unroll
-            for (int c = 0; c < kDim / 32; ++c) k_rmem[n][c] = load_16(row_from + c * 64);
+            for (int c = 0; c < kDim / 32; ++c) k_rmem[n][c] = load_16_from_l2(row_from + c * 64);
         }
-        const char *const v_from = call.v + (call.v_stride.row_at(batch, key_head, 0) + group) * kUnit;
 #pragma unroll
         for (int j = 0; j < kKeys / 16; ++j) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int key_row = min(key + j * 16 + i / 2 * 8 + member * 2 + i % 2, call.key_rows - 1);
-                v_rmem[j][i] = load_16(v_from + int64_t{call.v_stride.row} * key_row * kUnit);
+                v_rmem[j][i] = load_16_from_l2(v_from + int64_t{call.v_stride.row} * key_row * kUnit);
             }
         }
 
@@ -186,8 +191,9 @@ __global__ void __launch_bounds__(kWarps *kWarpSize, 1) attention(const __grid_c
 
 template <typename T, int kKeys>
 const char *launch_for(const AttentionArgs &args, void *stream) {
-    return launch_kernel("fp16_split_kv", attention<T, kKeys>, short_grid(args, kRows, kWarps * kWarpSize, 0),
-                         args.placement, stream, short_call(args));
+    return launch_kernel("fp16_split_kv", attention<T, kKeys>,
+                         dependent(short_grid(args, kRows, kWarps * kWarpSize, 0)), args.placement, stream,
+                         short_call(args));
 }
 
 // Whether a call that suits a rung for short sequences suits this one.

@@ -2,10 +2,13 @@
 // blocks. A warpgroup has all its loads under way at once and takes its keys in tiles of 64: the output of a tile is
 // computed while the scores of the next become weights. The parts of the output meet once in a block, each warpgroup
 // adding up a share of the columns, and then once in the cluster, in whose other block an mbarrier counts what arrives.
+#include <algorithm>
+
 #include "../common/approx.cuh"
 #include "../common/cluster.cuh"
 #include "../common/cp_async.cuh"
 #include "../common/cuda_launch.h"
+#include "../common/dependent_launch.cuh"
 #include "../common/hopper.cuh"
 #include "../common/mma.cuh"
 #include "../common/reduce.cuh"
@@ -22,6 +25,9 @@ constexpr int kParts = kShares * kWarpgroups;                // of the keys, and
 constexpr int kStages = 2;                                   // tiles of a warpgroup that are under way at once
 constexpr int kRowsAtOnce = kWarpgroupSize / kUnitElements;  // that a warpgroup copies, 128 bytes each
 constexpr int kTileBarrier = 1;                              // named barriers kTileBarrier + warpgroup
+// Of the shared memory of a multiprocessor. Blocks come while those of the kernel before are still there, and two of
+// them would share a multiprocessor beside others that are free by then.
+constexpr int kMoreThanHalf = 115 * 1024;
 
 template <int kDim>
 struct Tiling {
@@ -120,28 +126,26 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
     // Tiles of keys go round the blocks of the cluster, then round the warpgroups.
     constexpr int kStride = kParts * kKeys;
     char *stage_smem = stages_smem + warpgroup * 2 * Tile::kTile;
-    const auto load = [&](int offset, const char *data, const Strides &stride, int first) {
-        copy_rows<kKeys / kRowsAtOnce, kRowsAtOnce, Tile::kSlabs>(
-            shared_address(stage_smem) + offset + place, Tile::kSlab, row_at(data, stride, key_head, first + copy_row),
-            stride.row, call.key_rows - first - copy_row, first + kKeys <= call.key_rows);
-    };
-    const auto load_keys = [&](int stage, int first) { load(stage * Tile::kStage, call.k, call.k_stride, first); };
-    const auto load_values = [&](int stage, int first) {
-        load(stage * Tile::kStage + Tile::kTile, call.v, call.v_stride, first);
-    };
     const int end = call.visible_from(first_row + kRows - 1);
-    int key = (warpgroup * kShares + rank) * kKeys;
+    const int first_key = (warpgroup * kShares + rank) * kKeys;
+    int key = first_key;
+    const int own_row = warpgroup * kRowsAtOnce + copy_row;  // of Q, the first that the thread copies
+    const char *q_from = row_at(call.q, call.q_stride, head, first_row + own_row);
+    const char *k_from = row_at(call.k, call.k_stride, key_head, first_key + copy_row);
+    const char *v_from = row_at(call.v, call.v_stride, key_head, first_key + copy_row);
+    const auto load = [&](int offset, const char *from, const Strides &stride, int first) {
+        copy_rows<kKeys / kRowsAtOnce, kRowsAtOnce, Tile::kSlabs>(
+            shared_address(stage_smem) + offset + place, Tile::kSlab,
+            from + int64_t{stride.row} * (first - first_key) * kUnit, stride.row, call.key_rows - first - copy_row,
+            first + kKeys <= call.key_rows);
+    };
+    const auto load_keys = [&](int stage, int first) { load(stage * Tile::kStage, k_from, call.k_stride, first); };
+    const auto load_values = [&](int stage, int first) {
+        load(stage * Tile::kStage + Tile::kTile, v_from, call.v_stride, first);
+    };
 
-    {
-        constexpr int kStep = kRowsAtOnce * kWarpgroups;
-        const int row = warpgroup * kRowsAtOnce;
-        copy_rows<kRows / kStep, kStep, Tile::kSlabs>(
-            shared_address(Q_smem) + row * kSwizzleBytes + place, Tile::kQSlab,
-            row_at(call.q, call.q_stride, head, first_row + row + copy_row), call.q_stride.row,
-            call.query_rows - first_row - row - copy_row, first_row + kRows <= call.query_rows);
-    }
-    if (key < end) load_keys(0, key);
-    cp_async_commit();
+    // What needs no tensor lies beside the end of the kernel before.
+    dependents_launch();
     if (lane == 0) {
         mbarrier_init(full + warp_of_all, 1);
         mbarrier_init_fence();
@@ -149,6 +153,15 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
     __syncwarp();
     if (lane == 0) mbarrier_arrive_expect(full + warp_of_all, Tile::kFromOther);
     cluster_arrive();
+    asm volatile("" : "+l"(q_from), "+l"(k_from), "+l"(v_from));  // computed before the wait
+    prerequisites_wait();
+
+    constexpr int kStep = kRowsAtOnce * kWarpgroups;
+    copy_rows<kRows / kStep, kStep, Tile::kSlabs>(
+        shared_address(Q_smem) + warpgroup * kRowsAtOnce * kSwizzleBytes + place, Tile::kQSlab, q_from,
+        call.q_stride.row, call.query_rows - first_row - own_row, first_row + kRows <= call.query_rows);
+    if (key < end) load_keys(0, key);
+    cp_async_commit();
     if (key + kStride < end) load_keys(1, key + kStride);
     cp_async_commit();
     if (key < end) load_values(0, key);
@@ -407,9 +420,13 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
 template <typename T, int kDim>
 const char *launch_for(const AttentionArgs &args, void *stream) {
     using Tile = Tiling<kDim>;
-    return launch_kernel("fp16_cluster", attention<T, kDim>,
-                         short_grid(args, kRows, Tile::kThreads, Tile::kSharedBytes, kShares), args.placement, stream,
-                         short_call(args));
+    Grid grid = short_grid(args, kRows, Tile::kThreads, Tile::kSharedBytes, kShares);
+    int multiprocessors = 0;
+    cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, args.placement.index);
+    if (grid.blocks * grid.second * grid.third <= multiprocessors) {
+        grid.shared_bytes = std::max(grid.shared_bytes, kMoreThanHalf);
+    }
+    return launch_kernel("fp16_cluster", attention<T, kDim>, dependent(grid), args.placement, stream, short_call(args));
 }
 
 template <typename T>

@@ -4,6 +4,7 @@
 // the previous weights with V runs, and the other warpgroups' products run: they take turns to queue theirs.
 #include <type_traits>
 
+#include "../common/dependent_launch.cuh"
 #include "../common/tensor_map.h"
 #include "warpgroup.cuh"
 
@@ -91,6 +92,8 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
         mbarrier_init_fence();
     }
     __syncthreads();
+    prerequisites_wait();
+    dependents_launch();
 
     if (consumer < 0) {
         registers_release<kProducerRegisters>();
@@ -256,7 +259,7 @@ const char *launch_for(const AttentionArgs &args, int multiprocessors, void *str
     if (const char *why = make_tensor_map(kName, v_map, kType, v, kKeys)) return why;
     const Schedule schedule = make_schedule(args, Tile::kRows, 2, kSectionBytes);
     const int64_t blocks = schedule.items < multiprocessors ? schedule.items : multiprocessors;
-    return launch_kernel(kName, attention<T, kDim, kConsumers>, {blocks, Tile::kThreads, Tile::kSharedBytes},
+    return launch_kernel(kName, attention<T, kDim, kConsumers>, dependent({blocks, Tile::kThreads, Tile::kSharedBytes}),
                          args.placement, stream, args, finite_scale(args.scale), schedule, q_map, k_map, v_map);
 }
 

@@ -38,11 +38,18 @@ constexpr int64_t kMostOfOthers = 65535;
 struct Grid {
     int64_t blocks;
     int threads;
-    int shared_bytes = 0;  // dynamic shared memory of a block
-    int cluster = 1;       // blocks of a thread block cluster
-    int64_t second = 1;    // times so many blocks,
-    int64_t third = 1;     // times so many
+    int shared_bytes = 0;    // dynamic shared memory of a block
+    int cluster = 1;         // blocks of a thread block cluster
+    int64_t second = 1;      // times so many blocks,
+    int64_t third = 1;       // times so many
+    bool dependent = false;  // begins before what is queued before it has ended: see dependent_launch.cuh
 };
+
+// The kernel is one that waits itself, where it was compiled for a GPU that can.
+inline Grid dependent(Grid grid) {
+    grid.dependent = true;
+    return grid;
+}
 
 // The same value, with zeros between its members: calls that are alike then hand the device the same bytes.
 template <typename T>
@@ -58,6 +65,7 @@ template <typename Kernel, typename... Arguments>
 const char *launch_kernel(const char *name, Kernel kernel, const Grid &grid, Placement placement, void *stream,
                           const Arguments &...arguments) {
     constexpr int kSharedWithoutOptIn = 48 * 1024;
+    constexpr int kFirstThatWaits = 90;  // in code for earlier GPUs nothing does: see dependent_launch.cuh
     if (!placement.on_cuda) return message("%s runs on a CUDA device; the tensors are in host memory", name);
     if (grid.blocks > INT32_MAX || grid.second > kMostOfOthers || grid.third > kMostOfOthers) {
         return message("%s would need %lld x %lld x %lld blocks; a grid has at most %d x %lld x %lld", name,
@@ -77,11 +85,23 @@ const char *launch_kernel(const char *name, Kernel kernel, const Grid &grid, Pla
     config.blockDim = dim3(static_cast<unsigned>(grid.threads));
     config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
     config.stream = static_cast<cudaStream_t>(stream);
-    cudaLaunchAttribute cluster = {};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {static_cast<unsigned>(grid.cluster), 1, 1};
-    config.attrs = &cluster;
-    config.numAttrs = grid.cluster > 1 ? 1 : 0;
+    cudaLaunchAttribute attributes[2] = {};
+    config.attrs = attributes;
+    if (grid.cluster > 1) {
+        cudaLaunchAttribute &cluster = attributes[config.numAttrs++];
+        cluster.id = cudaLaunchAttributeClusterDimension;
+        cluster.val.clusterDim = {static_cast<unsigned>(grid.cluster), 1, 1};
+    }
+    if (grid.dependent) {
+        cudaFuncAttributes code = {};
+        status = cudaFuncGetAttributes(&code, kernel);
+        if (status != cudaSuccess) return cuda_message(name, status);
+        if (code.ptxVersion >= kFirstThatWaits) {
+            cudaLaunchAttribute &dependent = attributes[config.numAttrs++];
+            dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+            dependent.val.programmaticStreamSerializationAllowed = 1;
+        }
+    }
     status = cudaLaunchKernelEx(&config, kernel, without_padding(arguments)...);
     return status == cudaSuccess ? nullptr : cuda_message(name, status);
 }
