@@ -105,24 +105,29 @@ def test_each_call_differs_from_the_one_before_in_one_edit(judge: Judge, tmp_pat
     laid = [judge.lay_out(MODULE, job, tmp_path / job.key).arguments for job in jobs]
     calls = [{name: values(spec[name], spec[name]["image"]).copy() for name in ("x", "weight")} for spec in laid]
     for number, (edit, before, after) in enumerate(zip(judging.EDITS, calls[:-1], calls[1:], strict=True)):
-        changed = {name: int((before[name] != after[name]).sum()) for name in before}
-        if edit == "tail":
-            for name, tensor in before.items():
-                kept = tensor.size - -(-tensor.size // 4)
-                assert (tensor.flat[:kept] == after[name].flat[:kept]).all()
-                assert changed[name] == pytest.approx(tensor.size - kept, abs=len(judging.EDITS))
+        changed = {name: before[name] != after[name] for name in before}
+        counts = {name: int(where.sum()) for name, where in changed.items()}
+        if edit in ("element", "exchange"):
+            name = ("x", "weight")[number % 2]
+            assert counts == {"x": 0, "weight": 0} | {name: {"element": 1, "exchange": 2}[edit]}
+            assert edit == "element" or (np.sort(before[name]) == np.sort(after[name])).all()
             continue
-        assert changed == {"x": 0, "weight": 0} | {("x", "weight")[number % 2]: {"element": 1, "exchange": 2}[edit]}
-        if edit == "exchange":
-            assert all((np.sort(before[name]) == np.sort(after[name])).all() for name in before)
+        for name, where in changed.items():
+            all_of = np.zeros(where.shape, dtype=bool)
+            middle = where.shape[-1] - where.shape[-1] // 2
+            if edit == "tail":
+                all_of.flat[where.size - -(-where.size // 4) :] = True
+            else:
+                all_of[..., slice(middle, None) if edit == "later" else slice(middle)] = True
+            assert not where[~all_of].any()
+            assert counts[name] == pytest.approx(int(all_of.sum()), abs=len(judging.EDITS))
 
 
 @pytest.mark.parametrize("rows", [torch.full((2, 3), 3.0), torch.ones(4, 1), torch.ones(0, 4)])
 def test_what_cannot_be_exchanged_stays(rows: torch.Tensor) -> None:
     after = rows.clone()
-    judging._edit(
-        {"x": after}, Call({"x": rows, "y": torch.empty(1)}, ("y",), ("row",)), ["exchange"], random.Random(1)
-    )
+    others = 2 * [Call({"x": rows, "y": torch.empty(1)}, ("y",), ("row",))]
+    judging._edit({"x": after}, others, ["exchange"], random.Random(1))
     assert torch.equal(after, rows)
 
 

@@ -58,8 +58,9 @@ METHODS = ("make_call", "reference", "sanity_calls")
 REDRAWN = 3  # times that the inputs of a case are made until they are those that they were
 TESTS_BESIDE = 4  # as many as the workflow runs at a time
 # What changes in the inputs of a case, call by call, so that each call differs from the one before it in that alone:
-# one element, of one input after the other; the places of two; the last elements of each input, one in TAIL_SHARE.
-EDITS = (*3 * ("element",), *3 * ("exchange",), "tail")
+# one element, of one input after the other; the places of two; the last elements of each input, one in TAIL_SHARE; the
+# later and the earlier half of all its rows.
+EDITS = (*3 * ("element",), *3 * ("exchange",), "tail", "later", "earlier")
 TAIL_SHARE = 4
 END_LIMIT_S = 5.0
 
@@ -70,8 +71,8 @@ class Job:
 
     case: the case itself. sanity: the exact call `name`. base, relation: the two calls of the relation `name`.
     repeat: the case once more, and of its repeats the first that gave other bits; `name` tells processes apart.
-    element, exchange, tail: the case with the first of EDITS, up to and with this one, in the inputs that may be
-    changed (`operators.changeable`); `name` is seed.n, for the n-th.
+    element, exchange, tail, later, earlier: the case with the first of EDITS, up to and with this one, in the inputs
+    that may be changed (`operators.changeable`); `name` is seed.n, for the n-th.
     low: the case, but the low half of every number's mantissa drawn with the seed `name`.
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
     strided: the case with strides of their own for all tensors, or for the tensor `name` (with_own_strides).
@@ -526,7 +527,8 @@ class Chamber:
         inputs = changeable(self.operator, call)
         if job.part in EDITS:
             seed, last = map(int, job.name.split("."))
-            _edit(inputs, self._drawn(dataclasses.replace(job.case, seed=seed)), EDITS[: last + 1], random.Random(seed))
+            others = [self._drawn(dataclasses.replace(job.case, seed=seed + number)) for number in range(2)]
+            _edit(inputs, others, EDITS[: last + 1], random.Random(seed))
         elif job.part == "low":
             _replace_low_bits(inputs, int(job.name))
         return call
@@ -674,19 +676,22 @@ def _digest(call: Call) -> str:
     return digest.hexdigest()
 
 
-def _edit(inputs: Mapping[str, Tensor], other: Call, edits: Sequence[str], draw: random.Random) -> None:
-    """Make these changes to inputs; new values are those of another call of the case."""
+def _edit(inputs: Mapping[str, Tensor], others: Sequence[Call], edits: Sequence[str], draw: random.Random) -> None:
+    """Make these changes to inputs; new values are those of two other calls of the case, halves' of the second."""
+    first, second = others
     names = [name for name, tensor in inputs.items() if tensor.numel()]
     for number, edit in enumerate(edits if names else ()):
         name = names[number % len(names)]
         tensor = inputs[name]
         place = tuple(draw.randrange(size) for size in tensor.shape)
         if edit == "element":
-            tensor[place] = other.tensor(name)[place]
+            tensor[place] = first.tensor(name)[place]
         elif edit == "exchange":
             _exchange(tensor, place)
+        elif edit == "tail":
+            _replace_tails(inputs, first)
         else:
-            _replace_tails(inputs, other)
+            _replace_halves(inputs, second, later=edit == "later")
 
 
 def _exchange(tensor: Tensor, place: tuple[int, ...]) -> None:
@@ -711,6 +716,14 @@ def _replace_tails(inputs: Mapping[str, Tensor], other: Call) -> None:
         kept = len(values) - -(-len(values) // TAIL_SHARE)
         values[kept:] = other.tensor(name).contiguous().flatten()[kept:]
         tensor.copy_(values.reshape(tensor.shape))
+
+
+def _replace_halves(inputs: Mapping[str, Tensor], other: Call, *, later: bool) -> None:
+    """Give a half of each row of these inputs the values of another call's."""
+    for name, tensor in inputs.items():
+        middle = tensor.shape[-1] - tensor.shape[-1] // 2
+        half = slice(middle, None) if later else slice(middle)
+        tensor[..., half] = other.tensor(name)[..., half]
 
 
 def _replace_low_bits(inputs: Mapping[str, Tensor], seed: int) -> None:

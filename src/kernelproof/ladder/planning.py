@@ -19,6 +19,8 @@ PARTS = {  # of the inputs, by the job's: a property's name and claim
     "element": ("one new value", "another value of a single element of an input changes the result"),
     "exchange": ("two exchanged", "two values of a row of an input that change places change the result"),
     "tail": ("new last values", "other values in the last quarter of each input change the result"),
+    "later": ("new later halves", "other values in the later half of every row change the result"),
+    "earlier": ("new earlier halves", "other values in the earlier half of every row change the result"),
 }
 SIDES = {"end": "behind", "start": "in front of"}  # of a tensor, where it is fenced
 
@@ -40,7 +42,7 @@ class CallPlan:
         """
         seed = case.seed
         jobs = [(Job(case), "fresh values", "values drawn after the build give the right result")]
-        low = Job(case, "low", str(seed + 3))  # behind the call that it is like, for who remembers no other
+        low = Job(case, "low", str(seed + 4))  # behind the call that it is like, for who remembers no other
         jobs.append((low, *PARTS["low"]))
         for relation in self.relations(case):
             if relation["other_scalars"] and case.id in self.scalars_refused:
