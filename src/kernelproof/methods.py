@@ -135,7 +135,7 @@ def _traced(seen: Seen, over_us: float) -> str:
         return "the time from one kernel to the next, which its duration leaves out"
     if seen.kernels > 1:
         return f"{seen.kernels:g} kernels inside: what ran at the same time counts twice, and tracing lengthens kernels"
-    return "tracing itself lengthened the kernels"
+    return "tracing itself lengthened the kernels, or each began beside the one before it, whose end its duration holds"
 
 
 def _alone(seen: Seen, over_us: float) -> str:
