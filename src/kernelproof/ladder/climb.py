@@ -155,22 +155,17 @@ class Climb:
             if self.variant.abi == "python" and not path.exists():
                 return None  # nothing to build
             return f"{error.message} (build it again: {self._build_command()})"
-        if why := builds.outdated(self.variant, built):
-            return self._to_build_again(why)
         if built.status != records.OK:
             return (built.compiler_message or built.reason or "no reason given").strip()
         if self.variant.abi == "python":
-            return next(filter(None, (self._altered(file, source=True) for file in built.sources)), None)
+            return None
         if built.library is not None:
             return self._altered(built.library)
         return "the build's record names no library"
 
-    def _altered(self, file: FileHash, *, source: bool = False) -> str | None:
-        why = builds.altered(file, self.session.root, source=source)
-        return why and self._to_build_again(why)
-
-    def _to_build_again(self, why: str) -> str:
-        return f"{why}; build it again: {self._build_command()}"
+    def _altered(self, file: FileHash) -> str | None:
+        why = builds.altered(file, self.session.root)
+        return why and f"{why}; build it again: {self._build_command()}"
 
     def _build_command(self) -> str:
         return self.session.config.command("build", self.variant)
