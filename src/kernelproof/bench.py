@@ -15,23 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelproof import (
-    records,
-    repository,
-)
+from kernelproof import records, repository
 from kernelproof.config import Config, check_declared
 from kernelproof.contest.entrants import Entrant, arenas_of, cannot_run, entrants_of
 from kernelproof.contest.measurement import IMAGES, Measurement
 from kernelproof.contest.outputs import judge_outputs
 from kernelproof.contest.summary import Summary
-from kernelproof.errors import (
-    LeaseError,
-    blamed,
-)
+from kernelproof.errors import LeaseError, blamed
 from kernelproof.processes import scratch_folder
-from kernelproof.records import (
-    BenchRecord,
-)
+from kernelproof.records import BenchRecord
 
 if TYPE_CHECKING:
     from kernelproof.operators import Operator

@@ -36,13 +36,18 @@ def outdated(variant: VariantConfig, built: BuildRecord) -> str | None:
     return None
 
 
+def stale(variant: VariantConfig, built: BuildRecord, root: Path) -> str | None:
+    """What of the variant is another than when it was built: of its configuration, or of the files that Python runs."""
+    files = built.sources if variant.abi == "python" else []
+    return outdated(variant, built) or next(filter(None, (altered(file, root, source=True) for file in files)), None)
+
+
 def library(config: Config, variant: VariantConfig, built: BuildRecord) -> Path | None:
     """A build's library, None for a Python variant. Raises RecordError where bytes are not those that were built."""
     if built.library is None and variant.abi != "python":
         raise RecordError("its build record names no library", subject=variant.key)
-    files = [built.library] if built.library else built.sources
-    found = (altered(file, config.root, source=not built.library) for file in files)
-    if why := outdated(variant, built) or next(filter(None, found), None):
+    why = stale(variant, built, config.root) or (built.library and altered(built.library, config.root))
+    if why:
         raise RecordError(f"{why}; build it again: {config.command('build', variant)}", subject=variant.key)
     return (config.root / built.library.path).resolve() if built.library else None
 

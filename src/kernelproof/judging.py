@@ -24,7 +24,7 @@ import socket
 import sys
 import tempfile
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -527,8 +527,12 @@ class Chamber:
         inputs = changeable(self.operator, call)
         if job.part in EDITS:
             seed, last = map(int, job.name.split("."))
-            others = [self._drawn(dataclasses.replace(job.case, seed=seed + number)) for number in range(2)]
-            _edit(inputs, others, EDITS[: last + 1], random.Random(seed))
+
+            @functools.cache
+            def other(number: int) -> Call:
+                return self._drawn(dataclasses.replace(job.case, seed=seed + number))
+
+            _edit(inputs, other, EDITS[: last + 1], random.Random(seed))
         elif job.part == "low":
             _replace_low_bits(inputs, int(job.name))
         return call
@@ -676,22 +680,23 @@ def _digest(call: Call) -> str:
     return digest.hexdigest()
 
 
-def _edit(inputs: Mapping[str, Tensor], others: Sequence[Call], edits: Sequence[str], draw: random.Random) -> None:
-    """Make these changes to inputs; new values are those of two other calls of the case, halves' of the second."""
-    first, second = others
+def _edit(
+    inputs: Mapping[str, Tensor], other: Callable[[int], Call], edits: Sequence[str], draw: random.Random
+) -> None:
+    """Make these changes to inputs; new values are those of other calls of the case: 0, and 1 where it is halves."""
     names = [name for name, tensor in inputs.items() if tensor.numel()]
     for number, edit in enumerate(edits if names else ()):
         name = names[number % len(names)]
         tensor = inputs[name]
         place = tuple(draw.randrange(size) for size in tensor.shape)
         if edit == "element":
-            tensor[place] = first.tensor(name)[place]
+            tensor[place] = other(0).tensor(name)[place]
         elif edit == "exchange":
             _exchange(tensor, place)
         elif edit == "tail":
-            _replace_tails(inputs, first)
+            _replace_tails(inputs, other(0))
         else:
-            _replace_halves(inputs, second, later=edit == "later")
+            _replace_halves(inputs, other(1), later=edit == "later")
 
 
 def _exchange(tensor: Tensor, place: tuple[int, ...]) -> None:

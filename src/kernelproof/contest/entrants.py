@@ -12,25 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import (
-    builds,
-    launches,
-    records,
-    traces,
-)
+from kernelproof import builds, launches, records, traces
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
-from kernelproof.errors import (
-    RecordError,
-)
-from kernelproof.records import (
-    BenchCase,
-    BuildRecord,
-    Case,
-    CaseResult,
-    Contender,
-    TestRecord,
-)
+from kernelproof.errors import RecordError
+from kernelproof.records import BenchCase, BuildRecord, Case, CaseResult, Contender, TestRecord
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,13 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import (
-    counters,
-    footprint,
-    records,
-    replies,
-    traces,
-)
+from kernelproof import counters, footprint, records, replies, traces
 from kernelproof.config import Config
 from kernelproof.contest.entrants import TIMED, Arena, Entrant
 from kernelproof.errors import (

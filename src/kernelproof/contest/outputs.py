@@ -13,13 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kernelproof.config import Config
 from kernelproof.contest.entrants import TIMED, Arena
 from kernelproof.contest.measurement import Measurement
-from kernelproof.errors import (
-    TestError,
-)
+from kernelproof.errors import TestError
 from kernelproof.processes import keep_freed_memory
-from kernelproof.records import (
-    Case,
-)
+from kernelproof.records import Case
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,24 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import (
-    claims,
-    formats,
-    launches,
-    methods,
-    records,
-)
+from kernelproof import claims, formats, launches, methods, records
 from kernelproof.config import Config
 from kernelproof.contest.entrants import TIMED, Arena, Entrant
 from kernelproof.contest.measurement import NOT_TRIED, NOTED, OTHERS_SHARE, PRIMARY, Measured, reasons_of
-from kernelproof.records import (
-    BenchRecord,
-    EnergyRow,
-    OracleRow,
-    RatioRow,
-    TimeRow,
-    UntimedRow,
-)
+from kernelproof.records import BenchRecord, EnergyRow, OracleRow, RatioRow, TimeRow, UntimedRow
 from kernelproof.samples import DISCARDED_STATES
 
 if TYPE_CHECKING:

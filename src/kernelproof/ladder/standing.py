@@ -86,17 +86,10 @@ class Standing:
             built = records.read(path, BuildRecord)
             if built.status == records.NOT_RUN:
                 self.barred, self.remedy = f"it was not built: {built.reason}", built.remedy
-            elif why := self._changed_since(built):
+            elif why := builds.stale(self.variant, built, self.session.root):
                 self.barred = f"it was not built as it is now: {why}"
                 self.remedy = self.session.config.command("build", self.variant)
         return self.barred
-
-    def _changed_since(self, built: BuildRecord) -> str | None:
-        """What of the variant is another than when it was built, of its configuration or what Python runs."""
-        if self.variant.abi != "python":
-            return builds.outdated(self.variant, built)
-        altered = (builds.altered(file, self.session.root, source=True) for file in built.sources)
-        return builds.outdated(self.variant, built) or next(filter(None, altered), None)
 
     def _bar_of_device(self) -> str | None:
         lacking = self.session.lacking(self.variant)
