@@ -163,6 +163,10 @@ class ClockRunner:
             self.last = [self.calls[touch.step(1)]()]
         return self.last if isinstance(touch, Draw) else [*self.last, *self.late(touch)]
 
+    def ahead(self, touch: Touch) -> list[Result]:
+        """Nothing: no call on a CPU begins before it is made."""
+        return []
+
     def late(self, touch: Touch) -> Iterator[Result]:
         """What a call gives behind more than are timed in one process, since when a part of a row changed.
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from kernelproof import cuda_driver, cupti, energy, loading
 from kernelproof.arguments import ArgumentSets, clone, like
 from kernelproof.contenders import FLOOR_VISITS, TRACED_CALLS, Function, Visit, allocating_call, several
+from kernelproof.late_inputs import LateInputs
 from kernelproof.moving_inputs import MOVED_CALLS, TOUCHED_CALLS_US, Draw, Touch
 from kernelproof.results import outputs_of, poison
 from kernelproof.torch_profiler import kernels_of
@@ -37,6 +38,7 @@ SINGLE_CALLS = 24  # event pairs, a process and case
 WALL_PAIRS = 6
 # Timed calls in the midst of which values become new, on a GPU: more in a row than a sample has.
 ROW_US, ROW_REPLAYS = 60_000.0, 6
+LATE_US = 50.0  # after so long inputs are right: a call that does not wait has begun by then
 PORTABLE_CLUSTER = 8  # blocks that every GPU with clusters takes
 
 _on = loading.on_stream
@@ -307,6 +309,23 @@ class GraphRunner:
         graph.replay()
         self.torch.cuda.synchronize()
         return [result] if isinstance(touch, Draw) else [tuple(map(clone, result)), self.amid(touch)]
+
+    def ahead(self, touch: Touch) -> list[Result]:
+        """A captured call on the values that the case names, which may begin before they are right."""
+        touch.before(1)
+        touch.finish()
+        late = LateInputs(value for value in self.sets.inputs(0) if isinstance(value, self.torch.Tensor))
+        results: list[Result] = []
+
+        def call() -> None:
+            late.scramble(LATE_US, ahead=True)
+            results.append(self.call())
+
+        graph = self.capture_calls(call, 1)
+        late.scramble()
+        graph.replay()
+        self.torch.cuda.synchronize()
+        return results
 
     def amid(self, touch: Touch) -> Result:
         """The last result of a long row of timed calls, in the midst of which the values become what the case names.

@@ -97,12 +97,20 @@ def replay(contender: str, kind: str, times: int) -> dict[str, Any]:
 
 
 def move(contender: str) -> dict[str, Any]:
-    """Hand over, as `outputs`, what the last of some calls in a row gives whose values move up to the case's."""
+    """Hand over, as `outputs`, what the last of some calls in a row gives whose values move up to the case's.
+
+    And what a call gives that could begin before its inputs are right.
+    """
     held = _HELD[contender]
     session = held.session
     session.outputs.clear()
     for version, touch in held.touches.items():
-        session.hand_over(held.case, session.plan.modes[0], version, contender, held.runner.moved(touch))
+        results = {version: held.runner.moved(touch)}
+        if isinstance(touch, Touch):
+            results["ahead"] = held.runner.ahead(touch)
+        for kind, given in results.items():
+            if given:
+                session.hand_over(held.case, session.plan.modes[0], kind, contender, given)
     return {"outputs": [handed.described(output) for output, handed in session.put_into_files()]}
 
 

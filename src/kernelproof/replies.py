@@ -190,4 +190,4 @@ def check_replayed(reply: Any) -> None:
 def check_moved(reply: Any, name: str, case: str, modes: Sequence[str]) -> None:
     """Check what a process hands over of calls whose values moved (holding.move). Raises WorkerReplyError."""
     place = {"contender": one_of(name), "case": one_of(case), "mode": one_of(*modes)}
-    expect(reply, {"outputs": each(output(place, "moved", "fresh"))})
+    expect(reply, {"outputs": each(output(place, "moved", "ahead", "fresh"))})

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kernelproof.operators import Call, Operator
 
 TIMED = "timed"
+SAME_VALUES = {"poisoned": TIMED, "ahead": "moved"}  # versions of a result, and whose values they are of
 
 
 @dataclass
@@ -113,6 +114,11 @@ def cannot_run(device: str, entrants: Sequence[Entrant]) -> tuple[str, str | Non
         why = "; ".join(f"{entrant.name}: {entrant.contender.outcome}" for entrant in entrants)
         return f"no contender is correct ({why})", "see the test records: a wrong kernel is not timed"
     return None
+
+
+def values_of(version: str) -> str:
+    """The one of an arena's calls whose values a result is of that was handed over as this version."""
+    return SAME_VALUES.get(version, version)
 
 
 @dataclass

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelproof import counters, footprint, records, replies, traces
 from kernelproof.config import Config
-from kernelproof.contest.entrants import TIMED, Arena, Entrant
+from kernelproof.contest.entrants import TIMED, Arena, Entrant, values_of
 from kernelproof.errors import (
     BenchError,
     ProfileError,
@@ -723,8 +723,7 @@ class Measurement:
         """Have the results of calls on values that changed from call to call handed over, and let the contender go."""
         moved = outside.ask("move")
         replies.check_moved(moved, outside.name, arena.id, self.settings.modes)
-        for output in moved["outputs"]:
-            self.found.outputs.setdefault((outside.name, arena.id, output["version"], output["sha256"]), output)
+        self.keep_outputs(moved)
         outside.ask("let_go")
 
     def arena(self, case: str) -> Arena:
@@ -842,7 +841,7 @@ class Measurement:
     def keep_outputs(self, reply: Mapping[str, Any]) -> None:
         """Results to judge, each once."""
         for output in reply["outputs"]:
-            values = "fresh" if output["version"] == "fresh" else "timed"
+            values = values_of(output["version"])
             self.found.outputs.setdefault((output["contender"], output["case"], values, output["sha256"]), output)
 
     def take(self, arena: Arena, outcome: Mapping[str, Any], index: int, action: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernelproof.config import Config
-from kernelproof.contest.entrants import TIMED, Arena
+from kernelproof.contest.entrants import Arena, values_of
 from kernelproof.contest.measurement import Measurement
 from kernelproof.errors import TestError
 from kernelproof.processes import keep_freed_memory
@@ -30,6 +30,7 @@ WHEN = {
     "poisoned": "after its output was poisoned",
     "fresh": "for new values in the same memory",
     "moved": "for values that changed from call to call",
+    "ahead": "behind a kernel that lets it begin early (programmatic dependent launch) and puts its inputs right later",
 }
 
 
@@ -98,7 +99,7 @@ def _gave_wrong(
 
     precision = judge.resolved(measurement.entrants[name].variant.precision, arena.case.dtype)
     for output in (each for each in reply["outputs"] if each["contender"] == name):
-        call = arena.calls.get(output["version"], arena.calls[TIMED])
+        call = arena.calls[values_of(output["version"])]
         right = references_of(operator, call, precision, measurement.device)
         data = functools.partial(_handed_over, output, call, measurement.scratch)
         if _fault(config, arena.case, call, right, data):

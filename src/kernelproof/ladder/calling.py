@@ -42,7 +42,11 @@ AWAKE_S = 1.0  # threads that spin for one which has no core can take many times
 COMPARED_BYTES, LEAST_COMPARED = 8 << 20, 3
 OUT_OF_ORDER = {
     "before": "bytes of its output were written before the stream that it was given had come to the call: it works on "
-    "another stream (the default one?) that was not ordered behind that stream",
+    "another stream (the default one?) that was not ordered behind that stream, or begins before what is queued before "
+    "it has ended (programmatic dependent launch) and does not wait for that (griddepcontrol.wait)",
+    "ahead": "bytes of its output are others where what is queued before it lets it begin early: it is launched so "
+    "that it may (programmatic dependent launch), and reads an input, or writes, before it waits "
+    "(griddepcontrol.wait)",
     "after": "bytes of its output changed when the call was over: work of another thread, or on a stream that was not "
     "joined with the one that it was given",
     "later": "bytes that a call had written changed long after it was over: a thread that it left running, or work on "
