@@ -2,9 +2,15 @@
 
 import pytest
 
+from kernelproof import gpu
 from kernelproof.late_inputs import LateInputs, _pieces
 
 torch = pytest.importorskip("torch")
+PRESENT, WHY = gpu.available()
+
+
+def on_gpu(test):  # type: ignore[no-untyped-def]
+    return pytest.mark.gpu(pytest.mark.skipif(not PRESENT, reason=f"needs a GPU: {WHY}")(test))
 
 
 def test_what_lies_on_no_16_bytes_goes_apart() -> None:
@@ -22,7 +28,7 @@ def test_a_view_goes_with_the_gaps_in_it() -> None:
     assert _pieces(rows) == [(rows.data_ptr(), 3 * 32 + 8)]
 
 
-@pytest.mark.gpu
+@on_gpu
 @pytest.mark.parametrize("ahead", [False, True])
 def test_scrambled_twice_is_as_it_was_and_every_byte_of_it_was_another_in_between(ahead: bool) -> None:
     memory = torch.randint(0, 256, (100_003,), dtype=torch.uint8, device="cuda")
@@ -38,17 +44,18 @@ def test_scrambled_twice_is_as_it_was_and_every_byte_of_it_was_another_in_betwee
     assert torch.equal(memory, own)
 
 
-@pytest.mark.gpu
+@on_gpu
 def test_it_waits_as_long_as_it_is_told_and_says_when_it_is_over() -> None:
-    late = LateInputs([torch.zeros(1024, device="cuda")])
+    late, probe = LateInputs([torch.zeros(1024, device="cuda")]), torch.cuda.Stream()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     late.scramble()
+    with torch.cuda.stream(probe):
+        assert late.opened.item() == 1
     start.record()
-    late.scramble(2000.0)
+    late.scramble(20_000.0)
     end.record()
-    probe = torch.cuda.Stream()
     with torch.cuda.stream(probe):
         assert late.opened.item() == 0
     end.synchronize()
     assert late.opened.item() == 1
-    assert 1.5 < start.elapsed_time(end) < 6.0
+    assert 15.0 < start.elapsed_time(end) < 60.0

@@ -31,6 +31,7 @@ NEEDS_TENSORS = {
     "loading",
     "memory",
     "ordering",
+    "late_inputs",
     "sealed",
     "arguments",
     "moving_inputs",

@@ -153,3 +153,19 @@ def test_a_process_may_be_waited_for_later_or_stopped(tmp_path: Path) -> None:
     assert waiting.process.returncode == -signal.SIGKILL
     with pytest.raises(ToolError, match=r"ran past its limit of 0\.1 s"):
         processes.start([program, tmp_path / "never"]).finish(timeout_s=0.1)
+
+
+def test_where_no_process_can_be_started_for_a_moment_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = [BlockingIOError(11, "Resource temporarily unavailable")] * 3
+    monkeypatch.setattr(processes, "ROOM_S", 0.5)
+
+    def fork() -> int:
+        if refused:
+            raise refused.pop()
+        return 4711
+
+    assert processes.once_there_is_room(fork) == 4711
+    refused += [BlockingIOError(11, "Resource temporarily unavailable")] * 1000
+    with pytest.raises(BlockingIOError):
+        processes.once_there_is_room(fork)
+    assert refused

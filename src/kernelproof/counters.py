@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from kernelproof import nsight, privacy, processes, replies
+from kernelproof import cuda_driver, nsight, privacy, processes, replies
 from kernelproof.errors import ProfileError, WorkerReplyError
 from kernelproof.records import atomic_write
 
@@ -31,7 +31,7 @@ METRICS = (DRAM_READ, nsight.DURATION, CYCLES)
 CALLS = 2  # that are counted
 WARM_CALLS = 3  # before them, at least
 KERNELS_LIMIT, FLOOR_LIMIT = 8, 2  # of a call, and of one whose floor is taken: each launch costs ncu up to 30 ms
-FLOOR = "kernelproof_empty"  # graph_runner.EmptyKernels
+FLOOR = cuda_driver.EMPTY_KERNEL  # graph_runner.EmptyKernels
 ONE_KERNEL = ({"grid": [1, 1, 1], "block": [32, 1, 1], "shared_bytes": 0, "count": 1},)
 LIMIT_S, LIMIT_EACH_S = 120.0, 2.0  # for the process, and more for each contender on each case
 LOOK_S = 0.01

@@ -216,6 +216,21 @@ def compiled(ptx: bytes, name: str) -> c_void_p:
     return function
 
 
+EMPTY_KERNEL = "kernelproof_empty"
+EMPTY_PTX = f"""
+.version 6.4
+.target sm_75
+.address_size 64
+.visible .entry {EMPTY_KERNEL}() {{ ret; }}
+"""
+
+
+@functools.cache
+def empty_kernel() -> c_void_p:
+    """A kernel that does nothing."""
+    return compiled(EMPTY_PTX.encode(), EMPTY_KERNEL)
+
+
 # --- graphs -----------------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,6 @@ methods.
 from __future__ import annotations
 
 import ctypes
-import functools
 import itertools
 import json
 import math
@@ -385,23 +384,15 @@ def _visit_of_slope(short_calls: int, long_calls: int, short_us: float, long_us:
 
 # --- the floor --------------------------------------------------------------------------------------------------------
 
-EMPTY_PTX = b"""
-.version 6.4
-.target sm_75
-.address_size 64
-.visible .entry kernelproof_empty() { ret; }
-"""
-
 
 class EmptyKernels:
     """The floor of a call: an empty kernel for each of its kernels, of the same grid, block, cluster and shared memory.
 
-    The driver compiles the four lines of PTX in a millisecond; nothing needs to be built or found. Dynamic stands in
-    for static shared memory. What copies and fills cost is not in it.
+    Dynamic stands in for static shared memory. What copies and fills cost is not in it.
     """
 
     def __init__(self, launches: Sequence[Mapping[str, Any]]) -> None:
-        self.function = _empty_kernel()
+        self.function = cuda_driver.empty_kernel()
         self.launches: list[cuda_driver.LaunchConfig] = []
         for launch in launches:
             if launch["grid"] and launch["block"]:
@@ -430,8 +421,3 @@ def _like_launch(launch: Mapping[str, Any]) -> cuda_driver.LaunchConfig:
         config.attrs = (cuda_driver.LaunchAttribute * len(attributes))(*attributes)
         config.numAttrs = len(attributes)
     return config
-
-
-@functools.cache
-def _empty_kernel() -> ctypes.c_void_p:
-    return cuda_driver.compiled(EMPTY_PTX, "kernelproof_empty")

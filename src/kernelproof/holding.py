@@ -105,12 +105,10 @@ def move(contender: str) -> dict[str, Any]:
     session = held.session
     session.outputs.clear()
     for version, touch in held.touches.items():
-        results = {version: held.runner.moved(touch)}
-        if isinstance(touch, Touch):
-            results["ahead"] = held.runner.ahead(touch)
-        for kind, given in results.items():
-            if given:
-                session.hand_over(held.case, session.plan.modes[0], kind, contender, given)
+        mode = session.plan.modes[0]
+        session.hand_over(held.case, mode, version, contender, held.runner.moved(touch))
+        if isinstance(touch, Touch) and (results := held.runner.ahead(touch)):
+            session.hand_over(held.case, mode, "ahead", contender, results)
     return {"outputs": [handed.described(output) for output, handed in session.put_into_files()]}
 
 

@@ -22,11 +22,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from kernelproof.errors import ToolError, describe_exit
 from kernelproof.privacy import scrubbed
 
+T = TypeVar("T")
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 # Judges and candidates of several variants share the cores. A team whose threads spin at each barrier until the last
 # one is given a core took seven times the processor time of one that sleeps (two threads on two cores, load 12), and
@@ -37,6 +38,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_PERTURB = -1, -3, -6  # <malloc.h>
 FILL = 0x7F  # the byte that fresh memory of a candidate is full of
 KEPT_BYTES, LARGE_BYTES = 256 << 20, 32 << 20  # the second is the most that glibc takes
 SHARED_FROM = 8  # cores: half of fewer is too little to drive a GPU, or to stand for a CPU
+ROOM_S = 20.0  # how long is waited until another process may be started
 SETTLED_S = 60.0  # a temporary folder younger than this may not have its lock yet
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -207,19 +209,36 @@ def spawn(
     stop_signal: int = signal.SIGKILL,
 ) -> subprocess.Popen[str]:
     """Start a process that outlives the call, in a process group of its own; it is killed when we die."""
-    return subprocess.Popen(
-        [str(part) for part in argv],
-        cwd=cwd,
-        env=dict(env) if env is not None else None,
-        pass_fds=tuple(pass_fds),
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        text=text,
-        errors="replace" if text else None,
-        process_group=0,
-        preexec_fn=_die_with_parent(os.getpid(), stop_signal),
+    return once_there_is_room(
+        lambda: subprocess.Popen(
+            [str(part) for part in argv],
+            cwd=cwd,
+            env=dict(env) if env is not None else None,
+            pass_fds=tuple(pass_fds),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            text=text,
+            errors="replace" if text else None,
+            process_group=0,
+            preexec_fn=_die_with_parent(os.getpid(), stop_signal),
+        )
     )
+
+
+def once_there_is_room(fork: Callable[[], T]) -> T:
+    """What `fork` gives, tried again for ROOM_S while the system has as many processes as it allows (EAGAIN, man fork).
+
+    Tests that run beside each other on a large machine start hundreds of threads, and come upon that limit for moments.
+    """
+    deadline = time.monotonic() + ROOM_S
+    while True:
+        try:
+            return fork()
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(ROOM_S / 100)
 
 
 def python_path() -> str:

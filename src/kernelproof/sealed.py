@@ -110,10 +110,15 @@ def _current(stream: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _captured(stream: c_void_p, call: Callable[[], object]) -> Iterator[c_void_p]:
-    """The graph of a call. Raises what the call raises; a capture that the call broke is Indescribable."""
-    graph = c_void_p()
+    """The graph of an empty kernel and then the call: whether the call may begin before it has ended shows there.
+
+    Raises what the call raises; a capture that the call broke is Indescribable.
+    """
+    graph, empty = c_void_p(), cuda_driver.empty_kernel()
+    ahead = cuda_driver.LaunchConfig(grid=(1, 1, 1), block=(1, 1, 1), hStream=stream)
     driver().cuStreamBeginCapture(stream, cuda_driver.CAPTURE_GLOBAL)
     try:
+        driver().cuLaunchKernelEx(ctypes.byref(ahead), empty, None, None)
         call()
     except BaseException:
         with contextlib.suppress(DriverError):
@@ -132,8 +137,9 @@ def _captured(stream: c_void_p, call: Callable[[], object]) -> Iterator[c_void_p
 
 
 def _steps(graph: c_void_p) -> list[Step]:
-    """A graph's work in an order that keeps every dependency, whole addresses in the parameters."""
-    return [_step(node) for node in _in_order(cuda_driver.graph_nodes(graph)) if node.type != EMPTY_NODE]
+    """A call's work in an order that keeps every dependency, whole addresses in the parameters."""
+    steps = [_step(node) for node in _in_order(cuda_driver.graph_nodes(graph)) if node.type != EMPTY_NODE]
+    return [step for step in steps if step.kernel is None or step.kernel.name != cuda_driver.EMPTY_KERNEL]
 
 
 def _in_order(nodes: Sequence[cuda_driver.Node]) -> list[cuda_driver.Node]:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernelproof import formats, sandbox
 from kernelproof.errors import WorkerGreedy, WorkerReplyError
-from kernelproof.processes import collect_rarely, die_with_parent, fill_fresh_memory
+from kernelproof.processes import collect_rarely, die_with_parent, fill_fresh_memory, once_there_is_room
 
 if TYPE_CHECKING:
     from kernelproof.loading import Candidate, Image
@@ -136,7 +136,7 @@ class Host:
             self.kill(message["kill"])
         else:
             connection, log = descriptors
-            pid = os.fork()
+            pid = once_there_is_room(os.fork)
             if pid == 0:
                 self.become_worker(connection, log, message)
             self.workers.add(pid)
