@@ -16,7 +16,7 @@ from emulated_flash import Flash
 
 from kernelproof import images, judge, suite
 from kernelproof.config import Precision, Tolerance
-from kernelproof.errors import KernelproofError, TestError
+from kernelproof.errors import KernelproofError, TestError, WorkerReplyError
 from kernelproof.images import BAND_BYTES, Returned
 from kernelproof.loading import handed_over
 from kernelproof.operators import Call, Reference, forward_bound, qkt, units
@@ -533,7 +533,7 @@ def test_what_lies_in_an_images_place_is_not_followed(tmp_path: Path, put: str, 
 def test_images_are_not_written_through_a_link(tmp_path: Path) -> None:
     call, _ = correct_output(case_of())
     (tmp_path / "v.img").symlink_to("record.json")
-    with pytest.raises(TestError, match="a link was put"):
+    with pytest.raises(WorkerReplyError, match=r"v\.img: a link was put where this file is to be written"):
         images.layout_images(call, tmp_path)
     assert not (tmp_path / "record.json").exists()
 
