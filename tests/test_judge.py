@@ -816,6 +816,24 @@ def of_whole_numbers(output: torch.Tensor, expected: torch.Tensor, bound: float)
     return judge.judge(Case("codes", "t", {}, {}, "float32"), call, reference, Returned(output), TOLERANCE)
 
 
+@pytest.mark.parametrize(
+    ("value", "bound", "told"),
+    [
+        (0.25, 2.0**-149, "0.25 instead of 0, an error of 0.25, where at most 1.4e-45 is allowed"),
+        (0.25, 2.0**-12, "0.25 instead of 0, an error of 0.25, 1.02e+03 times the bound of 0.000244"),
+    ],
+)
+def test_an_error_where_next_to_nothing_is_allowed_is_told_without_a_ratio(
+    value: float, bound: float, told: str
+) -> None:
+    """6.99e+46 times a bound is a number that nobody can do anything with."""
+    expected = torch.zeros(4, 100, dtype=torch.float64)
+    output = expected.float()
+    output[2, 7] = value
+    (failure,) = of_whole_numbers(output, expected, bound).failures
+    assert told in failure.message
+
+
 @pytest.mark.parametrize("kind", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
 def test_whole_numbers_are_judged_by_their_bound_alone(kind: torch.dtype) -> None:
     exact = torch.linspace(3, 100, 400, dtype=torch.float64).reshape(4, 100)

@@ -72,6 +72,9 @@ REFERENCES_APART = 2.0**-10
 # A cause that is said of every element, or of a row, is seen in so many at least: fewer are alike by chance.
 SEVERAL = 8
 
+# Of a limit; a larger ratio tells nobody more than the two numbers.
+MANY_TIMES = 1e6
+
 ADDED = "results are added to what the memory held before the call: it is not cleared first"
 
 # What float64's own rounding may make of a reference, relative to its largest element.
@@ -336,6 +339,13 @@ def _apart(one: float, other: float) -> tuple[str, str]:
     return shown
 
 
+def _over(off: float, limit: float, what: str) -> str:
+    """How far that is over a limit: as their ratio, unless next to nothing is allowed (beside 0, say)."""
+    if off < MANY_TIMES * limit:
+        return f", {off / limit:.3g} times the {what} of {limit:.3g}"
+    return f", where at most {limit:.3g} is allowed"
+
+
 def _float64_rounding(reference: Reference) -> float:
     """How far two ways to compute a reference may be apart by the rounding of float64 alone."""
     return FLOAT64_ROUNDING * float(reference.output.abs().max()) if reference.output.numel() else 0.0
@@ -391,8 +401,7 @@ def _broken(
     if relation.exact:
         text += ", which holds bit for bit"
     elif math.isfinite(is_) and math.isfinite(follows):
-        times = f"{abs(is_ - follows) / most:.3g} times the limit" if most else "more than the limit"
-        text += f", {abs(is_ - follows):.3g} apart, {times} of {most:.3g}"
+        text += f", {abs(is_ - follows):.3g} apart{_over(abs(is_ - follows), most, 'limit')}"
     cause = _why_broken(relation, got, base, wanted, bad)
     return f"{text}. Likely cause: {cause}" if cause else text
 
@@ -673,8 +682,8 @@ def _bound(found: _Findings, result: CaseResult, factor: float) -> None:
     if found.reference.exact:
         result.failures.append(Failure(EXACT, f"{place}, where the result is known exactly"))
     else:
-        times = f"{largest:.3g} times the bound of {limit:.3g}" if limit else "and the bound there is 0"
-        result.failures.append(Failure(BOUND, f"{place}, an error of {off:.3g}, {times}"))
+        over = _over(off, limit, "bound") if limit else ", and the bound there is 0"
+        result.failures.append(Failure(BOUND, f"{place}, an error of {off:.3g}{over}"))
 
 
 def _rms(
