@@ -127,6 +127,7 @@ WRONG = [
         ("RuntimeError: heads must be even", True),
         ("RuntimeError: mine takes float16 or bfloat16, not float32", True),
         ("RuntimeError: no causal mask yet", True),
+        ("RuntimeError: this kernel takes no such input", True),
         ("RuntimeError: rows of a length that is no multiple of 8", True),
         ("RuntimeError: no workspace: 2 k blocks are taken", False),
         ("RuntimeError: CUBLAS_STATUS_NOT_INITIALIZED", False),

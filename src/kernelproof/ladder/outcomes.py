@@ -40,7 +40,19 @@ UNDECLARED = (
     "`limits: {head_dim: [64, 128]}`, its `dtypes` and `options` (config.yaml), and other cases are skipped"
 )
 # What a launcher speaks of that refuses a size, a data type or an option, beside their names.
-OF_A_CASE = {"shape", "length", "dimension", "column", "multiple", "divisible", "dtype", "float", "half", "layout"}
+OF_A_CASE = {
+    "take",
+    "shape",
+    "length",
+    "dimension",
+    "column",
+    "multiple",
+    "divisible",
+    "dtype",
+    "float",
+    "half",
+    "layout",
+}
 OF_A_CASE |= {"float32", "float16", "bfloat16", "fp32", "fp16", "bf16", "uint8", "int8"}
 DEVICE_FAULT = "CUDA error"  # torch's words when a kernel failed
 DEVICE_CAUSES = {
