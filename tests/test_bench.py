@@ -41,7 +41,7 @@ from kernelproof import (
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Precision
 from kernelproof.contest.measurement import OTHERS_SHARE, Measurement
-from kernelproof.errors import ConfigError, WorkerCrashed, WorkerGreedy, WorkerStarved, WorkerTimeout
+from kernelproof.errors import ConfigError, ExitCode, WorkerCrashed, WorkerGreedy, WorkerStarved, WorkerTimeout
 from kernelproof.records import BenchRecord, CaseResult, FileHash, Sealing, TestRecord
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -386,6 +386,31 @@ def test_only_correct_contenders_are_timed(left_over: BenchRecord) -> None:
     (line,) = (line for line in left_over.oracle if line.variant == "once")
     assert not line.passed
     assert line.reason.startswith("no correct baseline was timed (picky: dropped: refused: NotImplementedError")
+
+
+def test_one_variant_is_measured_against_the_baselines_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    loaded = project(tmp_path, {"ours": contender("once"), "other": contender("once")}, {"library": contender("once")})
+    kept = loaded.record("bench", "rmsnorm-cpu")
+    kept.parent.mkdir(parents=True)
+    kept.write_text("of all of them")
+    command = ["bench", "--operator", "rmsnorm", "--variant"]
+    assert cli.main([*command, "ours"]) == ExitCode.WELL
+    apart = Path("results", "repeated", "rmsnorm-cpu.json")
+    assert f"{apart}: of ours and the baselines alone, and no part of a report\n" in capsys.readouterr().out
+    record = records.read(apart, BenchRecord)
+    assert outcomes(record) == {"ours": "timed", "other": "not benchmarked: not asked for", "library": "timed"}
+    assert {row.contender for row in record.times} == {"ours", "library"}
+    assert kept.read_text() == "of all of them"
+    assert not kept.with_suffix(".csv.gz").exists()
+
+    loaded.record("test", "rmsnorm", "other").unlink()
+    assert cli.main([*command, "other"]) == ExitCode.WELL
+    assert (
+        "no contender is correct (other: not benchmarked: it was not tested (do that with: " in capsys.readouterr().out
+    )
 
 
 def test_a_baseline_that_refuses_the_shape_is_named(left_over: BenchRecord) -> None:

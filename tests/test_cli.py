@@ -145,7 +145,9 @@ def test_a_wrong_command_line_could_not_run(arguments: list[str]) -> None:
         (["test", "--operator", "attention", "--variant", "cpu_flsh"], "did you mean 'cpu_flash'?"),
         (["build"], "config.yaml: give --operator, one of attention, qkt, quantised_attention, rmsnorm"),
         (["bench"], "bench: give --operator, one of attention, qkt, quantised_attention, rmsnorm"),
-        (["bench", "--operator", "attention"], "give --device cpu or --device cuda"),
+        (["bench", "--operator", "attention"], "give --variant, or --device cpu or --device cuda"),
+        (["bench", "--operator", "attention", "--variant", "cpu_flsh"], "did you mean 'cpu_flash'?"),
+        (["bench", "--operator=attention", "--variant=cpu_flash", "--device=cuda"], "it is no variant for cuda"),
         (["bench", "--operator", "attention", "--once"], "--once needs --variant and --shape"),
         (
             ["bench", "--once", "--variant", "cpu_fast", "--shape", "mission"],

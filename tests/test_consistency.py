@@ -858,7 +858,7 @@ def test_the_words_are_those_of_the_stages() -> None:
     assert samples.POSSIBLE_US == consistency.POSSIBLE_US
     assert {bundle.MANIFEST, bundle.SUMS, bundle.REPLAY, bundle.MACHINE_CODE, *bundle.PAGES, FACTS} == consistency.MADE
     assert set(consistency.SLOPE) <= {field.name for field in dataclasses.fields(contenders.Visit)}
-    assert runs.PRIMARY == consistency.PRIMARY
+    assert samples.PRIMARY == consistency.PRIMARY
     assert (records.CORES_SHARED, OTHERS_SHARE) == (
         consistency.CORES_SHARED,
         consistency.OTHERS_SHARE,

@@ -72,7 +72,7 @@ def test_what_is_refused_gains_nothing(tmp_path: Path, name: str, words: str) ->
 @pytest.mark.parametrize(
     ("name", "verdict", "words"),
     [
-        ("links_its_results", "wrong", r"it put a link where its result is to be written: \S+\.img\.out"),
+        ("links_its_results", "wrong", r"\S+\.img\.out: a link was put where this file is to be written"),
         ("fills_the_disk", "crashed", r"wrote more than \d+ MB to the disk"),
         ("fills_the_disk_unseen", "crashed", r"wrote more than \d+ MB to the disk"),
         ("nests_folders", "crashed", r"nested folders more than \d+ deep"),

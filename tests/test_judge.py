@@ -14,9 +14,9 @@ import pytest
 import torch
 from emulated_flash import Flash
 
-from kernelproof import images, judge, suite
+from kernelproof import images, judge, simfp8, suite
 from kernelproof.config import Precision, Tolerance
-from kernelproof.errors import KernelproofError, TestError
+from kernelproof.errors import KernelproofError, TestError, WorkerReplyError
 from kernelproof.images import BAND_BYTES, Returned
 from kernelproof.loading import handed_over
 from kernelproof.operators import Call, Reference, forward_bound, qkt, units
@@ -533,7 +533,7 @@ def test_what_lies_in_an_images_place_is_not_followed(tmp_path: Path, put: str, 
 def test_images_are_not_written_through_a_link(tmp_path: Path) -> None:
     call, _ = correct_output(case_of())
     (tmp_path / "v.img").symlink_to("record.json")
-    with pytest.raises(TestError, match="a link was put"):
+    with pytest.raises(WorkerReplyError, match=r"v\.img: a link was put where this file is to be written"):
         images.layout_images(call, tmp_path)
     assert not (tmp_path / "record.json").exists()
 
@@ -686,6 +686,76 @@ def test_a_coarser_type_is_asserted_of_results_that_are_its_numbers(kind: torch.
     assert not any("numbers of" in m for m in said((right.round() + 8).float(), right, 2.0**-24))
 
 
+def test_what_the_right_result_explains_is_no_cause() -> None:
+    """Rows that differ by their sign, times weights of other columns; means of magnitudes beside means."""
+    unit, signs, weights = 2.0**-24, 1.0 - 2 * (torch.arange(40) % 2)[:, None], drawn(200)
+    wrong = said((signs * weights.roll(1)).float(), signs * weights, unit)
+    assert wrong
+    assert not any("Likely cause" in message for message in wrong)
+    shifted = drawn(40, 200) + 3 + 0.75 * drawn(40, 200, seed=2)
+    assert not any("is added" in message for message in said(shifted.float(), drawn(40, 200), unit))
+
+
+def test_one_factor_is_told_from_one_a_head_and_one_a_row() -> None:
+    right, unit = drawn(4, 20, 30), 2.0**-24
+    factors = torch.tensor([1.0, 0.5, 1.25, 0.25])[:, None, None]
+    heads = said((right * factors).float(), right, unit)[0]
+    assert heads.endswith(
+        "each head is off by a factor of its own, from 0.25 to 1.25: its scale is wrong, or another head's"
+    )
+    nearly = said((right * (2 + 4e-5 * drawn(4, 20, 1))).float(), right, unit)[0]
+    assert "every element is about 1.9999" in nearly
+    single = right * (torch.arange(30) == 3)
+    assert (
+        "each of the 80 elements that are not 0 is 0.3 times what it should be"
+        in said((0.3 * single).float(), single, unit)[0]
+    )
+
+
+CODES = ({"heads": 2, "seq": 8, "head_dim": 32}, "uint8")
+
+
+def suspected(family: str, taken: Callable[[Call], torch.Tensor]) -> str:
+    """What is said of scores that are computed in another way."""
+    case = Case("qkt", "t", CODES[0], {"scaled": False}, CODES[1], family)
+    call = qkt.OPERATOR.make_call(case, judge.generator(case))
+    reference = qkt.OPERATOR.reference(call, Precision(output="float32"))
+    output = taken(call).float()
+    result = judge.judge(case, call, reference, Returned(output), TOLERANCE, operator=qkt.OPERATOR)
+    return result.failures[0].message
+
+
+def scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return q @ k.mT
+
+
+def decoded(call: Call, name: str, scale: str | None = None) -> torch.Tensor:
+    return simfp8.values(call.tensor(name), call.tensor(f"{scale or name}_scale"))
+
+
+def test_a_scale_that_is_missing_or_anothers_is_that_of_q_or_of_k() -> None:
+    assert suspected("normal", lambda c: scores(decoded(c, "q"), decoded(c, "k", "q"))).endswith(
+        "Likely cause: the scale of Q is taken for K too"
+    )
+    missing = "the scale of {} is not applied"
+    bare = suspected(
+        "normal", lambda c: scores(decoded(c, "q"), decoded(c, "k") / c.tensor("k_scale")[..., None, None])
+    )
+    assert bare.endswith(f"Likely cause: {missing.format('K')}")
+    either = suspected(
+        "extremes", lambda c: scores(decoded(c, "q"), decoded(c, "k") / c.tensor("k_scale")[..., None, None])
+    )
+    assert either.endswith(f"Likely cause: {missing.format('Q')}, or {missing.format('K')}")
+
+
+def test_a_known_fault_that_would_make_right_rows_wrong_is_not_all_there_is_to_it() -> None:
+    kept = (torch.arange(8) != 3)[:, None]
+    one_row = suspected("normal", lambda c: scores(decoded(c, "q") * kept, decoded(c, "k")))
+    assert "nothing is accumulated: the result is zero (that fits the rows that are wrong; others are right" in one_row
+    every = suspected("normal", lambda c: scores(decoded(c, "q") * 0, decoded(c, "k")))
+    assert every.endswith("nothing is accumulated: the result is zero")
+
+
 # --- words and figures ------------------------------------------------------------------------------------------------
 
 
@@ -814,6 +884,24 @@ def of_whole_numbers(output: torch.Tensor, expected: torch.Tensor, bound: float)
     call = Call({"y": output}, ("y",), ("row", "column"))
     reference = Reference(expected, torch.full_like(expected, bound), 0.0)
     return judge.judge(Case("codes", "t", {}, {}, "float32"), call, reference, Returned(output), TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("value", "bound", "told"),
+    [
+        (0.25, 2.0**-149, "0.25 instead of 0, an error of 0.25, where at most 1.4e-45 is allowed"),
+        (0.25, 2.0**-12, "0.25 instead of 0, an error of 0.25, 1.02e+03 times the bound of 0.000244"),
+    ],
+)
+def test_an_error_where_next_to_nothing_is_allowed_is_told_without_a_ratio(
+    value: float, bound: float, told: str
+) -> None:
+    """6.99e+46 times a bound is a number that nobody can do anything with."""
+    expected = torch.zeros(4, 100, dtype=torch.float64)
+    output = expected.float()
+    output[2, 7] = value
+    (failure,) = of_whole_numbers(output, expected, bound).failures
+    assert told in failure.message
 
 
 @pytest.mark.parametrize("kind", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])

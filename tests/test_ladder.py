@@ -120,6 +120,27 @@ WRONG = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("message", "hinted"),
+    [
+        ("RuntimeError: mine takes head_dim 64 and 128, not 72", True),
+        ("RuntimeError: heads must be even", True),
+        ("RuntimeError: mine takes float16 or bfloat16, not float32", True),
+        ("RuntimeError: no causal mask yet", True),
+        ("RuntimeError: this kernel takes no such input", True),
+        ("RuntimeError: rows of a length that is no multiple of 8", True),
+        ("RuntimeError: no workspace: 2 k blocks are taken", False),
+        ("RuntimeError: CUBLAS_STATUS_NOT_INITIALIZED", False),
+        ("RuntimeError: CUDA error: too many heads", False),
+        ("ValueError: head_dim 72", False),
+    ],
+)
+def test_a_launcher_that_speaks_of_no_size_is_not_told_to_declare_them(message: str, hinted: bool) -> None:
+    names = ("heads", "seq_k", "head_dim", "causal")
+    assert bool(outcomes.undeclared(WorkerReplyError(message), "tvm_ffi", names)) == hinted
+    assert not outcomes.undeclared(WorkerReplyError(message), "python", names)
+
+
 @pytest.mark.parametrize(("name", "verdict", "rung", "words"), WRONG)
 def test_a_wrong_kernel_is_named_for_what_it_is(tmp_path: Path, name: str, verdict: str, rung: str, words: str) -> None:
     record = climbed(project(tmp_path, name), name)

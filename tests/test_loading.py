@@ -160,3 +160,16 @@ def test_torch_is_imported_only_where_it_must_be() -> None:
 def test_a_candidate_carries_nothing_that_it_is_judged_on() -> None:
     names = {field.name for field in dataclasses.fields(Candidate)}
     assert names == {"abi", "device", "passing", "entry", "library", "root", "cubins"}
+
+
+def test_a_new_file_takes_the_place_of_an_old_one_and_follows_no_link(tmp_path: Path) -> None:
+    path, other = tmp_path / "q.img", tmp_path / "other"
+    path.write_bytes(b"as it was")
+    with loading.new_file(path) as stream:
+        stream.write(b"new")
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"new", 0o600)
+    path.unlink()
+    path.symlink_to(other)
+    with pytest.raises(WorkerReplyError, match=r"q\.img: a link was put where this file is to be written"):
+        loading.new_file(path)
+    assert not other.exists()

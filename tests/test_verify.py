@@ -706,6 +706,25 @@ def test_what_lies_beside_a_bundle_is_what_it_holds(
     assert verify.main([str(folder)]) == 3
 
 
+def test_a_bundle_in_its_folder_is_read_once(
+    tmp_path: Path, good: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the receipt is held against is the very file that was verified."""
+    receipt = {"manifest_sha256": verify.run(good).identity, "sha256": hashlib.sha256(good.read_bytes()).hexdigest()}
+    good.with_name("bundle.json").write_text(json.dumps(receipt | {"overall": "incomplete"}), encoding="utf-8")
+    opened: list[str] = []
+    plain = Path.open
+
+    def noted(path: Path, *arguments: str) -> object:
+        opened.append(path.name)
+        return plain(path, *arguments)
+
+    monkeypatch.setattr(Path, "open", noted)
+    assert verify.main([str(good.parent)]) == 0
+    assert "beside it: bundle.json\n" in capsys.readouterr().out
+    assert opened == [good.name, "bundle.json"]
+
+
 @pytest.mark.parametrize(
     ("provenance", "measured", "says"),
     [

@@ -32,8 +32,10 @@ LEAVING_S = 3.0  # in which the processes of who had a GPU before are gone
 WAITED, HELD = "waited_s", "held_s"  # for others to leave the GPU; from then on until others may have it
 
 
-def run(config: Config, operator: str, device: str, output: Path) -> BenchRecord:
+def run(config: Config, operator: str, device: str, output: Path, only: str | None = None) -> BenchRecord:
     """Measure, judge, summarise; write the record and, beside it, every sample as compressed CSV.
+
+    only: the one variant that is measured, against the baselines alone; the record says so of the others.
 
     Raises OSError where nothing can be written beside `output`, and ConfigError where the operator's module does not
     take what the configuration asks of it; then nothing is written, and what an earlier run left stays. On a machine
@@ -44,13 +46,13 @@ def run(config: Config, operator: str, device: str, output: Path) -> BenchRecord
 
     started = time.monotonic()
     record = BenchRecord(operator=operator, device=device, provenance=repository.provenance(config.root))
-    entrants = entrants_of(config, config.operator(operator), device)
+    entrants = entrants_of(config, config.operator(operator), device, only)
     record.contenders = [entrant.contender for entrant in entrants]
     samples_path = output.with_suffix(".csv.gz")
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=output.parent):
         pass  # what cannot be written there is told before anything is measured
-    if reason := cannot_run(device, entrants):
+    if reason := cannot_run(device, entrants, only):
         record.status, (record.reason, record.remedy) = records.NOT_RUN, reason
     else:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelproof import formats
 from kernelproof.records import Histogram
@@ -16,6 +16,10 @@ from kernelproof.records import Histogram
 _MARGIN = 3.0  # percent of the width kept free at both ends, so that no mark is cut
 _LABEL_LINE = 14.0  # pixels between labels that stand above each other
 _LABEL_WIDTH = 60.0  # pixels that the label of a reference line needs
+_LABEL_GAP = 8.0  # pixels between labels beside each other: less reads as one
+_CHARACTER = 7.6  # pixels of a digit in them
+_NARROW = {".": 0.5, formats.THIN: 0.3} | dict.fromkeys("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", 0.6)  # of that
+_PLOT_WIDTH = 300.0  # pixels: of a plot on a phone or a tablet
 _LOG_SPAN = 3.0  # a range wider than this factor gets a logarithmic axis
 
 
@@ -44,10 +48,11 @@ class Axis:
         return _round(_MARGIN + (100 - 2 * _MARGIN) * min(1.0, max(0.0, inner)))
 
 
-def axis(values: Iterable[float], unit: str = "", scale: float = 1.0) -> Axis:
+def axis(values: Iterable[float], unit: str = "", scale: float = 1.0, width: float | None = _PLOT_WIDTH) -> Axis:
     """An axis that holds all values, logarithmic when they span more than a factor of three.
 
-    Ticks are labelled with value / scale and the unit.
+    Ticks are labelled with value / scale and the unit. width: pixels of the narrowest plot that it is drawn on; None
+    for an upright one.
     """
     known = [v for v in values if math.isfinite(v)]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
@@ -57,7 +62,7 @@ def axis(values: Iterable[float], unit: str = "", scale: float = 1.0) -> Axis:
     positions = _log_ticks(low / scale, high / scale) if logarithmic else _linear_ticks(low / scale, high / scale)
     bare = Axis(low, high, logarithmic)
     ticks = [Tick(bare.at(p * scale), _tick_label(p, unit)) for p in positions]
-    return Axis(low, high, logarithmic, tuple(_kept_apart(ticks)))
+    return Axis(low, high, logarithmic, tuple(_kept_apart(ticks, width)))
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
@@ -85,13 +90,25 @@ def _tick_label(value: float, unit: str) -> str:
     return f"{figure}{formats.THIN}{unit}" if unit else figure
 
 
-def _kept_apart(ticks: Sequence[Tick]) -> list[Tick]:
-    """Drop labels closer than 9 % of the width and turn the outermost inwards."""
+def _kept_apart(ticks: Sequence[Tick], width: float | None) -> list[Tick]:
+    """Turn the outermost labels inwards, and drop those closer than 9 % or too close to be read apart."""
     kept: list[Tick] = []
-    for tick in ticks:
-        if not kept or tick.at - kept[-1].at >= 9:
-            kept.append(tick)
-    return [Tick(t.at, t.label, "start" if t.at < 6 else "end" if t.at > 94 else "middle") for t in kept]
+    for tick in (replace(t, anchor="start" if t.at < 6 else "end" if t.at > 94 else "middle") for t in ticks):
+        if kept and (tick.at - kept[-1].at < 9 or (width and _between(kept[-1], tick, width) < _LABEL_GAP)):
+            continue
+        kept.append(tick)
+    return kept
+
+
+def _between(left: Tick, right: Tick, width: float) -> float:
+    """Pixels from the end of one label to the start of the next."""
+    behind = {"start": 1.0, "middle": 0.5, "end": 0.0}  # the share of a label that lies behind its tick
+    ends = behind[left.anchor] * _label_width(left.label)
+    return (right.at - left.at) / 100 * width - ends - (1 - behind[right.anchor]) * _label_width(right.label)
+
+
+def _label_width(label: str) -> float:
+    return _CHARACTER * sum(_NARROW.get(character, 1.0) for character in label)
 
 
 def _log(value: float) -> float:
@@ -178,7 +195,8 @@ def interval_picture(
     if not rows:
         return None
     left, top, width = 90.0, 56.0, 860.0
-    on = axis([*_in_sight([v for row in rows for v in (row.low, row.middle, row.high)]), *marks], unit)
+    in_sight = _in_sight([v for row in rows for v in (row.low, row.middle, row.high)])
+    on = axis([*in_sight, *marks], unit, width=width - left)
 
     def x(value: float) -> float:
         return round(left + (width - left) * on.at(value) / 100, 1)
@@ -263,7 +281,7 @@ def series(readings: Sequence[Reading | None], scale: float = 1.0, height: float
     figures = [figure for reading in known for figure in (reading.low, reading.value, reading.high)]
     middle = math.sqrt(min(figures) * max(figures))
     # At least 10 % from top to bottom: what runs differ by without a cause must not fill the picture.
-    up = axis([*figures, middle * 0.95, middle * 1.05], scale=scale)
+    up = axis([*figures, middle * 0.95, middle * 1.05], scale=scale, width=None)
 
     def y(value: float) -> float:
         return _round(height * (1 - up.at(value) / 100))

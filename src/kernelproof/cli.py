@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
 
     bench = command("bench", "measure all contenders of one operator on one device, or run one variant once", _bench)
     bench.add_argument("--operator")
-    bench.add_argument("--variant")
+    bench.add_argument("--variant", help="only this one, against the baselines; with --once: the one that is called")
     bench.add_argument("--device", choices=["cpu", "cuda"])
     bench.add_argument("--ceilings", action="store_true", help="what the device itself reaches; needs only --device")
     bench.add_argument("--shape")
@@ -488,15 +488,22 @@ def _bench(arguments: argparse.Namespace) -> int:
     if not arguments.operator:
         known = ", ".join(config.operators)
         raise KernelproofError(f"give --operator, one of {known} (or --ceilings with --device)", subject="bench")
-    if not arguments.device:
-        raise KernelproofError(
-            "give --device cpu or --device cuda (or --once with --variant and --shape)", subject="bench"
-        )
+    operator, only = arguments.operator, arguments.variant
+    device = arguments.device or (only and config.operator(operator).variant(only).device)
+    if not device:
+        raise KernelproofError("give --variant, or --device cpu or --device cuda", subject="bench")
+    if only and config.operator(operator).variant(only).device != device:
+        raise KernelproofError(f"it is no variant for {device}", subject=f"{operator}/{only}")
     from kernelproof import bench
 
-    output = config.record("bench", f"{arguments.operator}-{arguments.device}")
-    subject = f"{arguments.operator} on {arguments.device}"
-    return _stage(arguments, "bench", subject, lambda: bench.run(config, arguments.operator, arguments.device, output))
+    # One variant's ratios say nothing of the others: its record does not take the place of theirs.
+    output = config.record("repeated" if only else "bench", f"{operator}-{device}")
+    code = _stage(
+        arguments, "bench", f"{operator} on {device}", lambda: bench.run(config, operator, device, output, only)
+    )
+    if only and not arguments.json:
+        _print_lines([f"{output}: of {only} and the baselines alone, and no part of a report"])
+    return code
 
 
 def _ceilings(arguments: argparse.Namespace, config: Any) -> int:

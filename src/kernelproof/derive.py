@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from kernelproof import formats, known_times, margins, records, runs
+from kernelproof import formats, known_times, margins, records, runs, samples
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import KernelproofError, RecordError
@@ -48,7 +48,7 @@ CALIBRATION = "calibration.json"
 SELFCHECK_PAGE = Path("docs") / "explanation" / "selfcheck.md"
 SELFCHECK = "selfcheck.json"
 KEPT = Path("reports") / "reference"
-MODE, METHODS = "hot", ("graph_slope", "cpu_clock")
+MODE = "hot"
 COMPUTE_BOUND = 50.0  # operations a byte of inputs and outputs; below, bytes a second say more than operations
 TENSOR_CORES = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
 REGISTERS = "launch__registers_per_thread"
@@ -259,8 +259,9 @@ def _case(
 
 
 def _median_us(bench: BenchRecord | None, name: str, case: BenchCase | None) -> float | None:
+    deciding = samples.PRIMARY.values()
     for row in bench.times if bench and case else []:
-        if (row.contender, row.case, row.mode) == (name, case and case.id, MODE) and row.method in METHODS:
+        if (row.contender, row.case, row.mode) == (name, case and case.id, MODE) and row.method in deciding:
             return row.median_us
     return None
 

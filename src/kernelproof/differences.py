@@ -154,7 +154,7 @@ class _Bench:
         self.before, self.after, self.name, self.old, self.new, self.found = before, after, name, old, new, found
         self.records = before.benches[name], after.benches[name]
         self.flags = [
-            {(r.contender, r.case, r.mode): r.flags for r in record.times if r.method == runs.PRIMARY[record.device]}
+            {(r.contender, r.case, r.mode): r.flags for r in record.times if r.method == samples.PRIMARY[record.device]}
             for record in self.records
         ]
         self.operator = self.records[1].operator
@@ -171,7 +171,7 @@ class _Bench:
             (row.contender, row.case, row.mode)
             for record in reversed(self.records)
             for row in record.times
-            if row.method == runs.PRIMARY[record.device]
+            if row.method == samples.PRIMARY[record.device]
         )
 
     def _admitted(self, place: samples.Place) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelproof import charts, differences, formats, rendering, runs
+from kernelproof import charts, differences, formats, rendering, runs, samples
 from kernelproof.differences import TimeChange, TimeChanges
 from kernelproof.errors import ExitCode, RecordError
 from kernelproof.records import BenchCase, BenchRecord
@@ -202,7 +202,7 @@ def _stands_for(operator: str, variant: str, benches: Sequence[BenchRecord | Non
 
 
 def _places(bench: BenchRecord, variant: str) -> Iterator[tuple[str, str]]:
-    method = runs.PRIMARY[bench.device]
+    method = samples.PRIMARY[bench.device]
     return ((row.case, row.mode) for row in bench.times if (row.contender, row.method) == (variant, method))
 
 
@@ -220,7 +220,7 @@ def _point(
     verdict = one.verdict(key)
     if bench is None:
         return Point(number, verdict, why_not="no benchmark")
-    method = runs.PRIMARY[bench.device]
+    method = samples.PRIMARY[bench.device]
     place = (variant, case, mode)
     time = next(
         (row for row in bench.times if (row.contender, row.case, row.mode) == place and row.method == method), None

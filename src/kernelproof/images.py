@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from kernelproof.errors import TestError
-from kernelproof.loading import handed_over, span_bytes
+from kernelproof.loading import handed_over, new_file, span_bytes
 from kernelproof.operators import Call, dtype_name
 
 BAND_BYTES = 4096
@@ -153,6 +153,7 @@ def layout_images(
     fenced: all tensors end where a page does (`end`), or begin there (`start`), with no guard band on that side.
     finite: around the elements of inputs lie large numbers, and not NaN, which some comparisons swallow.
     The generator must not be the one that the inputs were drawn from: poison is fresh even when a case is repeated.
+    Raises WorkerReplyError where a candidate put a link in an image's place.
     """
     directory.mkdir(parents=True, exist_ok=True)
     images = {}
@@ -160,7 +161,8 @@ def layout_images(
         bands = _bands(tensor, name in shifted, fenced)
         images[name] = _image(name, tensor, name in call.outputs, directory / f"{name}.img", generator, bands, finite)
     for image in images.values():
-        _write(image.path, image.raw)
+        with new_file(image.path) as stream:
+            stream.write(image.raw.numpy().data)
     return Layout(call, images)
 
 
@@ -285,19 +287,6 @@ def read_file(path: Path, size: int) -> torch.Tensor:
         found = f"{len(data)} bytes" if len(data) < size else "more bytes"
         raise TestError(f"the worker handed over {found} instead of {size}", subject=path.name)
     return torch.from_numpy(data)
-
-
-def _write(path: Path, raw: torch.Tensor) -> None:
-    """Write an image as a new file, and not through a link: only a candidate can have put one there.
-
-    To truncate the one before would wait for the disk that it is on its way to. Raises TestError for a link.
-    """
-    if path.is_symlink():
-        raise TestError("a link was put where this input is to be written", subject=path.name)
-    path.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with open(os.open(path, flags, 0o600), "wb") as stream:
-        stream.write(raw.numpy().data)
 
 
 def _band_damage(image: Image, after: torch.Tensor) -> list[str]:

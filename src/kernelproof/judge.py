@@ -72,6 +72,12 @@ REFERENCES_APART = 2.0**-10
 # A cause that is said of every element, or of a row, is seen in so many at least: fewer are alike by chance.
 SEVERAL = 8
 
+# Of a limit; a larger ratio tells nobody more than the two numbers.
+MANY_TIMES = 1e6
+
+# Of two known faults whose results are as near as that to what was handed over, none is told from the other.
+AS_NEAR = 1 + 1e-6
+
 ADDED = "results are added to what the memory held before the call: it is not cleared first"
 
 # What float64's own rounding may make of a reference, relative to its largest element.
@@ -336,6 +342,13 @@ def _apart(one: float, other: float) -> tuple[str, str]:
     return shown
 
 
+def _over(off: float, limit: float, what: str) -> str:
+    """How far that is over a limit: as their ratio, unless next to nothing is allowed (beside 0, say)."""
+    if off < MANY_TIMES * limit:
+        return f", {off / limit:.3g} times the {what} of {limit:.3g}"
+    return f", where at most {limit:.3g} is allowed"
+
+
 def _float64_rounding(reference: Reference) -> float:
     """How far two ways to compute a reference may be apart by the rounding of float64 alone."""
     return FLOAT64_ROUNDING * float(reference.output.abs().max()) if reference.output.numel() else 0.0
@@ -391,8 +404,7 @@ def _broken(
     if relation.exact:
         text += ", which holds bit for bit"
     elif math.isfinite(is_) and math.isfinite(follows):
-        times = f"{abs(is_ - follows) / most:.3g} times the limit" if most else "more than the limit"
-        text += f", {abs(is_ - follows):.3g} apart, {times} of {most:.3g}"
+        text += f", {abs(is_ - follows):.3g} apart{_over(abs(is_ - follows), most, 'limit')}"
     cause = _why_broken(relation, got, base, wanted, bad)
     return f"{text}. Likely cause: {cause}" if cause else text
 
@@ -673,8 +685,8 @@ def _bound(found: _Findings, result: CaseResult, factor: float) -> None:
     if found.reference.exact:
         result.failures.append(Failure(EXACT, f"{place}, where the result is known exactly"))
     else:
-        times = f"{largest:.3g} times the bound of {limit:.3g}" if limit else "and the bound there is 0"
-        result.failures.append(Failure(BOUND, f"{place}, an error of {off:.3g}, {times}"))
+        over = _over(off, limit, "bound") if limit else ", and the bound there is 0"
+        result.failures.append(Failure(BOUND, f"{place}, an error of {off:.3g}{over}"))
 
 
 def _rms(
@@ -733,12 +745,14 @@ def _explain(found: _Findings, result: CaseResult, operator: Operator | None) ->
 
 
 def _suspect(found: _Findings, operator: Operator | None) -> str | None:
-    """The known fault that gives the very rows that are wrong; of several, the one that comes nearest."""
+    """The known fault that gives the very rows that are wrong; of several, the one that comes nearest, or all that do.
+
+    One that would change rows that are right cannot be all there is to it, and that is said.
+    """
     bad = found.comparable & ~found.inside
     if operator is None or not bool(bad.any()):
         return None
-    rows = bad.any(-1).nonzero()
-    rows = rows[torch.linspace(0, len(rows) - 1, min(24, len(rows))).long().unique().to(rows.device)].cpu()
+    rows = _some_rows(bad.any(-1), 24)
     index = tuple(rows.unbind(1))
     got, expected = found.output.cpu()[index], found.expected.cpu()[index]
     finite = torch.isfinite(got)
@@ -746,17 +760,38 @@ def _suspect(found: _Findings, operator: Operator | None) -> str | None:
     unit = max(found.reference.unit_roundoff, 2.0**-20)
     slack = 2 * found.reference.bound.cpu()[index].nan_to_num(posinf=0.0)[finite]
     apart = (got - expected)[finite].abs().max()
-    nearest, cause = math.inf, None
+    fitting: list[tuple[float, str]] = []
     for suspect in operator.suspects(found.call, rows) or ():
         would = suspect.output()
         if not torch.equal(torch.isfinite(would.to(found.dtype)), finite):
             continue
         off = (got - would)[finite].abs()
         # Where the error is hardly more than the bound, the slack is no evidence: it must explain most of it.
-        fits = bool((off <= slack + 4 * unit * would[finite].abs() + 1e-3 * apart).all()) and off.max() <= apart / 2
-        if fits and (rest := float(off.square().sum())) < nearest:
-            nearest, cause = rest, suspect.cause
-    return cause
+        fits = bool((off <= slack + 4 * unit * would[finite].abs() + 1e-3 * apart).all()) and off.max() <= apart / 5
+        if fits:
+            fitting.append((float(off.square().sum()), suspect.cause))
+    if not fitting:
+        return None
+    nearest = min(fitting)[0] * AS_NEAR
+    causes = [cause for rest, cause in fitting if rest <= nearest][:3]
+    right = _some_rows(found.inside.all(-1), 8)
+    if not len(right):
+        return ", or ".join(causes)
+    index = tuple(right.unbind(1))
+    expected, slack = found.expected.cpu()[index], 2 * found.reference.bound.cpu()[index]
+    agreeing = []
+    for suspect in operator.suspects(found.call, right) or ():
+        if suspect.cause in causes:
+            off = (suspect.output() - expected).abs()
+            agreeing += [suspect.cause] * bool((off <= slack + 4 * unit * expected.abs()).all())
+    alone = "" if agreeing else " (that fits the rows that are wrong; others are right, which it would make wrong too)"
+    return ", or ".join(agreeing or causes) + alone
+
+
+def _some_rows(mask: torch.Tensor, most: int) -> torch.Tensor:
+    """Some of the rows where a mask is true, evenly spread: their indices."""
+    rows = mask.nonzero()
+    return rows[torch.linspace(0, len(rows) - 1, min(most, len(rows))).long().unique().to(rows.device)].cpu()
 
 
 def _whole_number(found: _Findings) -> str | None:
@@ -792,25 +827,29 @@ def _constant(found: _Findings) -> str | None:
     if least == most and found.output.numel() > 1:
         return f"every element is {most:.6g}" + _end_of_range(most, found.dtype)
     error = found.error
-    hint = "a zero point that encoder and decoder do not share gives this"
+    hint = "a zero point that encoder and decoder do not share gives this, or a correction for it that is missing"
     if not any(tensor.dtype.itemsize == 1 for tensor in found.call.inputs.values()):
         hint = "a term that is missing or there twice (of inputs that were codes, a zero point)"
-    mean = float(error.mean())
-    if error.numel() >= SEVERAL and abs(mean) > 0 and bool(_alike(error.flatten())):
+    mean, slack = float(error.mean()), found.reference.bound + found.reference.unit_roundoff * found.output.abs()
+    if error.numel() >= SEVERAL and abs(mean) > 0 and bool(_alike(error.flatten(), slack.flatten())):
         largest = float(found.expected.abs().max())
         return (
             f"{mean:+.4g} is added to every element ({mean / largest:+.3g} of the largest): {hint}" if largest else None
         )
-    if error.dim() > 2 and error.flatten(2).shape[-1] >= SEVERAL and bool(_alike(error.flatten(2)).all()):
+    if (
+        error.dim() > 2
+        and error.flatten(2).shape[-1] >= SEVERAL
+        and bool(_alike(error.flatten(2), slack.flatten(2)).all())
+    ):
         first = float(error[0, 0].mean())
         return f"a constant of its own is added in each {found.axes[1]} ({first:+.4g} in the first): {hint}"
     return None
 
 
-def _alike(error: torch.Tensor) -> torch.Tensor:
-    """Whether nearly all errors along the last dimension are one number, as far as can be seen."""
+def _alike(error: torch.Tensor, slack: torch.Tensor) -> torch.Tensor:
+    """Whether nearly all errors along the last dimension are one number, but for a tenth of it and for `slack`."""
     mean = error.mean(-1, keepdim=True)
-    near = (error - mean).abs() <= mean.abs() / 2
+    near = (error - mean).abs() <= torch.minimum(mean.abs() / 10 + 2 * slack, mean.abs() / 2)
     return (near.double().mean(-1) > 0.95) & (mean[..., 0].abs() > 3 * (error - mean).square().mean(-1).sqrt())
 
 
@@ -837,9 +876,11 @@ def _factor(found: _Findings) -> str | None:
     within = found.usable(found.reference.bound) * max(1.0, abs(factor)) + found.reference.unit_roundoff * output.abs()
     if float(rest.square().sum()) >= right / 25 or bool((rest.abs() > 2 * within).any()):
         return None
-    if abs(factor - 1) > found.reference.unit_roundoff:
-        return f"every element is {factor:.6g} times what it should be: a wrong scale"
-    return None
+    if abs(factor - 1) <= found.reference.unit_roundoff:
+        return None
+    if (count := int((expected != 0).sum())) < expected.numel() / 4:
+        return f"each of the {count} elements that are not 0 is {factor:.6g} times what it should be"
+    return f"every element is {factor:.6g} times what it should be: a wrong scale"
 
 
 def _truncated(found: _Findings) -> str | None:
@@ -894,7 +935,8 @@ def _few(found: _Findings, result: CaseResult) -> str | None:
             last.append(f"{size - first} {_plural(name)}" if first < size - 1 else name)
     if last:
         where = " and the last ".join(last)
-        return f"all others are right, and these are in the last {where}: a tail, or a bound that is wrong"
+        cause = "a tail, a bound that is wrong, or something that only these take in"
+        return f"all others are right, and these are in the last {where}: {cause}"
     if len(right) > 0.99 * bad.numel() and (result.rms_ratio or 0) > 1:
         return "all others are as precise as declared: these few places or values are treated in another way"
     return None
@@ -911,12 +953,18 @@ def _one_a_row(found: _Findings) -> str | None:
         factors, rest = _times_rows(error / bound, expected / bound, rounding / bound)
         if rest is not None and float(rest.abs().max()) <= 1:
             least, most = (float(1 + factor) for factor in factors.aminmax())
+            if most - least <= abs(most + least - 2) / 200:
+                return f"every element is about {(least + most) / 2:.6g} times what it should be: a wrong scale"
+            if head := _one_a_head(found):
+                return head
             return (
                 f"rows are off by a factor of their own, from {least:.6g} to {most:.6g}, and all of a row by the same: "
                 "what is computed once a row is wrong or too coarse (a sum, a maximum, a reciprocal)"
             )
     worst = int(error.square().sum(-1).argmax())
     others = torch.arange(len(error), device=error.device) != worst  # that has its own pattern in any case
+    if _times_rows(expected[others], expected[worst], rounding[others])[1] is not None:
+        return None  # the right result has one pattern itself
     sizes, rest = _times_rows(error[others], error[worst], rounding[others])
     if rest is not None and bool(((sizes - 1).abs() > 1 / 4).any()):
         return (
@@ -924,6 +972,21 @@ def _one_a_row(found: _Findings) -> str | None:
             "(a mean, a sum, a maximum), or one term of every sum"
         )
     return None
+
+
+def _one_a_head(found: _Findings) -> str | None:
+    """Rows that are off by a factor which is the same in all rows of a head (of what is before the last two axes)."""
+    if found.error.dim() < 3:
+        return None
+    every = (found.usable(v) for v in (found.error, found.expected, found.expected.to(found.dtype).double()))
+    error, expected, rounded = ((v / found.reference.bound).flatten(0, -3).flatten(1) for v in every)
+    factors, rest = _times_rows(error, expected, rounded - expected)
+    if rest is None or float(rest.abs().max()) > 1:
+        return None
+    least, most = (float(1 + factor) for factor in factors.aminmax())
+    name = found.axes[-3]
+    span = f"from {least:.6g} to {most:.6g}"
+    return f"each {name} is off by a factor of its own, {span}: its scale is wrong, or another {name}'s"
 
 
 def _times_rows(
@@ -943,7 +1006,9 @@ def _times_rows(
 
 def _precision(found: _Findings, result: CaseResult) -> str | None:
     """Too noisy for the declared precision, but right on average: the noise of a coarser type."""
-    if result.rms_ratio is None or result.rms_ratio <= 1 or (result.max_bound_ratio or 0) > 100:
+    if result.rms_ratio is None or result.rms_ratio <= 1 or (result.bias_ratio or 0) > 1:
+        return None
+    if (result.max_bound_ratio or 0) > 100:
         return None
     if found.dtype in (torch.float16, torch.bfloat16) and result.rms_ratio < 3 / 2:
         return (
@@ -956,7 +1021,7 @@ def _precision(found: _Findings, result: CaseResult) -> str | None:
         return "a function is approximated (a short series for exp, a rough reciprocal), or a small term is left out"
     return (
         "an intermediate is kept in a coarser type than declared (bfloat16 where float16 is, TF32 products), or a "
-        "function is approximated (a short series for exp or tanh)"
+        "function is approximated (a short series for exp or tanh), or a small term is left out"
     )
 
 

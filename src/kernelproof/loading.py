@@ -329,12 +329,12 @@ def handed_over(folder: Path, image: Path | str, suffix: str = ".out") -> Path:
 def new_file(path: Path) -> BinaryIO:
     """A file in the place of one that may be there: to truncate that would wait for the disk it is on its way to.
 
-    Raises WorkerReplyError for a link, which only the candidate can have put there.
+    Nobody else may read it. Raises WorkerReplyError for a link, which only a candidate can have put there.
     """
     if path.is_symlink():
-        raise WorkerReplyError(f"it put a link where its result is to be written: {path.name}")
+        raise WorkerReplyError("a link was put where this file is to be written", subject=path.name)
     path.unlink(missing_ok=True)
-    return path.open("xb")
+    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def to_bytes(raw: Any) -> memoryview:

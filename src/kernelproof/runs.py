@@ -21,7 +21,6 @@ from kernelproof.records import BenchRecord, BuildRecord, CaptureRecord, Record,
 BUNDLE, RECORDS = "bundle", "records"
 CORRECT, MISSING = "correct", "missing"  # a test's verdict; there is no record of one
 BAD = frozenset({"wrong", "crashed", "hung", "failed_to_build"}) | claims.FOUND
-PRIMARY = {"cpu": "cpu_clock", "cuda": "graph_slope"}
 KINDS: dict[str, type[Record]] = {
     "capture": CaptureRecord,
     "build": BuildRecord,
@@ -180,7 +179,7 @@ class Run:
         Raises RecordError when they are not there or not readable.
         """
         record = self.benches[bench]
-        method = PRIMARY[record.device]
+        method = samples.PRIMARY[record.device]
         data = self.read_samples(f"{bench}.csv.gz")
         if data is None:
             raise RecordError("its samples are not there", subject=f"{self.name}: {bench}.csv.gz")

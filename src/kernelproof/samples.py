@@ -20,6 +20,7 @@ from kernelproof.errors import RecordError
 DISCARDED_STATES = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
 MAX_BYTES = 64 * 1024 * 1024  # of the text: ten times the largest benchmark that is kept; a bomb is stopped here
 POSSIBLE_US = 1e-6, 1e12  # a picosecond, eleven days: what is beyond was not read from a clock
+PRIMARY = {"cpu": "cpu_clock", "cuda": "graph_slope"}  # the method that decides, by device
 COLUMNS = ("contender", "case", "mode", "method", "process", "block", "time_us", "throttle")
 
 Place = tuple[str, str, str]  # contender, case, mode

@@ -206,9 +206,10 @@ def contents(
     result = VerifyResult(path=str(path))
     packed: dict[str, Packed] = {}
     needed = _needed_for_consistency()
+    sha256 = hashlib.sha256()
     try:
         with Path(path).open("rb") as stream:
-            for member in _members(stream, result, lambda name: wanted(name) or needed(name)):
+            for member in _members(_Hashed(stream, sha256), result, lambda name: wanted(name) or needed(name)):
                 packed[member.name] = member
         _check(packed, result)
     except Unreadable as error:
@@ -230,7 +231,7 @@ def contents(
     if result.good and __package__:
         _check_consistency(inside, kept, result)
     if folder is not None and inside:
-        _check_beside(folder, inside, result)
+        _check_beside(folder, inside, result, sha256.hexdigest())
     return result, {name: data for name, data in kept.items() if result.good and wanted(name)}
 
 
@@ -254,15 +255,20 @@ def _check_consistency(inside: dict[str, Packed], kept: dict[str, bytes], result
         result.problems += [Problem("contradiction", one.member, one.message) for one in found]
 
 
-def _check_beside(folder: Path, inside: dict[str, Packed], result: VerifyResult) -> None:
-    """Hold the pages, the manifest and the receipt in a folder against the bundle: who reads them unpacks nothing."""
+def _check_beside(folder: Path, inside: dict[str, Packed], result: VerifyResult, sha256: str) -> None:
+    """Hold the pages, the manifest and the receipt in a folder against the bundle: who reads them unpacks nothing.
+
+    sha256: of the bundle's file.
+    """
     result.beside, found = [], list[Problem]()
     for name in (*LOOSE, RECEIPT):
         file = folder / name
         if not file.is_file():
             continue
         try:
-            unlike = _unlike_receipt(file, result) if name == RECEIPT else _unlike_member(file, inside[name].sha256)
+            unlike = (
+                _unlike_receipt(file, result, sha256) if name == RECEIPT else _unlike_member(file, inside[name].sha256)
+            )
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             unlike = f"it cannot be held against the bundle ({type(error).__name__})"
         if unlike:
@@ -281,12 +287,10 @@ def _unlike_member(file: Path, sha256: str) -> str | None:
     return None if found == sha256 else f"SHA-256 {found}, of the member of this name {sha256}"
 
 
-def _unlike_receipt(file: Path, result: VerifyResult) -> str | None:
-    """How a receipt is not that of the bundle."""
+def _unlike_receipt(file: Path, result: VerifyResult, sha256: str) -> str | None:
+    """How a receipt is not that of the bundle, whose file has this SHA-256."""
     with file.open("rb") as stream:
         receipt = strict_json(stream.read(MAX_MANIFEST_BYTES))
-    with Path(result.path).open("rb") as stream:
-        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     there = {"manifest_sha256": result.identity, "sha256": sha256, "overall": result.overall}
     for what, value in there.items():
         if receipt[what] != value:
@@ -493,7 +497,7 @@ def sums_text(sha256_by_name: dict[str, str]) -> bytes:
 # --- the archive ------------------------------------------------------------------------------------------------------
 
 
-def _members(stream: BinaryIO, result: VerifyResult, wanted: Callable[[str], bool]) -> Iterator[Packed]:
+def _members(stream: _Hashed, result: VerifyResult, wanted: Callable[[str], bool]) -> Iterator[Packed]:
     """Every member in turn, hashed while it is read; problems of form go to the result. Raises Unreadable, Damaged."""
     blocks = _Inflated(stream)
     seen: set[str] = set()
@@ -696,10 +700,23 @@ def unsafe(name: str) -> str | None:
     return None
 
 
+class _Hashed:
+    """A file that is read once, from its start: what was read of it is in its hash."""
+
+    def __init__(self, stream: BinaryIO, sha256: hashlib._Hash) -> None:
+        self._stream, self._sha256 = stream, sha256
+
+    def read(self, size: int) -> bytes:
+        """At most so many bytes."""
+        data = self._stream.read(size)
+        self._sha256.update(data)
+        return data
+
+
 class _Inflated:
     """The bytes below the gzip layer, never more at once than is asked for, with the limits that stop a bomb."""
 
-    def __init__(self, stream: BinaryIO, *, any_header: bool = False) -> None:
+    def __init__(self, stream: BinaryIO | _Hashed, *, any_header: bool = False) -> None:
         """any_header: the gzip header may be that of another program."""
         self._stream = stream
         self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)

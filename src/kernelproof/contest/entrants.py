@@ -51,9 +51,16 @@ class Entrant:
         )
 
 
-def entrants_of(config: Config, operator: OperatorConfig, device: str) -> list[Entrant]:
-    """The operator's contenders on a device, each with what the build and test stages said of it."""
-    return [_entrant(config, variant) for variant in operator.contenders(device)]
+def entrants_of(config: Config, operator: OperatorConfig, device: str, only: str | None = None) -> list[Entrant]:
+    """The operator's contenders on a device, each with what the build and test stages said of it.
+
+    only: the one variant that takes part, beside the baselines.
+    """
+    entrants = [_entrant(config, variant) for variant in operator.contenders(device)]
+    for entrant in entrants:
+        if only not in (None, entrant.name) and entrant.variant.role == "variant":
+            entrant.contender.correct, entrant.contender.outcome = False, "not benchmarked: not asked for"
+    return entrants
 
 
 def _entrant(config: Config, variant: VariantConfig) -> Entrant:
@@ -98,8 +105,8 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
     return Entrant(variant, contender, candidate, own, sealed, tested)
 
 
-def cannot_run(device: str, entrants: Sequence[Entrant]) -> tuple[str, str | None] | None:
-    """Why nothing can be measured, and what to do; None where something can."""
+def cannot_run(device: str, entrants: Sequence[Entrant], only: str | None = None) -> tuple[str, str | None] | None:
+    """Why nothing, or not the one that is asked for, can be measured, and what to do; None where it can."""
     if device == "cuda":
         from kernelproof import gpu
 
@@ -110,8 +117,9 @@ def cannot_run(device: str, entrants: Sequence[Entrant]) -> tuple[str, str | Non
             return f"no GPU: {why}", "run it on a machine with an NVIDIA GPU and driver"
     if not entrants:
         return f"no variant or baseline runs on {device}", None
-    if not any(entrant.contender.correct for entrant in entrants):
-        why = "; ".join(f"{entrant.name}: {entrant.contender.outcome}" for entrant in entrants)
+    asked = [entrant for entrant in entrants if only in (None, entrant.name)]
+    if not any(entrant.contender.correct for entrant in asked):
+        why = "; ".join(f"{entrant.name}: {entrant.contender.outcome}" for entrant in asked)
         return f"no contender is correct ({why})", "see the test records: a wrong kernel is not timed"
     return None
 

@@ -33,12 +33,11 @@ from kernelproof.errors import (
     WorkerTimeout,
 )
 from kernelproof.outside import AGREE_WITHIN, APART_LIMIT, Outside, behind_limit_us, rows_limit_us
-from kernelproof.samples import DISCARDED_STATES
+from kernelproof.samples import DISCARDED_STATES, PRIMARY
 
 if TYPE_CHECKING:
     from kernelproof.supervisor import Worker, WorkerHost
 
-PRIMARY = {"cpu": "cpu_clock", "cuda": "graph_slope"}
 # In the stage's temporary folder: the inputs, which candidates read; where they write; there, who was touched last.
 IMAGES, WORK, COUNTERS, JOURNAL = "images", "work", "counters", "journal"
 JOURNAL_BYTES = 1 << 10

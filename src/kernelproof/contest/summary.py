@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from kernelproof import claims, formats, launches, methods, records
 from kernelproof.config import Config
 from kernelproof.contest.entrants import TIMED, Arena, Entrant
-from kernelproof.contest.measurement import NOT_TRIED, NOTED, OTHERS_SHARE, PRIMARY, Measured, reasons_of
+from kernelproof.contest.measurement import NOT_TRIED, NOTED, OTHERS_SHARE, Measured, reasons_of
 from kernelproof.records import BenchRecord, EnergyRow, OracleRow, RatioRow, TimeRow, UntimedRow
-from kernelproof.samples import DISCARDED_STATES
+from kernelproof.samples import DISCARDED_STATES, PRIMARY
 
 if TYPE_CHECKING:
     from kernelproof import statistics

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kernelproof import builds, records, suite
 from kernelproof.errors import (
     JudgeError,
+    KernelproofError,
     NoSuchEntry,
     RecordError,
     TestError,
@@ -224,7 +225,7 @@ class Climb:
         except WorkerRefused:
             raise
         except (WorkerError, TestError) as error:
-            self.standing.results.append(outcomes.not_judged(case, error, outcomes.undeclared(error, self.variant.abi)))
+            self.standing.results.append(outcomes.not_judged(case, error, self._undeclared(error)))
             raise
         started = time.monotonic()
         result = self.calls.judged(Job(case), count=True)
@@ -260,12 +261,16 @@ class Climb:
             return outcomes.not_judged(case, refusal) if isinstance(refusal, ValuesRefused) else None
         except (WorkerError, TestError) as error:
             self.calls.blame_a_lack_of_memory(error)
-            return outcomes.not_judged(case, error, outcomes.undeclared(error, self.variant.abi))
+            return outcomes.not_judged(case, error, self._undeclared(error))
         finally:
             self.leave()
         result = self.calls.judged(Job(case))
         self.session.judge.forget(self.settings.module)
         return result
+
+    def _undeclared(self, error: KernelproofError) -> str:
+        dims = {name for shape in self.settings.shapes.values() for name in shape}
+        return outcomes.undeclared(error, self.variant.abi, dims | set(self.settings.test.options))
 
     # --- from one step to the next
 
@@ -290,7 +295,7 @@ class Climb:
             if rung == "load":
                 words = outcomes.words(error, "while it was loaded")
             else:
-                words = outcomes.words(error) + outcomes.undeclared(error, self.variant.abi)
+                words = outcomes.words(error) + self._undeclared(error)
             wrong = Outcome("failed", words, outcomes.gravity_of(error), what)
             if rung in ("launch", "sanity") and self.calls.called:
                 wrong, what = dataclasses.replace(wrong, case=self.calls.called.case.id), self.calls.called.key

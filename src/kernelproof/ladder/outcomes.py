@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kernelproof.errors import (
@@ -35,9 +36,24 @@ RUNGS = ("build", "load", "launch", "sanity", "correctness", "properties", "dete
 # What these need of the candidate is run before any of it is judged.
 COLLECTED = ("correctness", "properties", "determinism")
 UNDECLARED = (
-    ". If it does not take that size: a variant declares the sizes that it takes, as in "
-    "`limits: {head_dim: [64, 128]}` (config.yaml), and other cases are skipped"
+    ". If it does not take such a call: a variant declares the sizes that it takes, as in "
+    "`limits: {head_dim: [64, 128]}`, its `dtypes` and `options` (config.yaml), and other cases are skipped"
 )
+# What a launcher speaks of that refuses a size, a data type or an option, beside their names.
+OF_A_CASE = {
+    "take",
+    "shape",
+    "length",
+    "dimension",
+    "column",
+    "multiple",
+    "divisible",
+    "dtype",
+    "float",
+    "half",
+    "layout",
+}
+OF_A_CASE |= {"float32", "float16", "bfloat16", "fp32", "fp16", "bf16", "uint8", "int8"}
 DEVICE_FAULT = "CUDA error"  # torch's words when a kernel failed
 DEVICE_CAUSES = {
     "illegal memory access": "a kernel reads or writes where no tensor lies: a tail that no bound check guards, or an "
@@ -84,10 +100,18 @@ def not_judged(case: Case, error: KernelproofError, hint: str = "") -> CaseResul
     return result
 
 
-def undeclared(error: KernelproofError, abi: str) -> str:
-    """What to do where a launcher says in words that it does not take a call, which the binding makes an error."""
-    said = isinstance(error, WorkerReplyError) and error.message.startswith("RuntimeError: ")
-    return UNDECLARED if said and abi != "python" and DEVICE_FAULT not in error.message else ""
+def undeclared(error: KernelproofError, abi: str, names: Iterable[str]) -> str:
+    """What to do where a launcher says in words that it does not take a call, which the binding makes an error.
+
+    names: of dimensions and options. Who speaks of none of them, nor of anything else that a case is made of, failed.
+    """
+    message = error.message
+    said = isinstance(error, WorkerReplyError) and message.startswith("RuntimeError: ")
+    if not said or abi == "python" or DEVICE_FAULT in message:
+        return ""
+    words = {word.removesuffix("s") for word in re.findall("[a-z0-9]+", message.lower())}
+    parts = {part.removesuffix("s") for name in names for part in name.lower().split("_") if part[2:]}
+    return UNDECLARED if words & (parts | OF_A_CASE) else ""
 
 
 def kind(error: KernelproofError) -> str:

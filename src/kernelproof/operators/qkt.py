@@ -144,10 +144,14 @@ class Scores:
         factor, d = call.scalar("factor"), q.shape[-1]
 
         def scores(
-            zero_q: float = 128, zero_k: float = 128, scale_q: torch.Tensor = q_scale, by: float = factor
+            zero_q: float = 128,
+            zero_k: float = 128,
+            scale_q: torch.Tensor = q_scale,
+            scale_k: torch.Tensor = k_scale,
+            by: float = factor,
         ) -> torch.Tensor:
             left = simfp8.values(q, scale_q, zero_q)
-            return by * (left @ simfp8.values(k, k_scale, zero_k).mT)[:, 0]
+            return by * (left @ simfp8.values(k, scale_k, zero_k).mT)[:, 0]
 
         for zero in (127.5, 127.0, 0.0) if q.dtype == torch.uint8 else ():
             cause = f"codes are decoded with zero point {zero:g}; the encoder's is {simfp8.ZERO_POINT}"
@@ -162,9 +166,13 @@ class Scores:
             "the scores are scaled by 1/√d where raw ones were asked for", lambda: scores(by=1 / math.sqrt(d))
         )
         yield Suspect("the scores are scaled by 1/√d twice", lambda: scores(by=factor / math.sqrt(d)))
-        head0 = call.tensor("q_scale")[b, torch.zeros_like(h)]
-        yield Suspect("every head uses the scale of head 0 for Q", lambda: scores(scale_q=head0))
+        q0, k0 = (call.tensor(name)[b, torch.zeros_like(h)] for name in ("q_scale", "k_scale"))
+        yield Suspect("every head uses the scale of head 0 for Q", lambda: scores(scale_q=q0))
+        yield Suspect("every head uses the scale of head 0 for K", lambda: scores(scale_k=k0))
         yield Suspect("the scale of Q is not applied", lambda: scores(scale_q=torch.ones_like(q_scale)))
+        yield Suspect("the scale of K is not applied", lambda: scores(scale_k=torch.ones_like(k_scale)))
+        yield Suspect("the scale of Q is taken for K too", lambda: scores(scale_k=q_scale))
+        yield Suspect("the scale of K is taken for Q too", lambda: scores(scale_q=k_scale))
         yield Suspect("nothing is accumulated: the result is zero", lambda: scores(by=0.0))
 
 

@@ -35,11 +35,12 @@ from kernelproof import builds, counters, gpu, lease, processes, records, reposi
 from kernelproof import config as configuration
 from kernelproof.config import CaseSelection, Config
 from kernelproof.contest.entrants import TIMED, Entrant, arenas_of
-from kernelproof.contest.measurement import IMAGES, PRIMARY, Measured, Measurement
+from kernelproof.contest.measurement import IMAGES, Measured, Measurement
 from kernelproof.contest.outputs import judge_outputs
 from kernelproof.errors import BenchError, KernelproofError
 from kernelproof.methods import COLD_SHARE
 from kernelproof.records import Case, Contender, SelfcheckLine, SelfcheckRecord
+from kernelproof.samples import PRIMARY
 from kernelproof.selfcheck import analysis
 from kernelproof.selfcheck.analysis import Shape
 

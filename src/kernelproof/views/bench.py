@@ -21,6 +21,7 @@ from kernelproof.records import (
     TimeRow,
     UntimedRow,
 )
+from kernelproof.samples import PRIMARY
 from kernelproof.views.common import (
     Badge,
     Fact,
@@ -37,9 +38,6 @@ from kernelproof.views.common import (
     shown,
     words,
 )
-
-PRIMARY_METHODS = ("graph_slope", "cpu_clock")
-
 
 METHODS = {
     "graph_slope": "graph slope",
@@ -170,7 +168,7 @@ def benches(records: Records, settings: Settings, limits: Limits) -> list[BenchV
 def primary(times: Iterable[TimeRow]) -> list[TimeRow]:
     """The rows by the method that decides: graph slope on a GPU, the clock on a CPU."""
     rows = list(times)
-    for method in PRIMARY_METHODS:
+    for method in PRIMARY.values():
         if found := [row for row in rows if row.method == method]:
             return found
     return [row for row in rows if row.method not in ("floor", "eager")]

@@ -108,6 +108,7 @@ NAMES_IN_THE_HEADLINE = 4  # of one kind; the tables name all
 
 REFUTED = "refuted"  # of a test that was passed: by the benchmark
 REASON_IN_THE_HEADLINE = 200  # characters; the tables have the whole
+PLOT_WIDTH = 220.0  # pixels: of the ratios, beside four other columns
 
 NOT_TIMED = {
     "missing": "there is no record of a benchmark",
@@ -155,7 +156,7 @@ def _verdict_group(
     correct = [v.variant for v in verdicts if v.correctness == "correct"]
     known = [speeds[operator, name][0] for name in correct if (operator, name) in speeds]
     figures = [x for r in known for x in (r.ratio, r.low, r.high) if x is not None and x > 0]
-    on = charts.axis([*figures, 1.0, settings.max_ratio], "×") if figures else None
+    on = charts.axis([*figures, 1.0, settings.max_ratio], "×", width=PLOT_WIDTH) if figures else None
 
     def row(verdict: Verdict) -> VerdictRow:
         # Without correctness there is no speed, even where an older benchmark holds one.
