@@ -292,3 +292,13 @@ FILL = event("Memset (Device)", grid=[], block=[])
 )
 def test_a_trace_has_the_described_kernels_or_it_has_not(traced: list[dict[str, Any]], same: bool) -> None:
     assert launches.same_kernels(STEPS, traced) == same
+
+
+@pytest.mark.parametrize("overlapping", [[False, False], [False, True], [True, False]])
+def test_a_call_begins_early_where_one_of_its_kernels_may(overlapping: list[bool]) -> None:
+    kernels = [
+        Kernel(f"kernel_{place}", [1, 1, 1], [32, 1, 1], overlapping=may) for place, may in enumerate(overlapping)
+    ]
+    description = [dataclasses.asdict(Step("", kernel=kernel)) for kernel in kernels]
+    fill = dataclasses.asdict(Step("0000000000000000", fill=Fill(0, 1, 16, 1, 0)))
+    assert launches.begins_early([fill, *description]) == any(overlapping)

@@ -321,6 +321,11 @@ def steps_of(description: Any) -> list[Step]:
     return steps
 
 
+def begins_early(description: Any) -> bool:
+    """Whether one of a call's kernels may start before the one before it has ended."""
+    return any(step.kernel is not None and step.kernel.overlapping for step in steps_of(description))
+
+
 def placed(step: Step, spans: Spans) -> bytes:
     """The parameters of a step with the addresses of a call's tensors in them."""
     data = bytearray.fromhex(step.parameters)

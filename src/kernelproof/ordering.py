@@ -60,11 +60,14 @@ class Order(Protocol):
         outputs: Sequence[str],
         prepare: Callable[[], None] = lambda: None,
         repeat: int = 0,
+        *,
+        may_begin_early: bool = True,
     ) -> Taken:
         """Make one call, `act`, behind `prepare`, which may write to outputs; returns when all of it is done.
 
         repeat: which repeat of the same call it is. Only the first, 0, is watched for work that is out of order; on a
-        GPU the others run beside some load.
+        GPU the others run beside some load. may_begin_early: false for a call none of whose kernels is launched so
+        that it may begin before what is queued before it has ended.
         """
         ...
 
@@ -98,6 +101,8 @@ class OnHost:
         outputs: Sequence[str],
         prepare: Callable[[], None] = lambda: None,
         repeat: int = 0,
+        *,
+        may_begin_early: bool = True,
     ) -> Taken:
         """See Order."""
         prepare()
@@ -132,6 +137,8 @@ class OnStream:
         outputs: Sequence[str],
         prepare: Callable[[], None] = lambda: None,
         repeat: int = 0,
+        *,
+        may_begin_early: bool = True,
     ) -> Taken:
         """See Order."""
         results = {name: images[name].raw for name in outputs}
@@ -143,8 +150,8 @@ class OnStream:
         if repeat > 0:
             return behind(ahead=False)
         found = {name: raw.clone() for name, raw in results.items()}
-        taken = behind(ahead=True, watched=True)
-        if not taken.when and has_dependent_launch():
+        taken = behind(ahead=may_begin_early, watched=True)
+        if may_begin_early and not taken.when and has_dependent_launch():
 
             def again(*, ahead: bool) -> dict[str, Any]:
                 _put(found, results)

@@ -268,6 +268,7 @@ class Worker:
         self.returned: list[Any] = []  # by the last call, where the candidate returns its outputs
         self.held: deque[tuple[Any, Any]] = deque()  # results of calls, and their bits then
         self.cubins: Cubins | None = None
+        self.may_begin_early = True  # the calls of this request; nobody knows what a library's are launched like
 
     def serve(self) -> None:
         """Say how far this process is confined, while no candidate is in it; then answer requests."""
@@ -383,8 +384,9 @@ class Worker:
         The arguments of `following` calls are laid out like the first one's; their images are put into the same
         memory, one after another, and handed over in the same way. Where cubins are loaded, `launches` describes each
         of the calls. `out_of_order` lists the calls (the first is 0) whose outputs changed before their turn or after
-        they were over: [call, `before` or `after`, bytes]; [0, `later`, bytes] is of what the last call of this
-        request or of an earlier one had written, seen at this one's end.
+        they were over, or are others where it may begin before its turn: [call, `before`, `after` or `ahead`, bytes];
+        [0, `later`, bytes] is of what the last call of this request or of an earlier one had written, seen at this
+        one's end.
         """
         from kernelproof.loading import load_image, synchronise
 
@@ -401,6 +403,10 @@ class Worker:
             self.prepared(values, images, outputs, launches[number : number + 1])
             for number, values in enumerate((arguments, *following))
         ]
+        if self.cubins is not None:
+            from kernelproof.launches import begins_early
+
+            self.may_begin_early = any(map(begins_early, launches))
         synchronise(device)
         started = time.monotonic()
         first = last = self.call(acts[0], images, outputs)
@@ -516,7 +522,7 @@ class Worker:
                 if repeat % 2 == 1:
                     _bits(images[name].view).__ixor__(POISON_FLIP)
 
-        return self.order.call(act, images, outputs, prepare, repeat)
+        return self.order.call(act, images, outputs, prepare, repeat, may_begin_early=self.may_begin_early)
 
     def _call(self, values: dict[str, Any], images: dict[str, Image], outputs: list[str]) -> None:
         assert self.candidate is not None
