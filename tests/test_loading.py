@@ -150,9 +150,22 @@ def test_bfloat16_and_empty_images(tmp_path: Path) -> None:
     assert loading.load_image(descriptor, "cpu", False).view.shape == (0, 4)
 
 
+def test_bytes_of_a_type_that_numpy_lacks_are_given_as_it(tmp_path: Path) -> None:
+    codes = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    descriptor = image(tmp_path, "x", codes) | {"dtype": "float8_e4m3fn", "shape": [3, 2, 4], "strides": [4, 12, 1]}
+    found = loading.load_image(descriptor, "cpu", False)
+    given = torch.from_dlpack(found.argument)
+    assert (given.dtype, list(given.stride())) == (torch.float8_e4m3fn, [4, 12, 1])
+    assert given.view(torch.uint8).tolist() == found.view.tolist() == codes.transpose(1, 0, 2).tolist()
+    found.view[0, 0, 0] = 7  # it is the same memory
+    assert int(given.view(torch.uint8)[0, 0, 0]) == 7
+
+
 def test_torch_is_imported_only_where_it_must_be() -> None:
     assert not loading.needs_torch("tvm_ffi", "cpu", ["float32", "float16", "uint8"])
     assert loading.needs_torch("tvm_ffi", "cpu", ["float32", "bfloat16"])
+    assert not loading.needs_torch("tvm_ffi", "cpu", ["uint8", "float8_e4m3fn"], ["float16"])
+    assert loading.needs_torch("tvm_ffi", "cpu", ["float32"], ["float8_e4m3fn"])
     assert loading.needs_torch("tvm_ffi", "cuda", ["float32"])
     assert loading.needs_torch("python", "cpu", ["float32"])
 

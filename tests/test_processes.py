@@ -117,6 +117,29 @@ def test_what_a_killed_stage_left_is_swept_and_what_a_live_one_has_is_not(
     assert not live.exists()
 
 
+@pytest.mark.parametrize("said", ["", "TMPDIR", "AMPLE_BYTES"])
+def test_files_lie_in_memory_where_that_is_ample_and_nobody_names_a_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    disk, memory = tmp_path / "disk", tmp_path / "memory"
+    disk.mkdir()
+    memory.mkdir()
+    left = memory / "kernelproof-test-killed"
+    left.mkdir()
+    os.utime(left, (0, 0))
+    monkeypatch.setattr(tempfile, "tempdir", str(disk))
+    monkeypatch.setattr(processes, "SHARED_MEMORY", memory)
+    monkeypatch.setattr(processes, "AMPLE_BYTES", 1 << 62 if said == "AMPLE_BYTES" else 1)
+    monkeypatch.delenv("TMPDIR", raising=False)
+    if said == "TMPDIR":
+        monkeypatch.setenv("TMPDIR", str(disk))
+    with processes.scratch_folder("test", in_memory=True) as folder:
+        assert folder.parent == (disk if said else memory)
+        assert not left.exists()
+    with processes.scratch_folder("bench") as folder:
+        assert folder.parent == disk
+
+
 def test_measurements_are_given_cores_that_share_nothing_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four cores of two threads each, of which we may use seven: 0 and 4 are one core, 1 and 5, …"""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 4, 5, 6})

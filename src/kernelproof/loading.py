@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from kernelproof.errors import NoSuchEntry, WorkerReplyError
+from kernelproof.memory import bytes_as
 
 # Address space on either side of an image, in bytes, that nothing may touch: access beyond the guard bands is a crash.
 FENCE_BYTES = 8 << 20
@@ -35,6 +36,7 @@ NAMED = 20  # of the names in a module, where none is near the one that is asked
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.writev.restype = ctypes.c_ssize_t
 NUMPY_DTYPES = frozenset({"float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"})
+BYTE_DTYPES = frozenset({"float8_e4m3fn"})  # unknown to NumPy, which can hold the bytes of inputs all the same
 
 
 class Loadable(Protocol):
@@ -61,10 +63,16 @@ class Candidate:
 
 @dataclass
 class Image:
-    """A tensor argument in memory: all bytes with their guard bands, and the view that the variant is given."""
+    """A tensor argument in memory: all bytes with their guard bands, the elements, and what the variant is given."""
 
     raw: Any  # numpy or torch uint8 [bytes]
     view: Any
+    lent: Any = None  # to the variant, where it is not the view
+
+    @property
+    def argument(self) -> Any:
+        """What the variant is given."""
+        return self.view if self.lent is None else self.lent
 
 
 @contextlib.contextmanager
@@ -110,9 +118,13 @@ def is_there(tensor: Any) -> bool:
     return True
 
 
-def needs_torch(abi: str, device: str, dtypes: Collection[str]) -> bool:
-    """Whether a worker for this variant must import torch: CUDA memory, PyTorch callables, dtypes NumPy lacks."""
-    return abi != "tvm_ffi" or device != "cpu" or not NUMPY_DTYPES.issuperset(dtypes)
+def needs_torch(abi: str, device: str, inputs: Collection[str], others: Collection[str] = ()) -> bool:
+    """Whether a worker for this variant must import torch: CUDA memory, PyTorch callables, dtypes NumPy lacks.
+
+    inputs: the dtypes of tensors that are only read. others: those of outputs, and of what may be one.
+    """
+    held = NUMPY_DTYPES.issuperset(others) and (NUMPY_DTYPES | BYTE_DTYPES).issuperset(inputs)
+    return abi != "tvm_ffi" or device != "cpu" or not held
 
 
 def load(variant: Loadable, library: Path | None, root: Path) -> Callable[..., Any]:
@@ -248,9 +260,9 @@ def load_image(descriptor: Mapping[str, Any], device: str, with_torch: bool) -> 
     if not with_torch:
         shape, strides = tuple(descriptor["shape"]), tuple(descriptor["strides"])
         offset, dtype = int(descriptor["offset"]), str(descriptor["dtype"])
-        item = np.dtype(dtype).itemsize
-        view = np.ndarray(shape, dtype, buffer=raw, offset=offset, strides=[s * item for s in strides])
-        return Image(raw, view)
+        kind = np.dtype("uint8" if dtype in BYTE_DTYPES else dtype)
+        view = np.ndarray(shape, kind, buffer=raw, offset=offset, strides=[s * kind.itemsize for s in strides])
+        return Image(raw, view, lent=bytes_as(dtype, view) if dtype in BYTE_DTYPES else None)
     import torch
 
     whole = torch.from_numpy(raw)

@@ -10,7 +10,10 @@ import ctypes
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
 
 CPU, CUDA = 1, 2  # DLDeviceType, <dlpack/dlpack.h>
 CAPSULE_NAME = b"dltensor"
@@ -170,6 +173,18 @@ def tensor(address: int, device_type: int, image: Mapping[str, Any]) -> Any:
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
     return tvm_ffi.from_dlpack(new(ctypes.addressof(managed), CAPSULE_NAME, None))
+
+
+def bytes_as(dtype: str, values: np.ndarray[Any, np.dtype[np.uint8]]) -> Any:
+    """A TVM-FFI tensor of the same memory, whose bytes it takes for another type of a byte."""
+    import tvm_ffi
+
+    capsule = values.__dlpack__()
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    managed = _DLManagedTensor.from_address(pointer(capsule, CAPSULE_NAME))
+    managed.dl_tensor.code = tvm_ffi.dtype(dtype).type_code
+    return tvm_ffi.from_dlpack(capsule)
 
 
 # --- images -----------------------------------------------------------------------------------------------------------

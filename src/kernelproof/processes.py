@@ -40,6 +40,8 @@ KEPT_BYTES, LARGE_BYTES = 256 << 20, 32 << 20  # the second is the most that gli
 SHARED_FROM = 8  # cores: half of fewer is too little to drive a GPU, or to stand for a CPU
 ROOM_S = 20.0  # how long is waited until another process may be started
 SETTLED_S = 60.0  # a temporary folder younger than this may not have its lock yet
+SHARED_MEMORY = Path("/dev/shm")
+AMPLE_BYTES = 2 << 30  # of memory: what lies in files at a time, the judge of the same calls holds many times over
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -302,18 +304,35 @@ def end_with(pid: int) -> None:
 
 
 @contextlib.contextmanager
-def scratch_folder(stage: str) -> Iterator[Path]:
+def scratch_folder(stage: str, *, in_memory: bool = False) -> Iterator[Path]:
     """A temporary folder, removed at the end; what a killed stage left of its own is removed at the beginning.
 
-    A lock on the folder says that its process lives; the kernel frees it however that ends.
+    A lock on the folder says that its process lives; the kernel frees it however that ends. `in_memory`: on no disk,
+    where there is ample memory for that and TMPDIR names no place.
     """
     prefix = f"kernelproof-{stage}-"
-    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        with contextlib.suppress(OSError), _locked(left):
-            if left.stat().st_uid == os.getuid() and time.time() - left.stat().st_mtime > SETTLED_S:
-                shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=prefix) as folder, _locked(Path(folder)):
+    for place in (Path(tempfile.gettempdir()), SHARED_MEMORY):
+        for left in place.glob(f"{prefix}*"):
+            with contextlib.suppress(OSError), _locked(left):
+                if left.stat().st_uid == os.getuid() and time.time() - left.stat().st_mtime > SETTLED_S:
+                    shutil.rmtree(left, ignore_errors=True)
+    place_of_ours = SHARED_MEMORY if in_memory and "TMPDIR" not in os.environ and _has_ample_memory() else None
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=place_of_ours) as folder, _locked(Path(folder)):
         yield Path(folder)
+
+
+def _has_ample_memory() -> bool:
+    """Whether files may lie in memory: in a place that takes programs too, with room there, here and on the machine."""
+    try:
+        place = os.statvfs(SHARED_MEMORY)
+        of_machine = re.findall(r"^MemAvailable: *(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        return False
+    free = [place.f_bavail * place.f_frsize, *(int(kilobytes) << 10 for kilobytes in of_machine)]
+    with contextlib.suppress(OSError, ValueError):  # of a container; ValueError: it has no limit
+        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        free.append(limit - used)
+    return min(free) >= AMPLE_BYTES and not place.f_flag & os.ST_NOEXEC and os.access(SHARED_MEMORY, os.W_OK)
 
 
 def remove_tree(folder: Path) -> None:

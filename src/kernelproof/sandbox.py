@@ -6,7 +6,8 @@ very process that will load the candidate, and what was refused is what the reco
 - no_new_privs and no capabilities (root in a container is the usual case), limits on processes and on the log;
 - Landlock (Linux 5.13, with more of it up to 6.15): writing only beneath the worker's scratch folder; reading all but
   other processes' /proc, devices, and the folders that the run keeps to itself; no TCP; no signals, abstract sockets,
-  ptrace or /proc/PID/mem across the border. /dev/shm stays shut: it outlives the worker, and others keep data there;
+  ptrace or /proc/PID/mem across the border. /dev/shm stays shut, but for a scratch folder there: it outlives the
+  worker, and others keep data there;
 - seccomp, for what Landlock leaves: sockets of every kind (CUDA's driver may make one to listen on, but none connects),
   memory and limits of other processes, leaving the process group (so that killing the group leaves nobody), namespaces,
   io_uring (which would pass by this filter), kernel keys, System V memory. Changing modes and times of files does

@@ -139,7 +139,8 @@ def _resources() -> Resources:
 
     ends = contextlib.ExitStack()
     atexit.register(ends.close)
-    resources = Resources(ends.enter_context(scratch_folder("test")))
+    # A thousand small files are made, read and removed: on a disk a tenth of the whole time, more beside other writers.
+    resources = Resources(ends.enter_context(scratch_folder("test", in_memory=not gpu.available()[0])))
     ends.callback(resources.close)
     return resources
 

@@ -498,7 +498,7 @@ class Worker:
         """
         if self.cubins is not None:
             return self.cubins.prepared(launches[0], images)
-        values = {name: images[name].view if name in images else value for name, value in arguments.items()}
+        values = {name: images[name].argument if name in images else value for name, value in arguments.items()}
         return lambda: self._call(values, images, outputs)
 
     def call(

@@ -40,8 +40,8 @@ class Resources:
         from kernelproof.loading import needs_torch
         from kernelproof.supervisor import WorkerHost
 
-        kinds = {*variant.dtypes, variant.precision.output, *kinds} - {"input"}
-        with_torch = needs_torch(variant.abi, variant.device, kinds)
+        results = variant.dtypes if variant.precision.output == "input" else [variant.precision.output]
+        with_torch = needs_torch(variant.abi, variant.device, variant.dtypes, [*results, *kinds])
         key = (with_torch, threads, awake)
         if key not in self._hosts:
             scratch = self.scratch / f"host-{len(self._hosts)}"
