@@ -361,7 +361,8 @@ def test_the_bits_are_the_librarys(project: Config, resources: Resources, operat
     try:
         launches = calls.launches([job])
         assert launches is not None, calls.sealer and calls.sealer.record()
-        assert launches[0][0]["kernel"]["overlapping"] == (name in HOPPER), "as csrc/ launches it"
+        early = [bool(step["kernel"] and step["kernel"]["overlapping"]) for step in launches[0]]
+        assert any(early) == (name in HOPPER), "as csrc/ launches it"
         calls.images.mkdir(exist_ok=True)
         laid = climb.session.judge.lay_out(climb.settings.module, job, calls.images / "0")
         images = {key: value["image"] for key, value in laid.arguments.items() if isinstance(value, dict)}
