@@ -285,20 +285,21 @@ def build_jobs(config: Config, *, driver: bool) -> list[Job]:
 
 
 def test_jobs(config: Config, *, driver: bool) -> list[Job]:
-    """One job for each variant, and one for the baselines of an operator on a device.
+    """One job for each variant, and one for the baselines of an operator on the CPU.
 
     With an NVIDIA driver each baseline on the GPU is a job of its own: libraries that compile or search while they are
-    called (cuDNN, Triton) would keep the others waiting for most of a minute.
+    called (cuDNN, Triton) would keep the others waiting for most of a minute. Without one, what an operator has for a
+    GPU is one job, which says of each that there is none.
     """
     jobs: list[Job] = []
     for operator in config.operators.values():
-        jobs += [_job(config, operator, v.name, [v], driver) for v in operator.variants.values()]
-        for device in ("cpu", "cuda"):
-            baselines = [v for v in operator.baselines.values() if v.device == device]
-            if device == "cuda" and driver:
-                jobs += [_job(config, operator, v.name, [v], driver) for v in baselines]
-            elif baselines:
-                jobs.append(_job(config, operator, f"baselines_{device}", baselines, driver))
+        everything = [*operator.variants.values(), *operator.baselines.values()]
+        on_gpu = [v for v in everything if v.device == "cuda"]
+        together = {"baselines_cpu": [v for v in operator.baselines.values() if v.device == "cpu"]}
+        together |= {} if driver else {"on_gpu": on_gpu}
+        apart = [v for v in everything if not any(v in variants for variants in together.values())]
+        jobs += [_job(config, operator, v.name, [v], driver) for v in apart]
+        jobs += [_job(config, operator, name, variants, driver) for name, variants in together.items() if variants]
     return jobs
 
 

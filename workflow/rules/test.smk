@@ -1,5 +1,5 @@
-# Variants are tested one by one, so that a changed kernel costs only its own test; the baselines of an operator change
-# together with the environment, and without a GPU they share one interpreter.
+# Variants are tested one by one, so that a changed kernel costs only its own test. The baselines of an operator change
+# together with the environment, and of what is for a GPU, where there is none, there is only that to say: one interpreter.
 for job in support.test_jobs(CONFIG, driver=DRIVER):
 
     rule:
