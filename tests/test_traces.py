@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import faulthandler
+import itertools
 import json
 import math
 import os
@@ -18,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -732,6 +734,41 @@ def test_who_makes_the_calls_of_others_go_wrong_leaves_and_they_stay(tmp_path: P
     found = outcomes.pop(guilty)
     assert outcomes == dict.fromkeys(["good", "by_numpy", "torch_cpu"], "timed")
     assert re.match(words, found)
+
+
+@pytest.mark.parametrize(
+    ("who", "in_tries", "dropped"),
+    [
+        ("suspect", range(99), "suspect: wrong"),
+        ("suspect", [3, 6], "suspect: wrong"),  # by chance: not the first time alone, then in one pair, then alone
+        ("neighbour", range(99), "neighbour: spoils others"),
+        ("neighbour", [1], "suspect: not tried"),  # once, and not again: nobody is accused
+    ],
+)
+def test_who_is_beside_a_fault_that_comes_by_chance_is_not_accused(
+    tmp_path: Path, who: str, in_tries: Sequence[int], dropped: str
+) -> None:
+    """who: whoever brings the fault about, in which of the processes that have it and the suspect."""
+    roles = dict.fromkeys(("suspect", "neighbour", "other", "third"), "variant")
+    said, tries = list[str](), itertools.count(1)
+
+    class Tried(Measurement):
+        def shows(self, names: list[str], *_: Any) -> bool:
+            return who in names and next(tries) in in_tries
+
+        def shows_alone(self, name: str, arena: Any, is_so: Any, action: str) -> bool:
+            return self.shows([name], arena)
+
+        def drop(self, name: str, arena: Any, reason: str, check: str = "") -> None:
+            said.append(f"{name}: {reason}")
+
+    found = Tried.__new__(Tried)
+    found.entrants = {name: SimpleNamespace(variant=SimpleNamespace(role=role)) for name, role in roles.items()}  # type: ignore[misc]
+    found.spoilt, found.oldest_s, found.arenas = set(), 0.0, []
+    arena: Any = SimpleNamespace(asked=frozenset(roles), names=list(roles), id="case")
+    found.arenas.append(arena)
+    found.drop_if_guilty("suspect", arena, "wrong when timed", "outputs", lambda _: True)
+    assert [words.startswith(dropped) for words in said] == [True], said
 
 
 @pytest.mark.alone

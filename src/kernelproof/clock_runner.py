@@ -26,6 +26,8 @@ SECOND_CALL_S, RESTING_CALLS, RESTING_US = 5.0, 8, 40_000
 # Of a row, what changes behind half as many calls again as are timed in a process: the largest first, for it shows the
 # most, and of results that differ from the first one alone is handed over. 0: one element.
 LATE_SHARES, LONGER_ROW = (0.5, 0.25, 0.25, 0.0, 0.0), 1.5
+AMID_ROWS, BETWEEN_WRITES = 3, 50  # rows; calls, at most
+AGAIN_CALLS, AGAIN_BYTES, AGAIN_S = 16, 8 << 20, 0.05  # at most, beside one for each set
 ABSENT = "a part of its result is not in memory when its call is over, but made when somebody reads it"
 
 
@@ -161,7 +163,7 @@ class ClockRunner:
         self.timed(self.calls, random.randint(1, self.batch))
         for _ in range(MOVED_CALLS):
             self.last = [self.calls[touch.step(1)]()]
-        return self.last if isinstance(touch, Draw) else [*self.last, *self.late(touch)]
+        return self.last if isinstance(touch, Draw) else [*self.last, *self.late(touch), *self.amid(touch)]
 
     def ahead(self, touch: Touch) -> list[Result]:
         """Nothing: no call on a CPU begins before it is made."""
@@ -185,6 +187,23 @@ class ClockRunner:
             touch.finish()
             yield tuple(map(clone, outputs_of(self.calls[0]())))
 
+    def amid(self, touch: Touch) -> Iterator[Result]:
+        """The last results of rows of calls as close behind each other as timed ones, amid which values change.
+
+        Nothing but a copy of a row to where another was, some 0.3 µs, lies between two of them: who leaves work out
+        where calls come fast, over the result of an earlier one, does so here too. Few calls follow, since any other
+        program may come between two.
+        """
+        call, writes = self.calls[0], touch.writes()
+        for _ in range(AMID_ROWS):
+            touch.begin()
+            result, row = None, [call] * self.batch
+            for write in writes:
+                row += [write, *[call] * random.randint(1, min(self.batch, BETWEEN_WRITES))]
+            for act in row:
+                result = act()
+            yield tuple(map(clone, outputs_of(result)))
+
     def energy(self, case: str, mode: str) -> dict[str, Any]:
         return {"contender": self.name, "case": case, "mode": mode, "reason": "no counter of a CPU's energy is read"}
 
@@ -196,9 +215,18 @@ class ClockRunner:
         poison([like(layout) for _ in range(4) for layout in self.sets.outputs()])
 
     def again(self) -> None:
-        """One call on each of the first sets; on a rotation of hundreds the rest would tell nothing new."""
+        """A call on each of the first sets; on a rotation of hundreds the rest would tell nothing new.
+
+        Of short calls some more, for who leaves something unwritten now and then.
+        """
         call, passing = self.function.call, self.function.passing
-        self.last = [allocating_call(call, passing, self.sets, index, poisoned=True)() for index in self.checked]
+        calls = [allocating_call(call, passing, self.sets, index, poisoned=True) for index in self.checked]
+        end_s, self.last = time.monotonic() + AGAIN_S, [call() for call in calls]
+        size = sum(output.nbytes for output in outputs_of(self.last[0]))
+        for call in itertools.cycle(calls):
+            if len(self.last) * size > AGAIN_BYTES or len(self.last) >= AGAIN_CALLS or time.monotonic() > end_s:
+                break
+            self.last.append(call())
 
 
 def _nothing(*_: Any) -> None:

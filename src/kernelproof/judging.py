@@ -59,8 +59,8 @@ REDRAWN = 3  # times that the inputs of a case are made until they are those tha
 TESTS_BESIDE = 4  # as many as the workflow runs at a time
 # What changes in the inputs of a case, call by call, so that each call differs from the one before it in that alone:
 # one element, of one input after the other; the places of two; the last elements of each input, one in TAIL_SHARE; the
-# later and the earlier half of all its rows.
-EDITS = (*3 * ("element",), *3 * ("exchange",), "tail", "later", "earlier")
+# later and the earlier half of all its rows; the order of all rows, in which sums, maxima and histograms stay.
+EDITS = (*3 * ("element",), *3 * ("exchange",), "tail", "later", "earlier", "reversed")
 TAIL_SHARE = 4
 END_LIMIT_S = 5.0
 
@@ -71,8 +71,8 @@ class Job:
 
     case: the case itself. sanity: the exact call `name`. base, relation: the two calls of the relation `name`.
     repeat: the case once more, and of its repeats the first that gave other bits; `name` tells processes apart.
-    element, exchange, tail, later, earlier: the case with the first of EDITS, up to and with this one, in the inputs
-    that may be changed (`operators.changeable`); `name` is seed.n, for the n-th.
+    element, exchange, tail, later, earlier, reversed: the case with the first of EDITS, up to and with this one, in the
+    inputs that may be changed (`operators.changeable`); `name` is seed.n, for the n-th.
     low: the case, but the low half of every number's mantissa drawn with the seed `name`.
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
     strided: the case with strides of their own for all tensors, or for the tensor `name` (with_own_strides).
@@ -695,6 +695,8 @@ def _edit(
             _exchange(tensor, place)
         elif edit == "tail":
             _replace_tails(inputs, other(0))
+        elif edit == "reversed":
+            _reverse_rows(inputs)
         else:
             _replace_halves(inputs, other(1), later=edit == "later")
 
@@ -729,6 +731,13 @@ def _replace_halves(inputs: Mapping[str, Tensor], other: Call, *, later: bool) -
         middle = tensor.shape[-1] - tensor.shape[-1] // 2
         half = slice(middle, None) if later else slice(middle)
         tensor[..., half] = other.tensor(name)[..., half]
+
+
+def _reverse_rows(inputs: Mapping[str, Tensor]) -> None:
+    from kernelproof.results import bits_of
+
+    for bits in map(bits_of, inputs.values()):
+        bits.copy_(bits.flip(-1) if bits.dim() else bits)
 
 
 def _replace_low_bits(inputs: Mapping[str, Tensor], seed: int) -> None:

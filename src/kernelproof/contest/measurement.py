@@ -46,6 +46,7 @@ ROOM_FACTOR = 64  # outputs of one size that a contender may hand over in one re
 SLOW_PROCESSES = 2  # a contender whose single call exceeds its budget is called once in so many processes
 REQUEST_BASE_S = 60.0  # a request's time limit: CUDA start-up and graph captures, and below, the measuring itself
 REQUEST_FACTOR = 6.0
+PAIRED_AGAIN = 2  # processes that two share until one of them is held to have spoilt the other, beside a first
 OLDEST_S = 10.0  # that a process waits to be as old as one in which something showed
 # Flags of a time: other kernels ran in the timed graph than in a call outside; our clock says another time.
 OTHER_PATH, NOT_TRACED = "other_kernels_when_timed", "not_traced"
@@ -879,8 +880,9 @@ class Measurement:
 
         is_so: whether the answer of a process shows it, of one that timed or of one that was held (its `outputs`). Who
         shows it alone, or beside everybody, is dropped for it; where it shows beside some only, these are, from all
-        cases. Where it shows with nobody, it is looked for once more, alone in a process as old as any was that
-        measured, for the contender may go by that; and not there either it has no time, and is not accused.
+        cases, if it shows beside them each time, and alone not once in as many tries as there were pairs. Where it
+        shows with nobody, it is looked for once more, alone in a process as old as any was that measured, for the
+        contender may go by that; and not there either it has no time, and is not accused.
         """
         others = sorted((arena.asked | set(arena.names)) - {name})  # also who has left since
         if not others or self.shows_alone(name, arena, is_so, action):
@@ -890,11 +892,20 @@ class Measurement:
         guilty = [other for other in beside if self.entrants[other].variant.role == "variant"]
         is_variant = self.entrants[name].variant.role == "variant"
         if guilty and (len(beside) < len(others) or not is_variant):
+            if any(self.shows([name], arena, is_so, action) for _ in others):
+                self.drop(name, arena, reason, check)  # it comes by chance: seldom alone, and in few of the pairs
+                return
+            pairs = [[other, name] for other in guilty for _ in range(PAIRED_AGAIN)]
+            unlike = {pair[0] for pair in pairs if not self.shows(pair, arena, is_so, action)}
+            guilty = [other for other in guilty if other not in unlike]
+            beside = []
             for other in guilty:
                 words = f"beside it, and not alone, the calls of {name} in {arena.id} go wrong"
                 self.spoilt.add(arena.id)
                 self.drop(other, None, f"spoils others: {words} ({reason})", "outputs")
-        elif beside:
+            if guilty:
+                return
+        if beside:
             self.drop(name, arena, reason, check)
         elif arena.id in self.spoilt:
             return

@@ -21,6 +21,7 @@ PARTS = {  # of the inputs, by the job's: a property's name and claim
     "tail": ("new last values", "other values in the last quarter of each input change the result"),
     "later": ("new later halves", "other values in the later half of every row change the result"),
     "earlier": ("new earlier halves", "other values in the earlier half of every row change the result"),
+    "reversed": ("reversed rows", "the values of every row in the opposite order give a result of their own"),
 }
 SIDES = {"end": "behind", "start": "in front of"}  # of a tensor, where it is fenced
 
