@@ -190,7 +190,7 @@ class ClockRunner:
     def amid(self, touch: Touch) -> Iterator[Result]:
         """The last results of rows of calls as close behind each other as timed ones, amid which values change.
 
-        Nothing but a copy of a row to where another was, some 0.3 µs, lies between two of them: who leaves work out
+        Nothing but a copy of a row to where another was, a µs, lies between two of them: who leaves work out
         where calls come fast, over the result of an earlier one, does so here too. Few calls follow, since any other
         program may come between two.
         """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import itertools
 import math
@@ -85,7 +84,7 @@ class Touch:
 
     def writes(self) -> list[Callable[[], object]]:
         """What `finish` does, in parts that take as little time as can be: one for each row."""
-        return [row.write() for row in self.rows]
+        return [functools.partial(row.bits.copy_, row.last) for row in self.rows]
 
     def finish(self) -> None:
         """Put the values in place to which the steps after `before` lead."""
@@ -154,14 +153,6 @@ class _TouchedRow:
         torch.bitwise_right_shift(self.count, 0 if self.stride else BYTE_SHIFT, out=self.work)
         self.work.bitwise_and_(self.mask)
         torch.bitwise_xor(self.base, self.work, out=self.bits)
-
-    def write(self) -> Callable[[], object]:
-        """A function that puts the last values in place, as fast as a call from Python is."""
-        last = self.last.contiguous()
-        if not self.bits.is_contiguous():
-            return functools.partial(self.bits.copy_, last)
-        self.last = last  # stays where it lies
-        return functools.partial(ctypes.memmove, self.bits.data_ptr(), last.data_ptr(), last.nbytes)
 
     def all_but(self, share: float) -> None:
         import torch
