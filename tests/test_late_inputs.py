@@ -1,5 +1,7 @@
 """Memory that is put right late, by a kernel that lets the next one begin."""
 
+import time
+
 import pytest
 
 from kernelproof import gpu
@@ -49,11 +51,13 @@ def test_it_waits_as_long_as_it_is_told_and_says_when_it_is_over() -> None:
     late, probe = LateInputs([torch.zeros(1024, device="cuda")]), torch.cuda.Stream()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     late.scramble()
+    torch.cuda.synchronize()
     with torch.cuda.stream(probe):
         assert late.opened.item() == 1
     start.record()
     late.scramble(20_000.0)
     end.record()
+    time.sleep(0.005)  # until it has begun: it waits four times as long
     with torch.cuda.stream(probe):
         assert late.opened.item() == 0
     end.synchronize()

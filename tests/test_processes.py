@@ -192,3 +192,25 @@ def test_where_no_process_can_be_started_for_a_moment_it_is_tried_again(monkeypa
     with pytest.raises(BlockingIOError):
         processes.once_there_is_room(fork)
     assert refused
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "names"),
+    [
+        ("0::/job/step", "job/step", ("memory.max", "memory.current")),
+        ("0::/job/step", "job", ("memory.max", "memory.current")),
+        ("0::/elsewhere", "", ("memory.max", "memory.current")),
+        ("4:cpu,memory:/job/step", "memory/job", ("memory.limit_in_bytes", "memory.usage_in_bytes")),
+    ],
+)
+def test_the_limit_of_every_control_group_above_counts(
+    tmp_path: Path, line: str, folder: str, names: tuple[str, str]
+) -> None:
+    groups, mounted = tmp_path / "groups", tmp_path / "mounted"
+    groups.write_text(f"7:cpuset:/other\n{line}\n")
+    for place in ("job/step", "memory/job/step", folder):
+        (mounted / place).mkdir(parents=True, exist_ok=True)
+    (mounted / "job/step/memory.max").write_text("max\n")
+    for name, value in zip(names, (1000, 300), strict=True):
+        (mounted / folder / name).write_text(f"{value}\n")
+    assert list(processes._left_to_groups(groups, mounted)) == [700]

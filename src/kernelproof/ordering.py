@@ -180,6 +180,7 @@ class OnStream:
     ) -> Taken:
         """One call behind the gate, until all is done. `ahead`: the gate lets it begin, and it has to wait itself."""
         cuda = self.torch.cuda
+        cuda.synchronize()  # what was copied on the default stream is there
         with on_stream(cuda.stream(self.stream)):
             prepare()
             late.scramble()

@@ -328,11 +328,27 @@ def _has_ample_memory() -> bool:
         of_machine = re.findall(r"^MemAvailable: *(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     except OSError:
         return False
-    free = [place.f_bavail * place.f_frsize, *(int(kilobytes) << 10 for kilobytes in of_machine)]
-    with contextlib.suppress(OSError, ValueError):  # of a container; ValueError: it has no limit
-        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
-        free.append(limit - used)
+    free = [place.f_bavail * place.f_frsize, *(int(kilobytes) << 10 for kilobytes in of_machine), *_left_to_groups()]
     return min(free) >= AMPLE_BYTES and not place.f_flag & os.ST_NOEXEC and os.access(SHARED_MEMORY, os.W_OK)
+
+
+def _left_to_groups(groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> Iterator[int]:
+    """The bytes of memory that each control group of this process may still take (man 7 cgroups, both versions).
+
+    In a container the groups' names may be those outside it, and the mounted folder its own group.
+    """
+    for line in groups.read_text().splitlines() if groups.is_file() else ():
+        _, controllers, path = line.split(":", 2)
+        second = not controllers
+        if not second and "memory" not in controllers.split(","):
+            continue
+        top = mounted if second else mounted / "memory"
+        names = ("memory.max", "memory.current") if second else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        own = top / path.strip("/")
+        for folder in {top, own, *(parent for parent in own.parents if top in parent.parents)}:
+            with contextlib.suppress(OSError, ValueError):  # ValueError: it has no limit
+                limit, used = (int((folder / name).read_text()) for name in names)
+                yield limit - used
 
 
 def remove_tree(folder: Path) -> None:

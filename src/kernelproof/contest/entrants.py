@@ -120,6 +120,8 @@ def cannot_run(device: str, entrants: Sequence[Entrant], only: str | None = None
     asked = [entrant for entrant in entrants if only in (None, entrant.name)]
     if not any(entrant.contender.correct for entrant in asked):
         why = "; ".join(f"{entrant.name}: {entrant.contender.outcome}" for entrant in asked)
+        if only:
+            return f"it cannot be measured ({why})", "see its test record: a wrong kernel is not timed"
         return f"no contender is correct ({why})", "see the test records: a wrong kernel is not timed"
     return None
 

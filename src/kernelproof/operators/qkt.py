@@ -165,7 +165,8 @@ class Scores:
         yield Suspect(
             "the scores are scaled by 1/√d where raw ones were asked for", lambda: scores(by=1 / math.sqrt(d))
         )
-        yield Suspect("the scores are scaled by 1/√d twice", lambda: scores(by=factor / math.sqrt(d)))
+        if factor != 1:
+            yield Suspect("the scores are scaled by 1/√d twice", lambda: scores(by=factor / math.sqrt(d)))
         q0, k0 = (call.tensor(name)[b, torch.zeros_like(h)] for name in ("q_scale", "k_scale"))
         yield Suspect("every head uses the scale of head 0 for Q", lambda: scores(scale_q=q0))
         yield Suspect("every head uses the scale of head 0 for K", lambda: scores(scale_k=k0))
