@@ -746,7 +746,7 @@ def test_who_makes_the_calls_of_others_go_wrong_leaves_and_they_stay(tmp_path: P
     ],
 )
 def test_who_is_beside_a_fault_that_comes_by_chance_is_not_accused(
-    tmp_path: Path, who: str, in_tries: Sequence[int], dropped: str
+    who: str, in_tries: Sequence[int], dropped: str
 ) -> None:
     """who: whoever brings the fault about, in which of the processes that have it and the suspect."""
     roles = dict.fromkeys(("suspect", "neighbour", "other", "third"), "variant")

@@ -88,8 +88,8 @@ class Touch:
 
     def finish(self) -> None:
         """Put the values in place to which the steps after `before` lead."""
-        for row in self.rows:
-            row.bits.copy_(row.last)
+        for write in self.writes():
+            write()
 
 
 class _TouchedRow:

@@ -293,13 +293,15 @@ def test_jobs(config: Config, *, driver: bool) -> list[Job]:
     """
     jobs: list[Job] = []
     for operator in config.operators.values():
-        everything = [*operator.variants.values(), *operator.baselines.values()]
-        on_gpu = [v for v in everything if v.device == "cuda"]
-        together = {"baselines_cpu": [v for v in operator.baselines.values() if v.device == "cpu"]}
-        together |= {} if driver else {"on_gpu": on_gpu}
-        apart = [v for v in everything if not any(v in variants for variants in together.values())]
-        jobs += [_job(config, operator, v.name, [v], driver) for v in apart]
-        jobs += [_job(config, operator, name, variants, driver) for name, variants in together.items() if variants]
+        together: dict[str, list[VariantConfig]] = {}
+        for variant in (*operator.variants.values(), *operator.baselines.values()):
+            name = variant.name
+            if variant.device == "cuda" and not driver:
+                name = "on_gpu"
+            elif variant.device == "cpu" and variant.role == "baseline":
+                name = "baselines_cpu"
+            together.setdefault(name, []).append(variant)
+        jobs += [_job(config, operator, name, variants, driver) for name, variants in together.items()]
     return jobs
 
 

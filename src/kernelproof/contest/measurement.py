@@ -895,21 +895,20 @@ class Measurement:
             if any(self.shows([name], arena, is_so, action) for _ in others):
                 self.drop(name, arena, reason, check)  # it comes by chance: seldom alone, and in few of the pairs
                 return
-            pairs = [[other, name] for other in guilty for _ in range(PAIRED_AGAIN)]
-            unlike = {pair[0] for pair in pairs if not self.shows(pair, arena, is_so, action)}
-            guilty = [other for other in guilty if other not in unlike]
-            beside = []
-            for other in guilty:
+            beside = [
+                other
+                for other in guilty
+                if all(self.shows([other, name], arena, is_so, action) for _ in range(PAIRED_AGAIN))
+            ]
+            for other in beside:
                 words = f"beside it, and not alone, the calls of {name} in {arena.id} go wrong"
                 self.spoilt.add(arena.id)
                 self.drop(other, None, f"spoils others: {words} ({reason})", "outputs")
-            if guilty:
-                return
-        if beside:
+        elif beside:
             self.drop(name, arena, reason, check)
-        elif arena.id in self.spoilt:
+        if beside or arena.id in self.spoilt:
             return
-        elif self.shows([name], arena, is_so, action, self.calls_by_then(arena), min(self.oldest_s, OLDEST_S)):
+        if self.shows([name], arena, is_so, action, self.calls_by_then(arena), min(self.oldest_s, OLDEST_S)):
             self.drop(name, arena, reason, check)
         else:
             self.drop(name, arena, f"not tried: beside others, but neither alone nor beside any one of them: {reason}")
