@@ -11,7 +11,6 @@
 namespace fp16_wgmma {
 
 constexpr const char *kName = "fp16_wgmma";
-constexpr int kKeys = 128;                   // of a tile
 constexpr int kStages = 2, kQueries = 2;     // of the rings of keys and values, and of the ring of queries
 constexpr int kColumns = kSwizzleBytes / 2;  // 16-bit columns of a slab, the widest tile that can be swizzled
 constexpr int kTurnBarrier = 1;              // named barriers kTurnBarrier + consumer, then one for each consumer alone
@@ -20,6 +19,9 @@ constexpr int64_t kSectionBytes = 32 << 20;  // keys and values that causal item
 
 template <int kDim, int kConsumers>
 struct Tiling {
+    // Of a tile: the more, the less often the rows' highest scores are compared and their sums scaled. At head_dim 64
+    // the registers would do for more with one and two consumers, which is no faster.
+    static constexpr int kKeys = kDim == 128 ? 160 : 128;
     static constexpr int kRows = kConsumers * kWarpgroupRows;  // query rows of an item
     static constexpr int kThreads = (kConsumers + 1) * kWarpgroupSize;
     static constexpr int kSlabs = kDim / kColumns;
@@ -42,7 +44,7 @@ struct Tiling {
 // S = Q K^T for 64 rows
 template <typename T, int kDim, int kRows, int kSize>
 __device__ __forceinline__ void queue_scores(float (&s_rmem)[kSize], uint64_t q, uint64_t k) {
-    constexpr int kQSlab = kRows * kSwizzleBytes, kKSlab = kKeys * kSwizzleBytes;
+    constexpr int kQSlab = kRows * kSwizzleBytes, kKSlab = 2 * kSize * kSwizzleBytes;
 #pragma unroll
     for (int d = 0; d < kDim; d += 16) {
         const int inside = d % kColumns * 2;
@@ -69,7 +71,7 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
               const __grid_constant__ CUtensorMap k_map,  // [batch, key_heads, key_rows, kDim]
               const __grid_constant__ CUtensorMap v_map) {
     using Tile = Tiling<kDim, kConsumers>;
-    constexpr int kRows = Tile::kRows;
+    constexpr int kRows = Tile::kRows, kKeys = Tile::kKeys;
     constexpr int kQSlabBytes = kRows * kSwizzleBytes, kSlabBytes = kKeys * kSwizzleBytes;
 
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / kWarpSize, 0);  // uniform, and the compiler knows
@@ -255,8 +257,8 @@ const char *launch_for(const AttentionArgs &args, int multiprocessors, void *str
     if (const char *why = schedule_refusal(kName, args, Tile::kRows)) return why;
     if (const char *why = check_rows_aligned(kName, o)) return why;
     if (const char *why = make_tensor_map(kName, q_map, kType, q, Tile::kRows)) return why;
-    if (const char *why = make_tensor_map(kName, k_map, kType, k, kKeys)) return why;
-    if (const char *why = make_tensor_map(kName, v_map, kType, v, kKeys)) return why;
+    if (const char *why = make_tensor_map(kName, k_map, kType, k, Tile::kKeys)) return why;
+    if (const char *why = make_tensor_map(kName, v_map, kType, v, Tile::kKeys)) return why;
     const Schedule schedule = make_schedule(args, Tile::kRows, 2, kSectionBytes);
     const int64_t blocks = schedule.items < multiprocessors ? schedule.items : multiprocessors;
     return launch_kernel(kName, attention<T, kDim, kConsumers>, dependent({blocks, Tile::kThreads, Tile::kSharedBytes}),

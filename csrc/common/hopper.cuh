@@ -182,6 +182,8 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kSize]) {
 #define HOPPER_NAMES_5 "%40, %41, %42, %43, %44, %45, %46, %47"
 #define HOPPER_NAMES_6 "%48, %49, %50, %51, %52, %53, %54, %55"
 #define HOPPER_NAMES_7 "%56, %57, %58, %59, %60, %61, %62, %63"
+#define HOPPER_NAMES_8 "%64, %65, %66, %67, %68, %69, %70, %71"
+#define HOPPER_NAMES_9 "%72, %73, %74, %75, %76, %77, %78, %79"
 #define HOPPER_D(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define HOPPER_D32(i)                                                                                    \
     HOPPER_D(i), HOPPER_D(i + 4), HOPPER_D(i + 8), HOPPER_D(i + 12), HOPPER_D(i + 16), HOPPER_D(i + 20), \
@@ -190,8 +192,10 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kSize]) {
 #define HOPPER_NAMES_N128                                                                                              \
     HOPPER_NAMES_0 ", " HOPPER_NAMES_1 ", " HOPPER_NAMES_2 ", " HOPPER_NAMES_3 ", " HOPPER_NAMES_4 ", " HOPPER_NAMES_5 \
                    ", " HOPPER_NAMES_6 ", " HOPPER_NAMES_7
+#define HOPPER_NAMES_N160 HOPPER_NAMES_N128 ", " HOPPER_NAMES_8 ", " HOPPER_NAMES_9
 #define HOPPER_D_N64 HOPPER_D32(0)
 #define HOPPER_D_N128 HOPPER_D32(0), HOPPER_D32(32)
+#define HOPPER_D_N160 HOPPER_D_N128, HOPPER_D(64), HOPPER_D(68), HOPPER_D(72), HOPPER_D(76)
 
 #define HOPPER_WGMMA_SS(N, type, a_name, b_name, keep_name, transposed_name)                            \
     asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " keep_name                                    \
@@ -228,6 +232,8 @@ __device__ __forceinline__ void wgmma_k16(float (&d)[kSize], uint64_t a, uint64_
         HOPPER_WGMMA_BOTH(64, SS, "%32", "%33", "%34", "%35")
     } else if constexpr (kSize == 64) {
         HOPPER_WGMMA_BOTH(128, SS, "%64", "%65", "%66", "%67")
+    } else if constexpr (kSize == 80) {
+        HOPPER_WGMMA_BOTH(160, SS, "%80", "%81", "%82", "%83")
     } else {
         static_assert(kSize < 0, "no wgmma of this width has been written out above");
     }
