@@ -38,6 +38,7 @@ WALL_PAIRS = 6
 # Timed calls in the midst of which values become new, on a GPU: more in a row than a sample has.
 ROW_US, ROW_REPLAYS = 60_000.0, 6
 LATE_US = 50.0  # after so long inputs are right: a call that does not wait has begun by then
+CALLS_BEFORE = 2  # captured in front of it
 PORTABLE_CLUSTER = 8  # blocks that every GPU with clusters takes
 
 _on = loading.on_stream
@@ -310,18 +311,23 @@ class GraphRunner:
         return [result] if isinstance(touch, Draw) else [tuple(map(clone, result)), self.amid(touch)]
 
     def ahead(self, touch: Touch) -> list[Result]:
-        """A captured call on the values that the case names, which may begin before they are right."""
+        """The last of some captured calls, on the values that the case names: it may begin before they are right.
+
+        Before it come calls as timed ones do, so that who waits at the start of a graph only is seen too.
+        """
         touch.before(1)
         touch.finish()
         late = LateInputs(value for value in self.sets.inputs(0) if isinstance(value, self.torch.Tensor))
         results: list[Result] = []
 
-        def call() -> None:
+        def calls() -> None:
+            for _ in range(CALLS_BEFORE):
+                self.call()
+            late.scramble()
             late.scramble(LATE_US, ahead=True)
             results.append(self.call())
 
-        graph = self.capture_calls(call, 1)
-        late.scramble()
+        graph = self.capture_calls(calls, 1)
         graph.replay()
         self.torch.cuda.synchronize()
         return results

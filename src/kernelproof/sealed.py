@@ -138,8 +138,8 @@ def _captured(stream: c_void_p, call: Callable[[], object]) -> Iterator[c_void_p
 
 def _steps(graph: c_void_p) -> list[Step]:
     """A call's work in an order that keeps every dependency, whole addresses in the parameters."""
-    steps = [_step(node) for node in _in_order(cuda_driver.graph_nodes(graph)) if node.type != EMPTY_NODE]
-    return [step for step in steps if step.kernel is None or step.kernel.name != cuda_driver.EMPTY_KERNEL]
+    _, *called = _in_order(cuda_driver.graph_nodes(graph))  # behind the empty kernel, which all of them wait for
+    return [_step(node) for node in called if node.type != EMPTY_NODE]
 
 
 def _in_order(nodes: Sequence[cuda_driver.Node]) -> list[cuda_driver.Node]:
