@@ -1,7 +1,8 @@
 // Attention forward for short sequences on sm_90a: the keys are shared out over the warpgroups of a cluster of two
 // blocks. A warpgroup has all its loads under way at once and takes its keys in tiles of 64: the output of a tile is
-// computed while the scores of the next become weights. The parts of the output meet once in a block, each warpgroup
-// adding up a share of the columns, and then once in the cluster, in whose other block an mbarrier counts what arrives.
+// computed while the scores of the next become weights. As soon as a warpgroup knows its highest scores it sends them
+// to the others, so that all of them refer their parts of the output to the same. These are added up once in a block,
+// each warpgroup having a share of the columns, and then once in the cluster. mbarriers count what arrives.
 #include <algorithm>
 
 #include "../common/approx.cuh"
@@ -25,6 +26,7 @@ constexpr int kParts = kShares * kWarpgroups;                // of the keys, and
 constexpr int kStages = 2;                                   // tiles of a warpgroup that are under way at once
 constexpr int kRowsAtOnce = kWarpgroupSize / kUnitElements;  // that a warpgroup copies, 128 bytes each
 constexpr int kTileBarrier = 1;                              // named barriers kTileBarrier + warpgroup
+constexpr int kPairBarrier = kTileBarrier + kWarpgroups;     // named barriers kPairBarrier + warp
 // Of the shared memory of a multiprocessor. Blocks come while those of the kernel before are still there, and two of
 // them would share a multiprocessor beside others that are free by then.
 constexpr int kMoreThanHalf = 115 * 1024;
@@ -38,14 +40,15 @@ struct Tiling {
     static constexpr int kStage = kWarpgroups * 2 * kTile;  // [kWarpgroups, K and V]
     static constexpr int kOwn = kDim / 2 / kParts;          // a thread's elements of a part of the columns
     static constexpr int kPart = kOwn * 4 * kWarpSize;      // bytes of a warp's: [kOwn / 4, 32 lanes] float4
-    static constexpr int kStats = 8 * 16;                   // bytes: highest scores and sums of 16 rows, [8] float4
+    static constexpr int kPairs = 8 * 8;                    // bytes: a value for each of 16 rows, [8] float2
+    static constexpr int kTops = kParts * kPairs;           // of a warp's rows, the highest scores of all parts
     static constexpr int kWarps = kWarpgroups * kWarpgroupWarps;
-    static constexpr int kFromBlock = (kWarpgroups - 1) * kShares * kPart;  // bytes that the block's warps send a warp
-    static constexpr int kFromOther = kPart + kStats;  // bytes that the other block's warp sends it
+    static constexpr int kFromBlock = kShares * kPart;  // bytes that a warp of the other warpgroup sends it
+    static constexpr int kFromOther = kPart + kPairs;   // bytes that the other block's warp sends it
     static constexpr int kSharedBytes =
-        2 * kSwizzleAlign + kSlabs * kQSlab + kStages * kStage + kWarps * (kFromBlock + kStats + kFromOther);
+        2 * kSwizzleAlign + kSlabs * kQSlab + kStages * kStage + kWarps * (kFromBlock + kPairs + kFromOther + kTops);
     static_assert(kOwn % 4 == 0, "parts are sent 16 bytes at a time");
-    static_assert(kWarps * 8 <= kSwizzleAlign, "the barriers have their place in front of the tiles");
+    static_assert(2 * kWarps * 8 <= kSwizzleAlign, "the barriers have their place in front of the tiles");
     static_assert(kSharedBytes <= kBlockSharedBytes, "the tiles fit in shared memory");
 };
 
@@ -69,45 +72,30 @@ __device__ __forceinline__ void copy_rows(uint32_t to_smem, int slab_bytes, cons
     }
 }
 
-// Parts of sums whose highest scores and totals lie in kOf neighbouring lanes: what to multiply a lane's part by to
-// refer it to `top`, the highest score of all, and the `sum` of all totals so referred; for two rows.
-struct Combination {
-    float top[2], sum[2], times[2];
-};
-
-template <int kOf>
-__device__ __forceinline__ Combination combine(const float4 &stats, float factor, float bias) {
-    const float highest[2] = {stats.x, stats.z}, total[2] = {stats.y, stats.w};
-    Combination result;
+template <int kSize>
+__device__ __forceinline__ void scale(float (&o_rmem)[kSize], const float (&by)[2]) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        float top = highest[r];
-#pragma unroll
-        for (int step = 1; step < kOf; step *= 2) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, step));
-        const float times = shrink_factor(highest[r], top, factor, bias);
-        float sum = total[r] * times;
-#pragma unroll
-        for (int step = 1; step < kOf; step *= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-        result.top[r] = top, result.sum[r] = sum, result.times[r] = times;
-    }
-    return result;
+    for (int i = 0; i < kSize; ++i) o_rmem[i] *= by[i / 2 % 2];
 }
 
 template <typename T, int kDim>
 __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __grid_constant__ ShortCall call) {
     using Tile = Tiling<kDim>;
     constexpr int kOwn = Tile::kOwn;
-    constexpr int kScores = kKeys / 2, kOutputs = kDim / 2;
+    constexpr int kScores = kKeys / 2, kOutputs = kDim / 2 / kShares;
     constexpr float kBias = kWeightBias<T>;
 
     extern __shared__ char dynamic_smem[];
     // barriers, then tiles: Q [kSlabs, kRows, 64], stages of K and V, what other warps send
-    uint64_t *full = reinterpret_cast<uint64_t *>(dynamic_smem + (-shared_address(dynamic_smem) & (kSwizzleAlign - 1)));
-    char *Q_smem = reinterpret_cast<char *>(full) + kSwizzleAlign;
+    uint64_t *parts_there =
+        reinterpret_cast<uint64_t *>(dynamic_smem + (-shared_address(dynamic_smem) & (kSwizzleAlign - 1)));
+    uint64_t *tops_there = parts_there + Tile::kWarps;
+    char *Q_smem = reinterpret_cast<char *>(parts_there) + kSwizzleAlign;
     char *stages_smem = Q_smem + Tile::kSlabs * Tile::kQSlab;
-    char *block_smem = stages_smem + kStages * Tile::kStage;          // [kWarps, kWarpgroups - 1, kShares] of kPart
-    char *stats_smem = block_smem + Tile::kWarps * Tile::kFromBlock;  // [kWarps] of kStats bytes
-    char *other_smem = stats_smem + Tile::kWarps * Tile::kStats;      // [kWarps] of kPart and kStats bytes
+    char *block_smem = stages_smem + kStages * Tile::kStage;           // [kWarps, kShares] of kPart
+    char *totals_smem = block_smem + Tile::kWarps * Tile::kFromBlock;  // [kWarps, 8] float2
+    char *other_smem = totals_smem + Tile::kWarps * Tile::kPairs;      // [kWarps] of kPart and kPairs bytes
+    char *tops_smem = other_smem + Tile::kWarps * Tile::kFromOther;    // [kWarps, 8, kParts] float2
 
     const unsigned warp_of_all = __shfl_sync(kAllLanes, threadIdx.x / kWarpSize, 0);  // uniform, the compiler knows
     const int warpgroup = warp_of_all / kWarpgroupWarps, warp = warp_of_all % kWarpgroupWarps;
@@ -147,11 +135,15 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
     // What needs no tensor lies beside the end of the kernel before.
     dependents_launch();
     if (lane == 0) {
-        mbarrier_init(full + warp_of_all, 1);
+        mbarrier_init(parts_there + warp_of_all, 1);
+        mbarrier_init(tops_there + warp_of_all, 1);
         mbarrier_init_fence();
     }
     __syncwarp();
-    if (lane == 0) mbarrier_arrive_expect(full + warp_of_all, Tile::kFromOther);
+    if (lane == 0) {
+        mbarrier_arrive_expect(parts_there + warp_of_all, Tile::kFromOther);
+        mbarrier_arrive_expect(tops_there + warp_of_all, Tile::kTops - Tile::kPairs);
+    }
     cluster_arrive();
     asm volatile("" : "+l"(q_from), "+l"(k_from), "+l"(v_from));  // computed before the wait
     prerequisites_wait();
@@ -169,13 +161,92 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
     if (key + kStride < end) load_values(1, key + kStride);
     cp_async_commit();
 
-    float o_rmem[kOutputs];
+    float o_rmem[kShares][kOutputs];  // the columns that the other block finishes, then those that this one does
 #pragma unroll
-    for (int i = 0; i < kOutputs; ++i) o_rmem[i] = 0.0f;
+    for (int i = 0; i < kShares * kOutputs; ++i) o_rmem[i / kOutputs][i % kOutputs] = 0.0f;
     float highest[2] = {-INFINITY, -INFINITY}, total[2] = {};  // of rows g and g + 8; a lane sums its own columns only
     const float factor = call.scale.factor;
     const int first_end = call.visible_from(first_row);
+    const int part = rank * kWarpgroups + warpgroup;
 
+    // Sends the highest scores of this warp's rows to all warps that have parts of these rows, a lane to each.
+    const auto send_tops = [&] {
+        const int receiver = member % kWarpgroups * kWarpgroupWarps + warp, its_rank = member / kWarpgroups;
+        float2 *to = reinterpret_cast<float2 *>(tops_smem + receiver * Tile::kTops) + group * kParts + part;
+        if (member == part) {
+            *to = {highest[0], highest[1]};
+        } else {
+            cluster_store_async(cluster_address(to, its_rank), float2{highest[0], highest[1]},
+                                cluster_address(tops_there + receiver, its_rank));
+        }
+    };
+    // What this warp's part of the output is to be multiplied by, so that the highest scores of all parts are its base.
+    // The same is done to its sums, of which all lanes of a row have the whole then.
+    float times[2];
+    const auto refer_to_tops = [&] {
+        cluster_barrier_wait(tops_there + warp_of_all, 0);
+        const float2 tops = reinterpret_cast<const float2 *>(tops_smem + warp_of_all * Tile::kTops)[lane];
+        float top[2] = {tops.x, tops.y};
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+#pragma unroll
+            for (int apart = 1; apart <= 2; ++apart) {
+                top[r] = fmaxf(top[r], __shfl_xor_sync(kAllLanes, top[r], apart));
+                total[r] += __shfl_xor_sync(kAllLanes, total[r], apart);
+            }
+            times[r] = shrink_factor(highest[r], top[r], factor, kBias);
+            total[r] *= times[r];
+        }
+    };
+
+    // Add up in the block: the warps of the same 16 rows meet, and each has half of the columns then.
+    float2 *const totals = reinterpret_cast<float2 *>(totals_smem) + group;  // of the first warp
+    const int partner = warp_of_all ^ kWarpgroupWarps;
+    const auto part_of = [&](int receiver, int share) {
+        return reinterpret_cast<float4 *>(block_smem + (receiver * kShares + share) * Tile::kPart) + lane;
+    };
+    float own_rmem[kShares][kOwn];
+    const auto add_up = [&](int share) {
+        scale(o_rmem[share], times);
+        float send[kOwn];
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) {
+            const float first = o_rmem[share][i], second = o_rmem[share][kOwn + i];
+            own_rmem[share][i] = warpgroup == 0 ? first : second;
+            send[i] = warpgroup == 0 ? second : first;
+        }
+#pragma unroll
+        for (int i = 0; i < kOwn; i += 4) {
+            part_of(partner, share)[i / 4 * kWarpSize] = {send[i], send[i + 1], send[i + 2], send[i + 3]};
+        }
+        named_barrier_wait<2 * kWarpSize>(kPairBarrier + warp);
+#pragma unroll
+        for (int i = 0; i < kOwn; i += 4) {
+            const float4 four = part_of(warp_of_all, share)[i / 4 * kWarpSize];
+            float *own = &own_rmem[share][i];
+            own[0] += four.x, own[1] += four.y, own[2] += four.z, own[3] += four.w;
+        }
+    };
+    // Then in the cluster: the other block is sent its share while this block's own is added up.
+    char *const from_other = other_smem + warp_of_all * Tile::kFromOther;
+    const auto send_share = [&] {
+        if (member == 0) totals[warp_of_all * 8] = {total[0], total[1]};
+        add_up(0);
+        const float2 partners = totals[partner * 8];
+        total[0] += partners.x, total[1] += partners.y;
+
+        const uint32_t to = cluster_address(from_other, rank ^ 1);
+        const uint32_t arrival = cluster_address(parts_there + warp_of_all, rank ^ 1);
+        if (member == 0) cluster_store_async(to + Tile::kPart + group * 8, float2{total[0], total[1]}, arrival);
+#pragma unroll
+        for (int i = 0; i < kOwn; i += 4) {
+            const float *send = &own_rmem[0][i];
+            cluster_store_async(to + lane * 16 + i / 4 * kWarpSize * 16, float4{send[0], send[1], send[2], send[3]},
+                                arrival);
+        }
+    };
+
+    cluster_wait();  // every block has its barriers ready
     cp_async_wait<3>();
     async_proxy_fence();
     __syncthreads();  // Q and the first tiles of K are there
@@ -195,12 +266,15 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
             }
             wgmma_commit();
         };
-        const auto queue_output = [&](int its_stage) {
-            const uint64_t v = swizzled_descriptor(stage_smem + its_stage * Tile::kStage + Tile::kTile, Tile::kSlab);
+        const auto queue_output = [&](int its_stage, int share) {
+            const int bytes = (share == 0 ? rank ^ 1 : rank) * (kDim / kShares * 2);  // of the columns before
+            const uint64_t v = swizzled_descriptor(stage_smem + its_stage * Tile::kStage + Tile::kTile +
+                                                       bytes / kSwizzleBytes * Tile::kSlab + bytes % kSwizzleBytes,
+                                                   Tile::kSlab);
             wgmma_fence();
 #pragma unroll
             for (int j = 0; j < kKeys / 16; ++j) {
-                wgmma_k16<T, true>(o_rmem, p_rmem[j], descriptor_advance(v, j * 16 * kSwizzleBytes), true);
+                wgmma_k16<T, true>(o_rmem[share], p_rmem[j], descriptor_advance(v, j * 16 * kSwizzleBytes), true);
             }
             wgmma_commit();
         };
@@ -213,10 +287,6 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
         const auto pack_weights = [&] {
 #pragma unroll
             for (int i = 0; i < kScores; i += 2) p_rmem[i / 8][i / 2 % 4] = pack<T>(s_rmem[i], s_rmem[i + 1]);
-        };
-        const auto scale_output = [&] {
-#pragma unroll
-            for (int i = 0; i < kOutputs; ++i) o_rmem[i] *= shrink[i / 2 % 2];
         };
 
         // Scores become weights.
@@ -250,6 +320,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
                     highest[r] = fmaxf(highest[r], __shfl_xor_sync(kAllLanes, highest[r], apart));
                 }
             }
+            if (key + kStride >= end) send_tops();
             WeightBase base[2];
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
@@ -296,123 +367,59 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
                 cp_async_wait<2>();
             }
             meet();
-            queue_output(stage);
-            wgmma_wait<1>(s_rmem);
+            queue_output(stage, 0);
+            queue_output(stage, 1);
+            wgmma_wait<2>(s_rmem);
             weigh(std::false_type());
             finish_before_wait(fmaxf(total[0], total[1]));
-            wgmma_wait<0>(o_rmem);
-            scale_output();
+            wgmma_wait<0>(o_rmem[0]);
+            pin(o_rmem[1]);
+            scale(o_rmem[0], shrink);
+            scale(o_rmem[1], shrink);
             pack_weights();
             stage ^= 1;
             second = false;
         }
         cp_async_wait<0>();
         meet();
-        queue_output(stage);
-        wgmma_wait<0>(o_rmem);
+        queue_output(stage, 0);
+        queue_output(stage, 1);
+        refer_to_tops();
+        finish_before_wait(fmaxf(times[0], times[1]));
+        wgmma_wait<1>(o_rmem[0]);
+        send_share();
+        wgmma_wait<0>(o_rmem[1]);
+    } else {
+        send_tops();
+        refer_to_tops();
+        send_share();
     }
 
-    cluster_wait();  // every block has its barriers ready
+    add_up(1);
 
-    // Combine in the block. The warps of the same 16 rows meet: what warp w of warpgroup g is sent lies at 4 g + w.
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        total[r] += __shfl_xor_sync(kAllLanes, total[r], 1);
-        total[r] += __shfl_xor_sync(kAllLanes, total[r], 2);
-    }
-    float4 *const own_stats = reinterpret_cast<float4 *>(stats_smem) + group;
-    if (member == 0) own_stats[warp_of_all * 8] = {highest[0], total[0], highest[1], total[1]};
-    const auto place_of = [&](int receiver, int sender, int share) {
-        const int turn = (sender - receiver + kWarpgroups) % kWarpgroups - 1;
-        char *from = block_smem + (receiver * kWarpgroupWarps + warp) * Tile::kFromBlock;
-        return reinterpret_cast<float4 *>(from + (turn * kShares + share) * Tile::kPart) + lane;
-    };
-    float own_rmem[kShares][kOwn];
-#pragma unroll
-    for (int p = 0; p < kParts; ++p) {
-        const float *from = &o_rmem[p * kOwn];
-        if (p % kWarpgroups == warpgroup) {
-#pragma unroll
-            for (int i = 0; i < kOwn; ++i) own_rmem[p / kWarpgroups][i] = from[i];
-        } else {
-            float4 *to = place_of(p % kWarpgroups, warpgroup, p / kWarpgroups);
-#pragma unroll
-            for (int i = 0; i < kOwn; i += 4) to[i / 4 * kWarpSize] = {from[i], from[i + 1], from[i + 2], from[i + 3]};
-        }
-    }
-    __syncthreads();
-    const Combination block =
-        combine<kWarpgroups>(own_stats[(member % kWarpgroups * kWarpgroupWarps + warp) * 8], factor, kBias);
-#pragma unroll
-    for (int turn = 0; turn < kWarpgroups; ++turn) {
-        const int sender = (warpgroup + turn) % kWarpgroups;
-        const float by[2] = {__shfl_sync(kAllLanes, block.times[0], group * 4 + sender),
-                             __shfl_sync(kAllLanes, block.times[1], group * 4 + sender)};
-#pragma unroll
-        for (int share = 0; share < kShares; ++share) {
-#pragma unroll
-            for (int i = 0; i < kOwn; i += 4) {
-                float *own = &own_rmem[share][i];
-                if (turn == 0) {
-#pragma unroll
-                    for (int e = 0; e < 4; ++e) own[e] *= by[e / 2];
-                } else {
-                    const float4 four = place_of(warpgroup, sender, share)[i / 4 * kWarpSize];
-                    own[0] = fmaf(four.x, by[0], own[0]), own[1] = fmaf(four.y, by[0], own[1]);
-                    own[2] = fmaf(four.z, by[1], own[2]), own[3] = fmaf(four.w, by[1], own[3]);
-                }
-            }
-        }
-    }
-
-    const int part = rank * kWarpgroups + warpgroup, row = first_row + warp * 16 + group;
+    const int row = first_row + warp * 16 + group;
     char *o = call.o + call.o_stride.row_at(batch, head, row) * kUnit + part * kOwn * 4 + member * 4;
     const int64_t o_8_rows = int64_t{call.o_stride.row} * (8 * kUnit);
-    float o_own[kOwn];
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) o_own[i] = rank == 0 ? own_rmem[0][i] : own_rmem[1][i];
-
-    // Combine in the cluster: send the other block its part, add up the own.
-    char *from_other = other_smem + warp_of_all * Tile::kFromOther;
-    const uint32_t to = cluster_address(from_other, rank ^ 1);
-    const uint32_t arrival = cluster_address(full + warp_of_all, rank ^ 1);
-    if (member == 0) {
-        cluster_store_async(to + Tile::kPart + group * 16,
-                            float4{block.top[0], block.sum[0], block.top[1], block.sum[1]}, arrival);
-    }
-#pragma unroll
-    for (int i = 0; i < kOwn; i += 4) {
-        float send[4];
-#pragma unroll
-        for (int e = 0; e < 4; ++e) send[e] = rank == 0 ? own_rmem[1][i + e] : own_rmem[0][i + e];
-        cluster_store_async(to + lane * 16 + i / 4 * kWarpSize * 16, float4{send[0], send[1], send[2], send[3]},
-                            arrival);
-    }
-    cluster_barrier_wait(full + warp_of_all, 0);
+    cluster_barrier_wait(parts_there + warp_of_all, 0);
     const float4 *parts = reinterpret_cast<const float4 *>(from_other);
-    float4 stats = parts[Tile::kPart / 16 + group];
-    if (member % 2 == 0) stats = {block.top[0], block.sum[0], block.top[1], block.sum[1]};
-    const Combination both = combine<2>(stats, factor, kBias);
-    float by[2][2];  // for what this and what the other block has
+    const float2 others = reinterpret_cast<const float2 *>(from_other + Tile::kPart)[group];
+    total[0] += others.x, total[1] += others.y;
+    float by[2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {  // no visible key: zeros
-        const float share = both.sum[r] > 0.0f ? both.times[r] * reciprocal_approx(both.sum[r]) : 0.0f;
-        by[0][r] = __shfl_sync(kAllLanes, share, group * 4), by[1][r] = __shfl_sync(kAllLanes, share, group * 4 + 1);
-    }
+    for (int r = 0; r < 2; ++r) by[r] = total[r] > 0.0f ? reciprocal_approx(total[r]) : 0.0f;  // no visible key: zeros
+    float (&own)[kOwn] = own_rmem[1];
 #pragma unroll
     for (int i = 0; i < kOwn; i += 4) {
         const float4 four = parts[i / 4 * kWarpSize + lane];
-        o_own[i] = fmaf(four.x, by[1][0], o_own[i] * by[0][0]);
-        o_own[i + 1] = fmaf(four.y, by[1][0], o_own[i + 1] * by[0][0]);
-        o_own[i + 2] = fmaf(four.z, by[1][1], o_own[i + 2] * by[0][1]);
-        o_own[i + 3] = fmaf(four.w, by[1][1], o_own[i + 3] * by[0][1]);
+        own[i] = (own[i] + four.x) * by[0], own[i + 1] = (own[i + 1] + four.y) * by[0];
+        own[i + 2] = (own[i + 2] + four.z) * by[1], own[i + 3] = (own[i + 3] + four.w) * by[1];
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         if (row + r * 8 >= call.query_rows) break;
 #pragma unroll
         for (int i = 2 * r; i < kOwn; i += 4) {
-            *reinterpret_cast<uint32_t *>(o + r * o_8_rows + i / 4 * 16) = pack<T>(o_own[i], o_own[i + 1]);
+            *reinterpret_cast<uint32_t *>(o + r * o_8_rows + i / 4 * 16) = pack<T>(own[i], own[i + 1]);
         }
     }
 }

@@ -30,6 +30,13 @@ __device__ __forceinline__ void cluster_store_async(uint32_t to, float4 value, u
                  : "memory");
 }
 
+// The same of 8 bytes.
+__device__ __forceinline__ void cluster_store_async(uint32_t to, float2 value, uint32_t received) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+                 "f"(value.x), "f"(value.y), "r"(received)
+                 : "memory");
+}
+
 // Waits for the phase of this parity of an mbarrier at which other blocks count; their stores are then seen.
 __device__ __forceinline__ void cluster_barrier_wait(uint64_t *received_smem, uint32_t parity) {
     asm volatile(

@@ -188,11 +188,13 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kSize]) {
 #define HOPPER_D32(i)                                                                                    \
     HOPPER_D(i), HOPPER_D(i + 4), HOPPER_D(i + 8), HOPPER_D(i + 12), HOPPER_D(i + 16), HOPPER_D(i + 20), \
         HOPPER_D(i + 24), HOPPER_D(i + 28)
+#define HOPPER_NAMES_N32 HOPPER_NAMES_0 ", " HOPPER_NAMES_1
 #define HOPPER_NAMES_N64 HOPPER_NAMES_0 ", " HOPPER_NAMES_1 ", " HOPPER_NAMES_2 ", " HOPPER_NAMES_3
 #define HOPPER_NAMES_N128                                                                                              \
     HOPPER_NAMES_0 ", " HOPPER_NAMES_1 ", " HOPPER_NAMES_2 ", " HOPPER_NAMES_3 ", " HOPPER_NAMES_4 ", " HOPPER_NAMES_5 \
                    ", " HOPPER_NAMES_6 ", " HOPPER_NAMES_7
 #define HOPPER_NAMES_N160 HOPPER_NAMES_N128 ", " HOPPER_NAMES_8 ", " HOPPER_NAMES_9
+#define HOPPER_D_N32 HOPPER_D(0), HOPPER_D(4), HOPPER_D(8), HOPPER_D(12)
 #define HOPPER_D_N64 HOPPER_D32(0)
 #define HOPPER_D_N128 HOPPER_D32(0), HOPPER_D32(32)
 #define HOPPER_D_N160 HOPPER_D_N128, HOPPER_D(64), HOPPER_D(68), HOPPER_D(72), HOPPER_D(76)
@@ -245,7 +247,9 @@ __device__ __forceinline__ void wgmma_k16(float (&d)[kSize], uint64_t a, uint64_
 template <typename T, bool kTransposedB, int kSize>
 __device__ __forceinline__ void wgmma_k16(float (&d)[kSize], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
     static_assert(std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>, "the k16 forms take 16-bit elements");
-    if constexpr (kSize == 32) {
+    if constexpr (kSize == 16) {
+        HOPPER_WGMMA_BOTH(32, RS, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
+    } else if constexpr (kSize == 32) {
         HOPPER_WGMMA_BOTH(64, RS, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
     } else if constexpr (kSize == 64) {
         HOPPER_WGMMA_BOTH(128, RS, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
