@@ -530,6 +530,23 @@ def test_what_lies_in_an_images_place_is_not_followed(tmp_path: Path, put: str, 
         images.read_back(layout, tmp_path)
 
 
+def test_elements_lie_apart_in_a_tensor_that_is_named_for_it_alone(tmp_path: Path) -> None:
+    apart = torch.arange(12.0).reshape(2, 6)[:, ::2]
+    call = Call({"x": torch.ones(2, 3), "y": apart}, ("y",), ("row", "column"))
+    with pytest.raises(TestError, match="the last dimension of a tensor argument must have stride 1"):
+        images.layout_images(call, tmp_path / "0", spaced=["x"])
+    layout = images.layout_images(call, tmp_path / "1", spaced=["y"])
+    for name, image in layout.images.items():
+        raw = image.raw.clone()
+        if name == "y":
+            image.elements(raw).copy_(apart)
+            raw[image.offset + 4] ^= 1  # of the first gap
+        handed_over(tmp_path / "1", image.path).write_bytes(raw.numpy().tobytes())
+    returned = images.read_back(layout, tmp_path / "1")["y"]
+    assert torch.equal(returned.output, apart)
+    assert returned.band_damage == ["y: 1 bytes written between the elements of the view, the first at byte offset 4"]
+
+
 def test_images_are_not_written_through_a_link(tmp_path: Path) -> None:
     call, _ = correct_output(case_of())
     (tmp_path / "v.img").symlink_to("record.json")

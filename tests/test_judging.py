@@ -170,6 +170,32 @@ def test_inputs_that_are_to_arrive_slowly_are_marked_and_outputs_are_not(judge: 
     )
 
 
+def test_elements_are_moved_apart_where_there_is_more_than_one() -> None:
+    chamber = judging.Chamber(REPOSITORY, MODULE)
+    views = chamber.do_views(CASE)
+    assert [name for part, name in views if part == "spaced"] == ["x", "weight", "y"]
+    column = chamber.do_views(dataclasses.replace(CASE, shape="column", dims={"rows": 17, "cols": 1}))
+    assert not any(part == "spaced" for part, _ in column)
+    chamber.operator.strided = False  # type: ignore[attr-defined]
+    assert not any(part in ("spaced", "strided") for part, _ in chamber.do_views(CASE))
+
+
+def test_what_lies_between_elements_is_what_is_read_by_who_leaves_strides_out(tmp_path: Path) -> None:
+    chamber = judging.Chamber(REPOSITORY, MODULE)
+    for name, causes in (("x", 2), ("weight", 1), ("y", 0)):
+        laid = chamber.do_lay_out(Job(CASE, "spaced", name), str(tmp_path / name))
+        strides = {key: value["strides"] for key, value in laid["arguments"].items() if isinstance(value, dict)}
+        assert strides == {"x": [101, 1], "weight": [1], "y": [101, 1]} | {name: [2] if name == "weight" else [202, 2]}
+        misread = chamber.misread.get(Job(CASE, "spaced", name).key, {})
+        assert len(misread) == causes
+        for call in misread.values():
+            seen, meant = (made.tensor(name).flatten()[:101] for made in (call, chamber._call(Job(CASE))))
+            assert torch.equal(seen[::2], meant[:51])
+            assert bool((seen[1::2].abs() >= 1024).all())
+    chamber.do_forget()
+    assert not chamber.misread
+
+
 def test_a_missing_result_is_the_candidates_fault(judge: Judge, tmp_path: Path) -> None:
     judge.lay_out(MODULE, Job(CASE), tmp_path)
     with pytest.raises(TestError, match="handed over no image"):

@@ -132,6 +132,21 @@ def test_the_honest_twin_is_correct(on_cpu: Found, key: str) -> None:
     is_correct(on_cpu, key)
 
 
+@pytest.mark.parametrize(
+    ("key", "status", "says"),
+    [
+        ("rmsnorm/good", "skipped", "refused: ValueError: {} has stride 2 along its last dimension, expected 1"),
+        ("attention/good_python", "passed", "None"),
+    ],
+)
+def test_a_twin_goes_by_a_last_stride_or_refuses_it(on_cpu: Found, key: str, status: str, says: str) -> None:
+    found = {p.name: p for p in on_cpu.tests[key].properties if p.name.startswith("spaced ")}
+    assert {p.status for p in found.values()} == {status}
+    assert {name: str(p.message) for name, p in found.items()} == {
+        name: says.format(name.removeprefix("spaced ")) for name in found
+    }
+
+
 class TestOnGpu:
     """The same with a GPU, where the pieces are kernels for one."""
 

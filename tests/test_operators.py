@@ -943,6 +943,16 @@ def test_strides_of_their_own_are_no_multiples_of_one_another() -> None:
     assert all(torch.equal(moved.tensor(name), call.tensor(name)) for name in "qkv")
 
 
+def test_the_elements_of_one_tensor_lie_apart() -> None:
+    call = call_of(case_of("rmsnorm"))
+    moved = operators.with_gaps(call, "weight")
+    assert (call.tensor("weight").stride(), moved.tensor("weight").stride()) == ((1,), (2,))
+    assert torch.equal(moved.tensor("weight"), call.tensor("weight"))
+    assert all(moved.arguments[name] is call.arguments[name] for name in ("x", "y", "eps"))
+    rows, columns = operators.with_gaps(call, "x").tensor("x").stride()
+    assert (rows, columns) == (2 * call.tensor("x").stride(0), 2)
+
+
 def test_the_schema_names_the_data_types_that_operators_know() -> None:
     schema = yaml.safe_load(schema_file().read_text())
     precision = schema["$defs"]["variant"]["properties"]["precision"]["properties"]

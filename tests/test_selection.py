@@ -41,7 +41,7 @@ def shapes(cases: Sequence[Any]) -> list[str]:
 def test_a_variant_that_cannot_run_here_has_no_case() -> None:
     absent = chosen(requires=["no-such-kernels"])
     assert (absent.cases, absent.left_out, absent.property_cases, absent.repeated_cases) == ([], [], [], [])
-    assert (absent.viewed_cases, absent.fenced_cases, absent.neighbours) == ([], [], [])
+    assert (absent.viewed_cases, absent.spaced_cases, absent.fenced_cases, absent.neighbours) == ([], [], [], [])
 
 
 def test_what_it_declares_not_to_take_is_left_out_with_the_reason() -> None:
@@ -65,6 +65,15 @@ def test_properties_are_tried_in_every_data_type_on_options_that_differ() -> Non
         assert first.shape == second.shape == "s127"
         assert all(first.options[name] != second.options[name] for name in first.options)
     assert chosen(level="quick").property_cases == []
+
+
+def test_elements_are_moved_apart_in_the_smallest_case_of_each_data_type() -> None:
+    found = chosen()
+    assert [case.dtype for case in found.spaced_cases] == ["float16", "bfloat16"]
+    for case in found.spaced_cases:
+        others = [other for other in found.viewed_cases if other.dtype == case.dtype and 1 not in other.dims.values()]
+        assert case in (others or found.viewed_cases)
+        assert elements(case) == min(map(elements, others or [case]))
 
 
 @pytest.mark.parametrize(("device", "first"), [("cpu", "s127"), ("cuda", "main")])

@@ -34,7 +34,7 @@ from kernelproof.errors import ConfigError, TestError, WorkerReplyError
 from kernelproof.ladder.calling import Ran
 from kernelproof.loading import Candidate, handed_over, load_image
 from kernelproof.operators import Call, attention, with_own_strides
-from kernelproof.records import BenchRecord, BuildRecord, Case, Cubin, KernelResources, TestRecord
+from kernelproof.records import BenchRecord, BuildRecord, Case, Cubin, KernelResources, PropertyResult, TestRecord
 from kernelproof.supervisor import WorkerHost
 
 PRESENT, WHY = gpu.available()
@@ -153,6 +153,25 @@ def wants_packed_rows(x, weight, eps):
     if not x.is_contiguous():
         raise ValueError("x must be contiguous")
     return norm(x, weight, eps)
+
+
+def takes_elements_as_packed(x, weight, eps):
+    return norm(torch.as_strided(x, x.shape, (*x.stride()[:-1], 1)), weight, eps)
+
+
+def takes_weight_as_packed(x, weight, eps):
+    return norm(x, torch.as_strided(weight, weight.shape, (1,)), eps)
+
+
+def wants_elements_together(x, weight, eps):
+    for name, tensor in (("x", x), ("weight", weight)):
+        if tensor.stride(-1) != 1:
+            raise ValueError(f"{name} has stride {tensor.stride(-1)} along its last dimension, expected 1")
+    return norm(x, weight, eps)
+
+
+def writes_elements_together(x, weight, y, eps):
+    torch.as_strided(y, y.shape, (*y.stride()[:-1], 1)).copy_(norm(x, weight, eps))
 
 
 def returns_two_in_turn(x, weight, eps):
@@ -476,6 +495,40 @@ def test_each_tensor_has_a_boundary_and_strides_of_its_own(tmp_path: Path) -> No
         "wants_packed_rows": {**right, "strided": "skipped", "strided x": "skipped"},
     }
     assert [record.verdict for record in found.values()] == ["wrong", "wrong", "wrong", "correct"]
+
+
+def spaced(record: TestRecord) -> dict[str, PropertyResult]:
+    return {found.name: found for found in record.properties if found.name.startswith("spaced")}
+
+
+def test_elements_that_lie_apart_are_handled_or_refused(tmp_path: Path) -> None:
+    found = climbed(tmp_path, ["good", "takes_elements_as_packed", "takes_weight_as_packed", "wants_elements_together"])
+    right = dict.fromkeys(["spaced x", "spaced weight", "spaced y"], "passed")
+    assert {name: {p.name: p.status for p in spaced(record).values()} for name, record in found.items()} == {
+        "good": right,
+        "takes_elements_as_packed": {**right, "spaced x": "failed"},
+        "takes_weight_as_packed": {**right, "spaced weight": "failed"},
+        "wants_elements_together": {**right, "spaced x": "skipped", "spaced weight": "skipped"},
+    }
+    assert [record.verdict for record in found.values()] == ["correct", "wrong", "wrong", "correct"]
+    reason = str(found["takes_weight_as_packed"].reason)
+    assert "with elements of weight alone two apart (its last stride is 2) the result is right, or refused" in reason
+    assert "Likely cause: weight is read as if it were contiguous, whatever its strides" in reason
+    reason = str(found["takes_elements_as_packed"].reason)
+    assert "Likely cause: x is read as if the stride along its last dimension were 1" in reason
+    said = str(spaced(found["wants_elements_together"])["spaced weight"].message)
+    assert said.startswith("refused: ValueError: weight has stride 2 along its last dimension, expected 1")
+
+
+def test_results_between_the_elements_of_an_output_are_found(tmp_path: Path) -> None:
+    record = climbed(tmp_path, ["writes_elements_together"], passing="destination")["writes_elements_together"]
+    assert record.verdict == "wrong"
+    assert "bytes written between the elements of the view" in str(spaced(record)["spaced y"].message)
+    assert {name: p.status for name, p in spaced(record).items()} == {
+        "spaced x": "passed",
+        "spaced weight": "passed",
+        "spaced y": "failed",
+    }
 
 
 def test_who_is_late_is_named_for_it(tmp_path: Path) -> None:

@@ -86,12 +86,18 @@ inline Dtype float_dtype(const Argument &argument) {
     TVM_FFI_UNREACHABLE();
 }
 
+// Without a backtrace, which the first TVM_FFI_THROW of a process takes a second to put into symbols: a caller may be
+// refused often, and in processes that live as long as one call.
+[[noreturn]] inline void refuse(const char *kind, const std::string &message) {
+    throw tvm::ffi::Error(kind, message, "");
+}
+
 // A stride means nothing along a dimension of size 1 or in an empty tensor.
 inline void check_last_stride(const Argument &argument) {
     const int last = argument.tensor.ndim() - 1;
     if (argument.tensor.size(last) <= 1 || argument.tensor.numel() == 0 || argument.tensor.stride(last) == 1) return;
-    TVM_FFI_THROW(ValueError) << argument.name << " has stride " << argument.tensor.stride(last)
-                              << " along its last dimension, expected 1";
+    refuse("ValueError", std::string(argument.name) + " has stride " + std::to_string(argument.tensor.stride(last)) +
+                             " along its last dimension, expected 1");
 }
 
 inline Placement common_placement(std::initializer_list<Argument> arguments) {
@@ -126,10 +132,8 @@ inline void *stream(Placement placement) {
     return placement.on_cuda ? TVMFFIEnvGetStream(kDLCUDA, placement.index) : nullptr;
 }
 
-// Without a backtrace, which the first TVM_FFI_THROW of a process takes a second to put into symbols: a caller may be
-// refused often, and in processes that live as long as one call.
 inline void throw_message(const char *message) {
-    if (message != nullptr) throw tvm::ffi::Error("RuntimeError", message, "");
+    if (message != nullptr) refuse("RuntimeError", message);
 }
 
 }  // namespace binding

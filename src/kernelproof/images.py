@@ -146,18 +146,22 @@ def layout_images(
     shifted: Collection[str] = (),
     fenced: str | None = None,
     finite: bool = False,
+    spaced: Collection[str] = (),
 ) -> Layout:
     """Write a call's tensors as images into a folder; without a generator the system seeds the random bits.
 
     shifted: the tensors that begin one element behind the page on which they lie otherwise.
     fenced: all tensors end where a page does (`end`), or begin there (`start`), with no guard band on that side.
     finite: around the elements of inputs lie large numbers, and not NaN, which some comparisons swallow.
+    spaced: the tensors whose last dimension may have another stride than 1.
     The generator must not be the one that the inputs were drawn from: poison is fresh even when a case is repeated.
-    Raises WorkerReplyError where a candidate put a link in an image's place.
+    Raises TestError for another that has, WorkerReplyError where a candidate put a link in an image's place.
     """
     directory.mkdir(parents=True, exist_ok=True)
     images = {}
     for name, tensor in call.tensors.items():
+        if tensor.numel() and tensor.stride(-1) != 1 and name not in spaced:
+            raise TestError("the last dimension of a tensor argument must have stride 1", subject=name)
         bands = _bands(tensor, name in shifted, fenced)
         images[name] = _image(name, tensor, name in call.outputs, directory / f"{name}.img", generator, bands, finite)
     for image in images.values():
@@ -241,8 +245,6 @@ def _image(
     bands: tuple[int, int],
     finite: bool,
 ) -> Image:
-    if tensor.numel() and tensor.stride(-1) != 1:
-        raise TestError("the last dimension of a tensor argument must have stride 1", subject=name)
     span = span_bytes(tensor)
     offset, after = bands
     if is_output or span != tensor.nbytes:
@@ -313,8 +315,9 @@ def _band_damage(image: Image, after: torch.Tensor) -> list[str]:
     if gaps is not None:
         places = (differs[image.offset : end] & gaps).nonzero()[:, 0]
         if len(places):
+            what = "rows" if image.tensor.stride(-1) == 1 else "elements"
             found.append(
-                f"{image.name}: {len(places)} bytes written between the rows of the view, "
+                f"{image.name}: {len(places)} bytes written between the {what} of the view, "
                 f"the first at byte offset {int(places[0])}"
             )
     return found

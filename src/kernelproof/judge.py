@@ -22,16 +22,16 @@ import dataclasses
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 
 from kernelproof.errors import KernelproofError, TestError
 from kernelproof.images import Returned
-from kernelproof.operators import Call, Operator, Reference, Relation
+from kernelproof.operators import Call, Reference, Relation, Suspect
 from kernelproof.records import (
     BIAS,
     BOUND,
@@ -115,6 +115,14 @@ class ErrorHistogram:
         return Histogram(list(HISTOGRAM_EDGES), self.counts.tolist())
 
 
+class Knowing(Protocol):
+    """Who knows of faults: an operator."""
+
+    def suspects(self, call: Call, rows: torch.Tensor) -> Iterator[Suspect]:
+        """See kernelproof.operators.Operator."""
+        ...
+
+
 def generator(case: Case) -> torch.Generator:
     """The random numbers of a case: a hash of everything that decides its values, which options do not."""
     identity = repr((case.operator, sorted(case.dims.items()), case.dtype, case.family, case.seed))
@@ -150,7 +158,7 @@ def judge_all(
     returned: Mapping[str, Returned],
     tolerance: Tolerance,
     *,
-    operator: Operator | None = None,
+    operator: Knowing | None = None,
     histogram: ErrorHistogram | None = None,
 ) -> CaseResult:
     """Hold every output that a candidate handed over against its reference: `judge`, and of several the worst figures.
@@ -226,7 +234,7 @@ def judge(
     returned: Returned,
     tolerance: Tolerance,
     *,
-    operator: Operator | None = None,
+    operator: Knowing | None = None,
     histogram: ErrorHistogram | None = None,
 ) -> CaseResult:
     """Hold what a candidate handed over of a call with one output against the reference.
@@ -728,7 +736,7 @@ def _few_rows(found: _Findings) -> float:
 # --- what is wrong, in words ------------------------------------------------------------------------------------------
 
 
-def _explain(found: _Findings, result: CaseResult, operator: Operator | None) -> None:
+def _explain(found: _Findings, result: CaseResult, operator: Knowing | None) -> None:
     """Append the likely cause to the first numerical failure, if one fits."""
     try:
         cause = _suspect(found, operator)
@@ -744,7 +752,7 @@ def _explain(found: _Findings, result: CaseResult, operator: Operator | None) ->
     numeric.message += f". Likely cause: {cause}"
 
 
-def _suspect(found: _Findings, operator: Operator | None) -> str | None:
+def _suspect(found: _Findings, operator: Knowing | None) -> str | None:
     """The known fault that gives the very rows that are wrong; of several, the one that comes nearest, or all that do.
 
     One that would change rows that are right cannot be all there is to it, and that is said.

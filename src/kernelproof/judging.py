@@ -10,6 +10,7 @@ Messages are JSON, one line each.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -24,7 +25,7 @@ import socket
 import sys
 import tempfile
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,11 +49,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kernelproof.images import Layout, Returned
-    from kernelproof.operators import Call, Operator, Reference, Relation, SanityCall
+    from kernelproof.operators import Call, Operator, Reference, Relation, SanityCall, Suspect
 
 REFERENCES_KEPT_BYTES = 512 << 20
 # Parts whose reference is the case's own.
-SAME_VALUES = ("repeat", "shifted", "strided", "fenced", "zero-copy", "neighbour")
+SAME_VALUES = ("repeat", "shifted", "strided", "spaced", "fenced", "zero-copy", "neighbour")
 # Of an operator: a fault whose subject is one of them is told with its place.
 METHODS = ("make_call", "reference", "sanity_calls")
 REDRAWN = 3  # times that the inputs of a case are made until they are those that they were
@@ -76,6 +77,7 @@ class Job:
     low: the case, but the low half of every number's mantissa drawn with the seed `name`.
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
     strided: the case with strides of their own for all tensors, or for the tensor `name` (with_own_strides).
+    spaced: the case with the elements of the tensor `name` two apart (with_gaps).
     fenced: the case where memory ends, or starts (`name`), with each tensor; on a CPU alone.
     zero-copy: the case with its inputs in the host's memory, from where they arrive slowly; on a GPU alone.
     """
@@ -322,6 +324,7 @@ class Chamber:
         self.layouts: dict[str, Layout] = {}
         self.returned: dict[str, dict[str, Returned]] = {}
         self.unlike: dict[str, list[dict[str, Returned]]] = {}
+        self.misread: dict[str, dict[str, Call]] = {}  # by cause, what is seen of a call by who leaves strides out
         # By a case's id, and by name; of a case's inputs a digest, which outlives the variant that they were made for:
         self.exact: dict[str, dict[str, SanityCall]] = {}
         self.related: dict[str, dict[str, Relation]] = {}
@@ -409,8 +412,10 @@ class Chamber:
     def do_views(self, case: Case) -> list[list[str]]:
         tensors = self._call(Job(case)).tensors
         rows = [name for name, tensor in tensors.items() if math.prod(tensor.shape[:-1]) > 1]
-        strided = [["strided", name] for name in ("", *rows)] if getattr(self.operator, "strided", False) else []
-        return [*strided, *(["shifted", name] for name in ("", *tensors))]
+        wide = [name for name, tensor in tensors.items() if tensor.numel() and tensor.shape[-1] > 1]
+        strided = [*(["strided", name] for name in ("", *rows)), *(["spaced", name] for name in wide)]
+        kept = strided if getattr(self.operator, "strided", False) else []
+        return [*kept, *(["shifted", name] for name in ("", *tensors))]
 
     def do_outline(self, job: Job) -> dict[str, Any]:
         from kernelproof import images
@@ -424,8 +429,15 @@ class Chamber:
         shifted = ([job.name] if job.name else call.tensors) if job.part == "shifted" else ()
         fenced = job.name if job.part == "fenced" else None
         layout = self.layouts[job.key] = images.layout_images(
-            call, Path(folder), shifted=shifted, fenced=fenced, finite=job.part == "strided"
+            call,
+            Path(folder),
+            shifted=shifted,
+            fenced=fenced,
+            finite=job.part in ("strided", "spaced"),
+            spaced=[job.name] if job.part == "spaced" else (),
         )
+        if job.part == "spaced" and job.name in call.inputs:
+            self.misread[job.key] = _misread(call, job.name, layout)
         size = sum(len(image.raw) for image in layout.images.values())
         spec = layout.spec
         if job.part == "zero-copy":
@@ -464,7 +476,7 @@ class Chamber:
             self._reference(job, terms),
             self.returned[job.key] if unlike is None else self.unlike[job.key][unlike],
             terms.tolerance,
-            operator=self.operator,
+            operator=self._knowing(job, terms),
             histogram=histogram,
         )
         if job.part == "relation" and result.status != "passed":
@@ -497,7 +509,7 @@ class Chamber:
         return _json(failure)
 
     def do_forget(self) -> None:
-        for kept in (self.calls, self.layouts, self.returned, self.unlike, self.exact, self.related):
+        for kept in (self.calls, self.layouts, self.returned, self.unlike, self.misread, self.exact, self.related):
             kept.clear()
 
     # --- calls and references
@@ -509,7 +521,7 @@ class Chamber:
         return self.calls[job.key]
 
     def _made(self, job: Job) -> Call:
-        from kernelproof.operators import changeable, with_own_strides
+        from kernelproof.operators import changeable, with_gaps, with_own_strides
 
         if job.part == "sanity":
             return self._sanity(job.case)[job.name].call
@@ -521,6 +533,8 @@ class Chamber:
             return base
         if job.part == "strided":
             return with_own_strides(self._call(Job(job.case)), job.name)
+        if job.part == "spaced":
+            return with_gaps(self._call(Job(job.case)), job.name)
         if job.part in SAME_VALUES:
             return self._call(Job(job.case))
         call = self._drawn(job.case)
@@ -622,6 +636,14 @@ class Chamber:
         own = self._relations(job.case)[job.name].base is not None
         return dataclasses.replace(job, part="base") if own else Job(job.case)
 
+    def _knowing(self, job: Job, terms: Terms) -> Operator | _Reading:
+        """Who knows what faults give, for messages about a job's result."""
+        if job.key not in self.misread:
+            return self.operator
+        read = self.misread[job.key]
+        made = {cause: functools.partial(self._computed, call, job.case, terms) for cause, call in read.items()}
+        return _Reading(self.operator, made)
+
     def _reference(self, job: Job, terms: Terms) -> dict[str, Reference]:
         """The reference of a job's very values, by output."""
         from kernelproof import operators
@@ -667,6 +689,41 @@ class Chamber:
         judge.insist_on_relation(
             relation, self._reference(base, terms)[output], self._computed(relation.call, base.case, terms)[output]
         )
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What an operator knows of faults, and in front of it what a call gives to who leaves out a tensor's strides."""
+
+    operator: Operator
+    misread: Mapping[str, Callable[[], Mapping[str, Reference]]]  # what follows, by cause
+
+    def suspects(self, call: Call, rows: Tensor) -> Iterator[Suspect]:
+        """See Operator."""
+        from kernelproof.operators import Suspect
+
+        for cause, computed in self.misread.items():
+            with contextlib.suppress(Exception):  # what lies between elements may be no input that the operator takes
+                seen = computed()[call.outputs[0]].output.cpu()[tuple(rows.unbind(1))]
+                yield Suspect(cause, functools.partial(copy.copy, seen))
+        yield from self.operator.suspects(call, rows) or ()
+
+
+def _misread(call: Call, name: str, layout: Layout) -> dict[str, Call]:
+    """What a call is to who takes the elements of a tensor, or all of its rows too, to lie one behind the other."""
+    from kernelproof.operators import changed
+
+    tensor, image = call.tensor(name), layout.images[name]
+    memory = image.elements(image.raw)
+    packed = [math.prod(tensor.shape[dim + 1 :]) for dim in range(tensor.dim())]
+    ways = {f"{name} is read as if it were contiguous, whatever its strides": packed}
+    if tensor.stride()[:-1] != tuple(packed[:-1]):
+        ways[f"{name} is read as if the stride along its last dimension were 1"] = [*tensor.stride()[:-1], 1]
+    start = memory.storage_offset()
+    return {
+        cause: changed(call, **{name: memory.as_strided(tensor.shape, strides, start).clone()})
+        for cause, strides in ways.items()
+    }
 
 
 def _digest(call: Call) -> str:

@@ -54,7 +54,7 @@ OUT_OF_ORDER = {
 }
 # Calls that a candidate may decline in words, of which there are many: they share a process for as long as it is of
 # use. No other call is made in it afterwards: what the library keeps of a call that failed is not to be told of others.
-REFUSABLE = ("shifted", "strided", "neighbour")
+REFUSABLE = ("shifted", "strided", "spaced", "neighbour")
 OUT_OF_MEMORY = "out of memory"  # what CUDA says, and torch
 # A GPU is full where no more than this share of its memory is free; until what an ended process had is free again.
 FULL, FREED_S = 0.02, 2.0

@@ -51,7 +51,11 @@ class Collection:
         for case in cases.asked_for("properties", cases.property_cases):
             self._hold_together(case)
             for view in self.plan.views(case):
-                if view.part not in ("zero-copy", "neighbour"):
+                if view.part not in ("zero-copy", "spaced", "neighbour"):
+                    self._attempt(view_name(view), view.case, [view], self.limits.correctness)
+        for case in cases.asked_for("properties", cases.spaced_cases):  # late: many are refused, and on a GPU that
+            for view in self.plan.views(case):  # costs the process in which it was, which the next calls leave anyway
+                if view.part == "spaced":
                     self._attempt(view_name(view), view.case, [view], self.limits.correctness)
         for case in cases.asked_for("properties", cases.viewed_cases[:1]):
             for view in (view for view in self.plan.views(case) if view.part == "neighbour"):

@@ -73,6 +73,8 @@ class CallPlan:
             return []
         if case.id not in self._laid_out:
             views = self._laid_out[case.id] = self.session.judge.views(self.settings.module, case)
+            if case not in self.selection.spaced_cases:
+                views[:] = [view for view in views if view.part != "spaced"]
             if case == viewed[0]:
                 views += [Job(other, "fenced", side) for other in self.selection.fenced_cases for side in SIDES]
                 views += [Job(other, "neighbour") for other in self.selection.neighbours]
@@ -101,5 +103,5 @@ class CallPlan:
 
 
 def view_name(view: Job) -> str:
-    """The name of a view's property: `strided`, `strided k`, `shifted`, `shifted k`."""
+    """The name of a view's property: `strided`, `strided k`, `spaced k`, `shifted`, `shifted k`."""
     return " ".join(filter(None, [view.part, view.name]))

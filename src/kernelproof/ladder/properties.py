@@ -82,6 +82,10 @@ class Properties:
         elif view.part == "shifted":
             where = f"with {view.name} alone" if view.name else "in memory that begins"
             claim = f"{where} one element off its boundary the result is right, or refused"
+        elif view.part == "spaced":
+            claim = (
+                f"with elements of {view.name} alone two apart (its last stride is 2) the result is right, or refused"
+            )
         else:
             where = (
                 f"rows of {view.name} alone that begin on no boundary" if view.name else "strides of every tensor's own"

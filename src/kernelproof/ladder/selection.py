@@ -152,6 +152,14 @@ class RungCases:
         return list(reversed(first.values()))
 
     @property
+    def spaced_cases(self) -> list[Case]:
+        """Of those the smallest of each data type, without a size of 1 if it can be: its elements are moved apart."""
+        smallest: dict[str, Case] = {}
+        for case in sorted(self.viewed_cases, key=lambda case: (not _has_every_stride(case), elements(case))):
+            smallest.setdefault(case.dtype, case)
+        return list(smallest.values())
+
+    @property
     def fenced_cases(self) -> list[Case]:
         """Small cases that hold every option between them, to be put where memory ends too."""
         if self.variant.role != "variant" or self.variant.device != "cpu" or not self.cases:

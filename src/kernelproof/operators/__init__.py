@@ -83,7 +83,8 @@ class Call:
     """One call of a kernel: arguments in call order, on the CPU.
 
     `outputs` names the arguments that the kernel writes; `axes` names the output's dimensions for messages, of several
-    outputs by each one's name. Tensors may be views with any strides, but their last dimension has stride 1.
+    outputs by each one's name. Tensors may be views with any strides, but their last dimension has stride 1, as long as
+    the test does not move its elements apart (`with_gaps`).
     """
 
     arguments: dict[str, Argument]
@@ -290,8 +291,8 @@ class Operator(Protocol):
     choices (which permutation) are drawn from `generator`.
 
     And two attributes: with `strided = True` a kernel must go by each tensor's own strides, or refuse them; see
-    `with_own_strides`. `whole` names inputs, of every case, whose values belong together, such as sorted ones;
-    see `changeable`.
+    `with_own_strides` and `with_gaps`. `whole` names inputs, of every case, whose values belong together, such as
+    sorted ones; see `changeable`.
     """
 
     # Read only, so that a class attribute and a property will both do.
@@ -564,6 +565,13 @@ def with_own_strides(call: Call, alone: str = "") -> Call:
             step = step * tensor.shape[dim] + padding
         arguments[name] = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
     return Call(arguments, call.outputs, call.axes)
+
+
+def with_gaps(call: Call, name: str) -> Call:
+    """The same values, the elements of one tensor two apart, as those of every second column of a wider one are."""
+    tensor = call.tensor(name)
+    strides = [2 * stride for stride in tensor.stride()]
+    return changed(call, **{name: torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)})
 
 
 def placed(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
