@@ -398,7 +398,7 @@ def test_one_variant_is_measured_against_the_baselines_alone(
     kept.write_text("of all of them")
     command = ["bench", "--operator", "rmsnorm", "--variant"]
     assert cli.main([*command, "ours"]) == ExitCode.WELL
-    apart = Path("results", "repeated", "rmsnorm-cpu.json")
+    apart = Path("results", "repeated", "rmsnorm-cpu", "ours.json")
     assert f"{apart}: of ours and the baselines alone, and no part of a report\n" in capsys.readouterr().out
     record = records.read(apart, BenchRecord)
     assert outcomes(record) == {"ours": "timed", "other": "not benchmarked: not asked for", "library": "timed"}
@@ -409,6 +409,7 @@ def test_one_variant_is_measured_against_the_baselines_alone(
     loaded.record("test", "rmsnorm", "other").unlink()
     assert cli.main([*command, "other"]) == ExitCode.WELL
     assert "it cannot be measured (other: not benchmarked: it was not tested (do that with: " in capsys.readouterr().out
+    assert outcomes(records.read(apart, BenchRecord)) == outcomes(record), "each variant's is kept"
 
 
 def test_a_baseline_that_refuses_the_shape_is_named(left_over: BenchRecord) -> None:
