@@ -293,6 +293,17 @@ def test_a_difference_is_told_with_the_digits_that_show_it() -> None:
     assert "the worst at [1, 2]: 1.00000012 instead of 1, where" in failure.message
 
 
+def test_a_factor_is_told_with_the_digits_that_tell_it_from_1() -> None:
+    """`every element is 1 times what it should be`; `rows …, from 1 to 1`."""
+    right, unit = drawn(40, 200).softmax(-1), 2.0**-30
+    assert "every element is 1.0000002 times what it should be" in said(right * (1 + 2e-7), right, unit)[0]
+    rows = said(right * (1 + 2.0**-23 * (1 + torch.arange(40)[:, None] % 2)), right, unit)[0]
+    assert "a factor of their own, from 1.00000012 to 1.00000024, and" in rows
+    hardly = right.half().double()
+    hardly[2, 3] += 4.0005 * 2.0**-11 * right[2, 3] - (hardly - right)[2, 3]
+    assert "1.00012 times the bound" in said(hardly, right, 2.0**-11)[0]
+
+
 def test_an_output_that_nobody_wrote() -> None:
     call, output = correct_output(case_of())
     poison = torch.full_like(output, 448.0)
