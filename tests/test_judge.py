@@ -759,6 +759,20 @@ def test_a_scale_that_is_missing_or_anothers_is_that_of_q_or_of_k() -> None:
     assert either.endswith(f"Likely cause: {missing.format('Q')}, or {missing.format('K')}")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "dims", "told"),
+    [
+        (Flash(scale_by=1 / 8), {}, "the scores are scaled by 1/√d twice"),
+        (Flash(skip_tile=3), {}, "the keys after the last whole tile of 16 or 32 or 64 (192..199) are skipped"),
+        (Flash(skip_tile=1), {"seq": 128}, "the last tile of 64 keys is skipped"),
+    ],
+)
+def test_known_faults_that_come_to_the_same_are_told_once(kernel: Flash, dims: dict[str, int], told: str) -> None:
+    """1/√d twice is 1/d, and the last tiles of 16, 32 and 64 of 200 keys are the same eight."""
+    result = run(kernel, case_of({"batch": 1, "heads": 2, "seq": 200, "head_dim": 64} | dims))
+    assert result.failures[0].message.endswith(f"Likely cause: {told}")
+
+
 def test_a_known_fault_that_would_make_right_rows_wrong_is_not_all_there_is_to_it() -> None:
     kept = (torch.arange(8) != 3)[:, None]
     one_row = suspected("normal", lambda c: scores(decoded(c, "q") * kept, decoded(c, "k")))

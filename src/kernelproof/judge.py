@@ -764,7 +764,7 @@ def _suspect(found: _Findings, operator: Operator | None) -> str | None:
     unit = max(found.reference.unit_roundoff, 2.0**-20)
     slack = 2 * found.reference.bound.cpu()[index].nan_to_num(posinf=0.0)[finite]
     apart = (got - expected)[finite].abs().max()
-    fitting: list[tuple[float, str]] = []
+    fitting: list[tuple[float, str, torch.Tensor]] = []
     for suspect in operator.suspects(found.call, rows) or ():
         would = suspect.output()
         if not torch.equal(torch.isfinite(would.to(found.dtype)), finite):
@@ -773,23 +773,43 @@ def _suspect(found: _Findings, operator: Operator | None) -> str | None:
         # Where the error is hardly more than the bound, the slack is no evidence: it must explain most of it.
         fits = bool((off <= slack + 4 * unit * would[finite].abs() + 1e-3 * apart).all()) and off.max() <= apart / 5
         if fits:
-            fitting.append((float(off.square().sum()), suspect.cause))
+            fitting.append((float(off.square().sum()), suspect.cause, would[finite]))
     if not fitting:
         return None
-    nearest = min(fitting)[0] * AS_NEAR
-    causes = [cause for rest, cause in fitting if rest <= nearest][:3]
+    nearest = min(rest for rest, *_ in fitting) * AS_NEAR
+    causes = {cause: would for rest, cause, would in fitting if rest <= nearest}
     right = _some_rows(found.inside.all(-1), 8)
     if not len(right):
-        return ", or ".join(causes)
+        return ", or ".join(_told_once(causes))
     index = tuple(right.unbind(1))
     expected, slack = found.expected.cpu()[index], 2 * found.reference.bound.cpu()[index]
-    agreeing = []
+    agreeing = dict[str, torch.Tensor]()
     for suspect in operator.suspects(found.call, right) or ():
         if suspect.cause in causes:
             off = (suspect.output() - expected).abs()
-            agreeing += [suspect.cause] * bool((off <= slack + 4 * unit * expected.abs()).all())
+            if bool((off <= slack + 4 * unit * expected.abs()).all()):
+                agreeing[suspect.cause] = causes[suspect.cause]
     alone = "" if agreeing else " (that fits the rows that are wrong; others are right, which it would make wrong too)"
-    return ", or ".join(agreeing or causes) + alone
+    return ", or ".join(_told_once(agreeing or causes)) + alone
+
+
+def _told_once(causes: Mapping[str, torch.Tensor]) -> list[str]:
+    """Causes, each with what it would have given: the first three.
+
+    One fault with two sizes that come to the same is one: `tiles of 16 or 32 keys`.
+    """
+    told: list[tuple[list[str], torch.Tensor]] = []
+    for cause, would in causes.items():
+        words = re.split(r"(\d+)", cause)  # every second is a number
+        for before, other in told:
+            unlike = [place for place, (one, two) in enumerate(zip(before, words, strict=False)) if one != two]
+            sizes_alone = len(before) == len(words) and len(unlike) == 1 and unlike[0] % 2 == 1
+            if sizes_alone and float((would - other).norm()) <= 1e-9 * float(other.norm()):
+                before[unlike[0]] += f" or {words[unlike[0]]}"
+                break
+        else:
+            told.append((words, would))
+    return ["".join(words) for words, _ in told[:3]]
 
 
 def _some_rows(mask: torch.Tensor, most: int) -> torch.Tensor:
