@@ -329,7 +329,8 @@ def test_who_is_too_slow_for_a_mode_has_no_time_there_and_is_named(tmp_path: Pat
     (row,) = record.untimed
     assert (row.contender, row.case, row.mode, row.outcome) == ("dozing", "small-float32", "cold", "too slow")
     assert re.fullmatch(
-        r"one visit takes 0\.\d+ s, more than the budget of 0\.1 s \(hot; bench.max_seconds sets it\)", row.reason
+        r"already when hot: one visit takes 0\.\d+ s, more than the budget of 0\.1 s \(bench.max_seconds sets it\)",
+        row.reason,
     )
     hot, cold = (line for line in record.oracle if line.variant == "dozing")
     assert (hot.best_baseline, cold.best_baseline) == ("base", None)
@@ -398,7 +399,7 @@ def test_one_variant_is_measured_against_the_baselines_alone(
     kept.write_text("of all of them")
     command = ["bench", "--operator", "rmsnorm", "--variant"]
     assert cli.main([*command, "ours"]) == ExitCode.WELL
-    apart = Path("results", "repeated", "rmsnorm-cpu.json")
+    apart = Path("results", "repeated", "rmsnorm-cpu", "ours.json")
     assert f"{apart}: of ours and the baselines alone, and no part of a report\n" in capsys.readouterr().out
     record = records.read(apart, BenchRecord)
     assert outcomes(record) == {"ours": "timed", "other": "not benchmarked: not asked for", "library": "timed"}
@@ -409,6 +410,7 @@ def test_one_variant_is_measured_against_the_baselines_alone(
     loaded.record("test", "rmsnorm", "other").unlink()
     assert cli.main([*command, "other"]) == ExitCode.WELL
     assert "it cannot be measured (other: not benchmarked: it was not tested (do that with: " in capsys.readouterr().out
+    assert outcomes(records.read(apart, BenchRecord)) == outcomes(record), "each variant's is kept"
 
 
 def test_a_baseline_that_refuses_the_shape_is_named(left_over: BenchRecord) -> None:
@@ -712,9 +714,19 @@ def test_a_ratio_that_may_be_anything_is_no_number_like_the_others(tmp_path: Pat
     assert (line.best_baseline, line.ratio, line.low, line.high, line.passed) == ("base", None, None, None, False)
     pair = {"variant": "ours", "baseline": "base", "case": line.case, "mode": "hot"}
     assert record.discarded == [{"what": "ratio", **pair, "reason": line.reason}]
-    words = r"the ratio is not known: 2 of 2 processes timed both, and it may lie anywhere from \S+ to \S+: measure"
+    words = r"the ratio is not known: 2 of 2 processes timed both, and it may lie anywhere from .+ to .+: measure"
     assert re.match(words, line.reason), line.reason
     assert [row.contender for row in record.times if row.method == "cpu_clock"] == ["ours", "base"]  # times are times
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"), [(0.0472, 487.3, "from 0.047 to 490"), (0.0, 359513.0, "from 0 to 360\u202f000")]
+)
+def test_a_range_is_told_in_one_notation(low: float, high: float, told: str) -> None:
+    """It was `from 0.047 to 4.9e+02`."""
+    summary: Any = types.SimpleNamespace(record=types.SimpleNamespace(processes=3))
+    estimate: Any = types.SimpleNamespace(replicates=3, low=low, high=high)
+    assert f"may lie anywhere {told}: measure" in contest.summary.Summary.too_wide(summary, estimate)
 
 
 def test_no_sample_at_all_is_a_failed_record(tmp_path: Path) -> None:

@@ -25,16 +25,21 @@ def test_an_axis_keeps_everything_inside_and_its_labels_apart(values: list[float
     assert all(b - a >= 9 for a, b in itertools.pairwise(at))
 
 
-@pytest.mark.parametrize("values", [[0.88, 7.18], [0.95, 1.27], [0.151, 1.0], [0.63, 8.3], [1.0, 26.0]])
+@pytest.mark.parametrize("values", [[0.88, 7.18], [0.95, 1.27], [0.151, 1.0], [0.63, 8.3], [1.0, 26.0], [0.97, 6.3]])
 def test_labels_beside_each_other_are_read_as_two(values: list[float]) -> None:
-    """Of 220 pixels 13 % lay between the middles of `1.5 ×` and `2 ×`, and no more than a blank between the two."""
+    """Of 220 pixels 13 % lay between the middles of `1.5 ×` and `2 ×`, and no more than a blank between the two.
+
+    With 14 % there were two. Of an axis that is short of room 2 stays, and 1.5 goes.
+    """
     ticks = charts.axis(values, "×", width=220.0).ticks
     assert len(ticks) >= 3
+    labels = {tick.label.partition("\u202f")[0] for tick in ticks}
+    assert "1.5" not in labels or "2" in labels
     digit = 7.6  # pixels, of 12
     for left, right in itertools.pairwise(ticks):
         sizes = {"start": (0.0, 1.0), "middle": (0.5, 0.5), "end": (1.0, 0.0)}
         taken = sizes[left.anchor][1] * (len(left.label) - 1) + sizes[right.anchor][0] * (len(right.label) - 1)
-        assert (right.at - left.at) * 2.2 - taken * digit >= 6, (left, right)
+        assert (right.at - left.at) * 2.2 - taken * digit >= 10, (left, right)
 
 
 def test_an_axis_is_monotonic_and_logarithmic_steps_are_equal() -> None:

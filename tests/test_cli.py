@@ -148,6 +148,26 @@ def test_a_wrong_command_line_could_not_run(arguments: list[str]) -> None:
         (["bench", "--operator", "attention"], "give --variant, or --device cpu or --device cuda"),
         (["bench", "--operator", "attention", "--variant", "cpu_flsh"], "did you mean 'cpu_flash'?"),
         (["bench", "--operator=attention", "--variant=cpu_flash", "--device=cuda"], "it is no variant for cuda"),
+        (
+            ["bench", "--operator", "attention", "--variant", "sdpa_default_cpu"],
+            "attention/sdpa_default_cpu: it is a baseline; allowed: attention, cpu_flash, ",
+        ),
+        (
+            ["bench", "--operator=attention", "--device=cpu", "--shape=mission", "--option=causal=true"],
+            "bench: --shape and --option cannot be given without --once",
+        ),
+        (
+            ["bench", "--operator=attention", "--device=cpu", "--inputs=there"],
+            "bench: --inputs cannot be given without --once",
+        ),
+        (
+            ["bench", "--ceilings", "--device=cpu", "--variant=cpu_flash"],
+            "bench: --variant cannot be given with --ceilings, which needs only --device",
+        ),
+        (
+            ["bench", "--once", "--variant=cpu_flash", "--shape=mission", "--device=cuda"],
+            "attention/cpu_flash: it is not for cuda",
+        ),
         (["bench", "--operator", "attention", "--once"], "--once needs --variant and --shape"),
         (
             ["bench", "--once", "--variant", "cpu_fast", "--shape", "mission"],

@@ -61,6 +61,27 @@ def test_the_tutorial_shows_what_a_machine_without_a_gpu_prints() -> None:
     assert f"not run   no usable GPU here ({gpu._words(OSError())})" in tutorial
 
 
+def test_stated_defaults_of_options_are_those_of_the_commands() -> None:
+    """`(default 20)` stood there for an option of 40."""
+    page, differing = sections(text_of("commands.md")), []
+    for name, parser in commands().items():
+        body = next(body for heading, body in page.items() if f"kernelproof {name}" in heading)
+        for action in (action for action in parser._actions if action.option_strings):
+            row = re.search(rf"^\| `{action.option_strings[-1]} [^|]*\|(.*)\|$", body, re.MULTILINE)
+            stated = re.search(r"default:? (\d+)", row[1]) if row else None
+            if stated and int(stated[1]) != int(action.default):
+                differing.append((name, action.dest, stated[1], action.default))
+    assert not differing
+
+
+def test_the_tutorial_marks_what_it_calls_undecided() -> None:
+    tutorial = (ROOT / "docs" / "tutorial" / "first-report.md").read_text(encoding="utf-8")
+    shown = {"operator": "attention", "variant": "cpu_naive", "speed": "undecided", "ratio": 8.11}
+    _, row, line = run.table([shown])
+    assert row.split()[-3] in tutorial
+    assert line in tutorial
+
+
 def test_who_adds_a_kernel_is_told_what_an_operator_gives() -> None:
     page = (ROOT / "docs" / "how-to" / "add-a-kernel.md").read_text(encoding="utf-8")
     for needed in (*(field.name for field in dataclasses.fields(operators.Cost)), "`moves=True`", "call.scalar("):

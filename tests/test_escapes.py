@@ -73,8 +73,8 @@ def test_what_is_refused_gains_nothing(tmp_path: Path, name: str, words: str) ->
     ("name", "verdict", "words"),
     [
         ("links_its_results", "wrong", r"\S+\.img\.out: a link was put where this file is to be written"),
-        ("fills_the_disk", "crashed", r"wrote more than \d+ MB to the disk"),
-        ("fills_the_disk_unseen", "crashed", r"wrote more than \d+ MB to the disk"),
+        ("fills_the_disk", "crashed", r"wrote more than \d+ MB into files"),
+        ("fills_the_disk_unseen", "crashed", r"wrote more than \d+ MB into files"),
         ("nests_folders", "crashed", r"nested folders more than \d+ deep"),
         ("nests_long_names", "crashed", "or than a path can be"),
         ("forks_without_end", "crashed", r"started more than \d+ processes"),

@@ -293,6 +293,17 @@ def test_a_difference_is_told_with_the_digits_that_show_it() -> None:
     assert "the worst at [1, 2]: 1.00000012 instead of 1, where" in failure.message
 
 
+def test_a_factor_is_told_with_the_digits_that_tell_it_from_1() -> None:
+    """`every element is 1 times what it should be`; `rows …, from 1 to 1`."""
+    right, unit = drawn(40, 200).softmax(-1), 2.0**-30
+    assert "every element is 1.0000002 times what it should be" in said(right * (1 + 2e-7), right, unit)[0]
+    rows = said(right * (1 + 2.0**-23 * (1 + torch.arange(40)[:, None] % 2)), right, unit)[0]
+    assert "a factor of their own, from 1.00000012 to 1.00000024, and" in rows
+    hardly = right.half().double()
+    hardly[2, 3] += 4.0005 * 2.0**-11 * right[2, 3] - (hardly - right)[2, 3]
+    assert "1.00012 times the bound" in said(hardly, right, 2.0**-11)[0]
+
+
 def test_an_output_that_nobody_wrote() -> None:
     call, output = correct_output(case_of())
     poison = torch.full_like(output, 448.0)
@@ -763,6 +774,20 @@ def test_a_scale_that_is_missing_or_anothers_is_that_of_q_or_of_k() -> None:
         "extremes", lambda c: scores(decoded(c, "q"), decoded(c, "k") / c.tensor("k_scale")[..., None, None])
     )
     assert either.endswith(f"Likely cause: {missing.format('Q')}, or {missing.format('K')}")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dims", "told"),
+    [
+        (Flash(scale_by=1 / 8), {}, "the scores are scaled by 1/√d twice"),
+        (Flash(skip_tile=3), {}, "the keys after the last whole tile of 16 or 32 or 64 (192..199) are skipped"),
+        (Flash(skip_tile=1), {"seq": 128}, "the last tile of 64 keys is skipped"),
+    ],
+)
+def test_known_faults_that_come_to_the_same_are_told_once(kernel: Flash, dims: dict[str, int], told: str) -> None:
+    """1/√d twice is 1/d, and the last tiles of 16, 32 and 64 of 200 keys are the same eight."""
+    result = run(kernel, case_of({"batch": 1, "heads": 2, "seq": 200, "head_dim": 64} | dims))
+    assert result.failures[0].message.endswith(f"Likely cause: {told}")
 
 
 def test_a_known_fault_that_would_make_right_rows_wrong_is_not_all_there_is_to_it() -> None:

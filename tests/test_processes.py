@@ -103,13 +103,18 @@ def test_what_a_killed_stage_left_is_swept_and_what_a_live_one_has_is_not(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     left = tmp_path / "kernelproof-bench-killed"
     new = tmp_path / "kernelproof-bench-new"
-    left.mkdir()
-    new.mkdir()
-    (left / "image").write_bytes(b"x")
-    os.utime(left, (0, 0))
+    another_stages = tmp_path / "kernelproof-test-killed"
+    not_ours = tmp_path / "kernelproof-392b99a0cbaa"  # a bundle that somebody unpacked, say
+    for folder in (left, new, another_stages, not_ours):
+        folder.mkdir()
+        (folder / "image").write_bytes(b"x")
+    for folder in (left, another_stages, not_ours):
+        os.utime(folder, (0, 0))
     with processes.scratch_folder("bench") as live:
         assert not left.exists()
+        assert not another_stages.exists()
         assert new.exists()  # its process may be about to lock it
+        assert not_ours.exists()
         os.utime(live, (0, 0))
         with processes.scratch_folder("bench") as other:
             assert live.exists()
@@ -117,7 +122,7 @@ def test_what_a_killed_stage_left_is_swept_and_what_a_live_one_has_is_not(
     assert not live.exists()
 
 
-@pytest.mark.parametrize("said", ["", "TMPDIR", "AMPLE_BYTES"])
+@pytest.mark.parametrize("said", ["", "TMPDIR", "TEMP", "TMP", "nothing", "AMPLE_BYTES"])
 def test_files_lie_in_memory_where_that_is_ample_and_nobody_names_a_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
@@ -130,11 +135,15 @@ def test_files_lie_in_memory_where_that_is_ample_and_nobody_names_a_place(
     monkeypatch.setattr(tempfile, "tempdir", str(disk))
     monkeypatch.setattr(processes, "SHARED_MEMORY", memory)
     monkeypatch.setattr(processes, "AMPLE_BYTES", 1 << 62 if said == "AMPLE_BYTES" else 1)
-    monkeypatch.delenv("TMPDIR", raising=False)
-    if said == "TMPDIR":
-        monkeypatch.setenv("TMPDIR", str(disk))
+    named = ("TMPDIR", "TEMP", "TMP")  # what tempfile looks at; an empty one names nothing
+    for name in named:
+        monkeypatch.delenv(name, raising=False)
+    if said in named:
+        monkeypatch.setenv(said, str(disk))
+    elif said == "nothing":
+        monkeypatch.setenv("TMPDIR", "")
     with processes.scratch_folder("test", in_memory=True) as folder:
-        assert folder.parent == (disk if said else memory)
+        assert folder.parent == (memory if said in ("", "nothing") else disk)
         assert not left.exists()
     with processes.scratch_folder("bench") as folder:
         assert folder.parent == disk

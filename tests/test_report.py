@@ -562,7 +562,7 @@ def test_a_mode_without_a_time_says_why(tmp_path: Path) -> None:
     manifest, records = report_records.cpu_run()
     bench = records["results/bench/attention-cpu.json"]
     assert isinstance(bench, BenchRecord)
-    why = "one visit takes 0.6 s, more than the budget of 0.25 s (hot; bench.max_seconds sets it)"
+    why = "already when hot: one visit takes 0.6 s, more than the budget of 0.25 s (bench.max_seconds sets it)"
     for name in ("cpu_naive", "sdpa_math_cpu"):
         bench.times = [row for row in bench.times if (row.contender, row.mode) != (name, "cold")]
         bench.untimed += [UntimedRow(name, case.id, "cold", "too slow", why) for case in bench.cases]
@@ -577,7 +577,7 @@ def test_a_mode_without_a_time_says_why(tmp_path: Path) -> None:
     assert text.count(">too slow<") == 2 * 2 + 2, "in the table of each case for both, in the oracle's for the variant"
     assert re.search(r"\| `cpu_naive` \| 18\.\d+ \([^)]*\) \| too slow \|", summary)
     for name in ("cpu_naive", "sdpa_math_cpu"):
-        said = rf"\n`{name}`: not timed cold in 2 of 2 cases: too slow, one visit takes 0\S*6 s,"
+        said = rf"\n`{name}`: not timed cold in 2 of 2 cases: too slow, already when hot: one visit takes 0\S*6 s,"
         assert re.search(said, summary)
 
 

@@ -390,6 +390,15 @@ def gone(pid: int) -> bool:
     return False
 
 
+def test_a_run_removes_what_killed_stages_left(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(project))
+    left = project / "kernelproof-test-killed"
+    left.mkdir()
+    os.utime(left, (0, 0))
+    start(project).communicate()
+    assert not left.exists()
+
+
 def test_a_run_with_a_bad_verdict(project: Path) -> None:
     output, errors = (process := start(project)).communicate()
     assert process.returncode == 1, errors

@@ -16,7 +16,7 @@ from kernelproof.records import Histogram
 _MARGIN = 3.0  # percent of the width kept free at both ends, so that no mark is cut
 _LABEL_LINE = 14.0  # pixels between labels that stand above each other
 _LABEL_WIDTH = 60.0  # pixels that the label of a reference line needs
-_LABEL_GAP = 8.0  # pixels between labels beside each other: less reads as one
+_LABEL_GAP = 12.0  # pixels between labels beside each other: less reads as one
 _CHARACTER = 7.6  # pixels of a digit in them
 _NARROW = {".": 0.5, formats.THIN: 0.3} | dict.fromkeys("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", 0.6)  # of that
 _PLOT_WIDTH = 300.0  # pixels: of a plot on a phone or a tablet
@@ -67,7 +67,7 @@ def axis(values: Iterable[float], unit: str = "", scale: float = 1.0, width: flo
 
 def _log_ticks(low: float, high: float) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
+    for steps in ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 5), (1, 1.5, 2, 3, 4, 5, 7)):
         ticks = [s * 10.0**d for d in decades for s in steps if low * 0.9999 <= s * 10.0**d <= high * 1.0001]
         if len(ticks) >= 4:
             break

@@ -98,7 +98,7 @@ def judge(name: str, *, claimed: bool, correct: bool, bench: BenchRecord | None)
 
 
 def untimed(bench: BenchRecord | None, name: str) -> str:
-    """`not timed cold in 2 of 8 cases: too slow, one visit takes …`; empty where every mode has its time."""
+    """`not timed cold in 2 of 8 cases: too slow, already when hot: …`; empty where every mode has its time."""
     rows = [row for row in bench.untimed if row.contender == name] if bench else []
     total = len({row.case for row in (*rows, *(bench.times if bench else ())) if row.contender == name})
     groups = defaultdict[tuple[str, str], list[UntimedRow]](list)

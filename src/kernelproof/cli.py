@@ -127,15 +127,15 @@ def _parser() -> argparse.ArgumentParser:
 
     bench = command("bench", "measure all contenders of one operator on one device, or run one variant once", _bench)
     bench.add_argument("--operator")
-    bench.add_argument("--variant", help="only this one, against the baselines; with --once: the one that is called")
+    bench.add_argument("--variant", help="only this one, against the baselines; with --once: which is called")
     bench.add_argument("--device", choices=["cpu", "cuda"])
     bench.add_argument("--ceilings", action="store_true", help="what the device itself reaches; needs only --device")
-    bench.add_argument("--shape")
+    bench.add_argument("--shape", help="with --once")
     bench.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="e.g. causal=true; with --once"
     )
     bench.add_argument("--once", action="store_true", help="one call of one variant, as a profiler wants it")
-    bench.add_argument("--inputs", type=Path, metavar="DIR", help="of that call, as `profile` lays them there")
+    bench.add_argument("--inputs", type=Path, metavar="DIR", help="with --once: as `profile` lays them there")
 
     profile = command("profile", "profile one CUDA variant or baseline with Nsight Compute", _profile)
     _select(profile, required=True)
@@ -473,13 +473,25 @@ def _once(arguments: argparse.Namespace, config: Any) -> int:
     if not arguments.variant or not arguments.shape:
         raise KernelproofError("--once needs --variant and --shape", subject="bench")
     operator = arguments.operator or _only_operator_of(config, arguments.variant)
+    if arguments.device not in (None, config.operator(operator).variant(arguments.variant).device):
+        raise KernelproofError(f"it is not for {arguments.device}", subject=f"{operator}/{arguments.variant}")
     options = dict(_option(entry) for entry in arguments.option)
     done = single_call.once(config, operator, arguments.variant, arguments.shape, options, arguments.inputs)
     print(json.dumps(dataclasses.asdict(done)) if arguments.json else done)  # one line, whoever else prints too
     return ExitCode.WELL
 
 
+def _insist_on_use(arguments: argparse.Namespace) -> None:
+    """Raise KernelproofError for an option that what is asked of `bench` does not look at."""
+    unused = [] if arguments.once and not arguments.ceilings else ["shape", "option", "inputs"]
+    unused += ["operator", "variant", "once"] if arguments.ceilings else []
+    if given := [f"--{name}" for name in unused if getattr(arguments, name)]:
+        why = "with --ceilings, which needs only --device" if arguments.ceilings else "without --once"
+        raise KernelproofError(f"{formats.listed(given)} cannot be given {why}", subject="bench")
+
+
 def _bench(arguments: argparse.Namespace) -> int:
+    _insist_on_use(arguments)
     config = _measured(arguments)
     if arguments.ceilings:
         return _ceilings(arguments, config)
@@ -489,21 +501,32 @@ def _bench(arguments: argparse.Namespace) -> int:
         known = ", ".join(config.operators)
         raise KernelproofError(f"give --operator, one of {known} (or --ceilings with --device)", subject="bench")
     operator, only = arguments.operator, arguments.variant
-    device = arguments.device or (only and config.operator(operator).variant(only).device)
+    device = arguments.device or (only and _variant(config.operator(operator), only).device)
     if not device:
         raise KernelproofError("give --variant, or --device cpu or --device cuda", subject="bench")
-    if only and config.operator(operator).variant(only).device != device:
+    if only and _variant(config.operator(operator), only).device != device:
         raise KernelproofError(f"it is no variant for {device}", subject=f"{operator}/{only}")
     from kernelproof import bench
 
     # One variant's ratios say nothing of the others: its record does not take the place of theirs.
-    output = config.record("repeated" if only else "bench", f"{operator}-{device}")
+    place = ("repeated", f"{operator}-{device}", only) if only else ("bench", f"{operator}-{device}")
+    output = config.record(*place)
     code = _stage(
         arguments, "bench", f"{operator} on {device}", lambda: bench.run(config, operator, device, output, only)
     )
     if only and not arguments.json:
         _print_lines([f"{output}: of {only} and the baselines alone, and no part of a report"])
     return code
+
+
+def _variant(operator: Any, name: str) -> Any:
+    """A variant that is no baseline. Raises KernelproofError for any other."""
+    if name not in operator.variants:
+        from kernelproof.config import among
+
+        which = "it is a baseline" if name in operator.baselines else "no such variant"
+        raise KernelproofError(f"{which}; {among(name, operator.variants)}", subject=f"{operator.name}/{name}")
+    return operator.variants[name]
 
 
 def _ceilings(arguments: argparse.Namespace, config: Any) -> int:

@@ -176,7 +176,7 @@ class WorkerTimeout(WorkerError):
 
 
 class WorkerGreedy(WorkerError):
-    """The candidate's process took more of the disk, or more processes, than any candidate needs, and was killed."""
+    """The candidate's process took more room in files, or more processes, than any candidate needs, and was killed."""
 
 
 class WorkerReplyError(WorkerError):

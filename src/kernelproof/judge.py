@@ -341,19 +341,24 @@ def insist_on_exact(name: str, exact: Reference, reference: Reference) -> None:
     )
 
 
-def _apart(one: float, other: float) -> tuple[str, str]:
-    """Both with six digits, or with as many more as tell them apart."""
-    for digits in (6, 9, 17):
-        shown = f"{one:.{digits}g}", f"{other:.{digits}g}"
+def _apart(one: float, other: float, digits: int = 6) -> tuple[str, str]:
+    """Both with so many digits, or as many more as tell them apart."""
+    for figures in (digits, 6, 9, 17):
+        shown = f"{one:.{figures}g}", f"{other:.{figures}g}"
         if shown[0] != shown[1]:
             break
     return shown
 
 
+def _times(factor: float, digits: int = 6) -> str:
+    """A factor that is not 1, with as many digits as show that."""
+    return f"{_apart(factor, 1.0, digits)[0]} times"
+
+
 def _over(off: float, limit: float, what: str) -> str:
     """How far that is over a limit: as their ratio, unless next to nothing is allowed (beside 0, say)."""
     if off < MANY_TIMES * limit:
-        return f", {off / limit:.3g} times the {what} of {limit:.3g}"
+        return f", {_times(off / limit, 3)} the {what} of {limit:.3g}"
     return f", where at most {limit:.3g} is allowed"
 
 
@@ -403,8 +408,7 @@ def _broken(
     index = [int(i) for i in np.unravel_index(worst, bad.shape)]
     is_, follows, most = (float(tensor.flatten()[worst]) for tensor in (got, wanted, limit))
     where = describe_indices(bad, relation.call.axes_of(relation.about))
-    pairs = ([f"{value:.{digits}g}" for value in (is_, follows)] for digits in (6, 9, 17))
-    shown = next((pair for pair in pairs if pair[0] != pair[1]), [f"{is_}", f"{follows}"])
+    shown = _apart(is_, follows)
     text = (
         f"{relation.name}: {relation.claim}. {count} of {total} elements ({100 * count / total:.3g} %) break that: "
         f"{where}; the worst at {index}: {shown[0]} where {shown[1]} follows from the base call"
@@ -710,7 +714,7 @@ def _rms(
         result.failures.append(
             Failure(
                 RMS,
-                f"the RMS error is {result.rms_error:.3g}, {result.rms_ratio:.3g} times the limit of {limit:.3g} for "
+                f"the RMS error is {result.rms_error:.3g}, {_times(result.rms_ratio, 3)} the limit of {limit:.3g} for "
                 f"the declared precision (rounding the exact result to {_name(found.dtype)} costs {ideal:.3g})",
             )
         )
@@ -768,7 +772,7 @@ def _suspect(found: _Findings, operator: Knowing | None) -> str | None:
     unit = max(found.reference.unit_roundoff, 2.0**-20)
     slack = 2 * found.reference.bound.cpu()[index].nan_to_num(posinf=0.0)[finite]
     apart = (got - expected)[finite].abs().max()
-    fitting: list[tuple[float, str]] = []
+    fitting: list[tuple[float, str, torch.Tensor]] = []
     for suspect in operator.suspects(found.call, rows) or ():
         would = suspect.output()
         if not torch.equal(torch.isfinite(would.to(found.dtype)), finite):
@@ -777,23 +781,43 @@ def _suspect(found: _Findings, operator: Knowing | None) -> str | None:
         # Where the error is hardly more than the bound, the slack is no evidence: it must explain most of it.
         fits = bool((off <= slack + 4 * unit * would[finite].abs() + 1e-3 * apart).all()) and off.max() <= apart / 5
         if fits:
-            fitting.append((float(off.square().sum()), suspect.cause))
+            fitting.append((float(off.square().sum()), suspect.cause, would[finite]))
     if not fitting:
         return None
-    nearest = min(fitting)[0] * AS_NEAR
-    causes = [cause for rest, cause in fitting if rest <= nearest][:3]
+    nearest = min(rest for rest, *_ in fitting) * AS_NEAR
+    causes = {cause: would for rest, cause, would in fitting if rest <= nearest}
     right = _some_rows(found.inside.all(-1), 8)
     if not len(right):
-        return ", or ".join(causes)
+        return ", or ".join(_told_once(causes))
     index = tuple(right.unbind(1))
     expected, slack = found.expected.cpu()[index], 2 * found.reference.bound.cpu()[index]
-    agreeing = []
+    agreeing = dict[str, torch.Tensor]()
     for suspect in operator.suspects(found.call, right) or ():
         if suspect.cause in causes:
             off = (suspect.output() - expected).abs()
-            agreeing += [suspect.cause] * bool((off <= slack + 4 * unit * expected.abs()).all())
+            if bool((off <= slack + 4 * unit * expected.abs()).all()):
+                agreeing[suspect.cause] = causes[suspect.cause]
     alone = "" if agreeing else " (that fits the rows that are wrong; others are right, which it would make wrong too)"
-    return ", or ".join(agreeing or causes) + alone
+    return ", or ".join(_told_once(agreeing or causes)) + alone
+
+
+def _told_once(causes: Mapping[str, torch.Tensor]) -> list[str]:
+    """Causes, each with what it would have given: the first three.
+
+    One fault with two sizes that come to the same is one: `tiles of 16 or 32 keys`.
+    """
+    told: list[tuple[list[str], torch.Tensor]] = []
+    for cause, would in causes.items():
+        words = re.split(r"(\d+)", cause)  # every second is a number
+        for before, other in told:
+            unlike = [place for place, (one, two) in enumerate(zip(before, words, strict=False)) if one != two]
+            sizes_alone = len(before) == len(words) and len(unlike) == 1 and unlike[0] % 2 == 1
+            if sizes_alone and float((would - other).norm()) <= 1e-9 * float(other.norm()):
+                before[unlike[0]] += f" or {words[unlike[0]]}"
+                break
+        else:
+            told.append((words, would))
+    return ["".join(words) for words, _ in told[:3]]
 
 
 def _some_rows(mask: torch.Tensor, most: int) -> torch.Tensor:
@@ -887,8 +911,8 @@ def _factor(found: _Findings) -> str | None:
     if abs(factor - 1) <= found.reference.unit_roundoff:
         return None
     if (count := int((expected != 0).sum())) < expected.numel() / 4:
-        return f"each of the {count} elements that are not 0 is {factor:.6g} times what it should be"
-    return f"every element is {factor:.6g} times what it should be: a wrong scale"
+        return f"each of the {count} elements that are not 0 is {_times(factor)} what it should be"
+    return f"every element is {_times(factor)} what it should be: a wrong scale"
 
 
 def _truncated(found: _Findings) -> str | None:
@@ -962,11 +986,12 @@ def _one_a_row(found: _Findings) -> str | None:
         if rest is not None and float(rest.abs().max()) <= 1:
             least, most = (float(1 + factor) for factor in factors.aminmax())
             if most - least <= abs(most + least - 2) / 200:
-                return f"every element is about {(least + most) / 2:.6g} times what it should be: a wrong scale"
+                return f"every element is about {_times((least + most) / 2)} what it should be: a wrong scale"
             if head := _one_a_head(found):
                 return head
+            span = "from {} to {}".format(*_apart(least, most))
             return (
-                f"rows are off by a factor of their own, from {least:.6g} to {most:.6g}, and all of a row by the same: "
+                f"rows are off by a factor of their own, {span}, and all of a row by the same: "
                 "what is computed once a row is wrong or too coarse (a sum, a maximum, a reciprocal)"
             )
     worst = int(error.square().sum(-1).argmax())
@@ -993,7 +1018,7 @@ def _one_a_head(found: _Findings) -> str | None:
         return None
     least, most = (float(1 + factor) for factor in factors.aminmax())
     name = found.axes[-3]
-    span = f"from {least:.6g} to {most:.6g}"
+    span = "from {} to {}".format(*_apart(least, most))
     return f"each {name} is off by a factor of its own, {span}: its scale is wrong, or another {name}'s"
 
 

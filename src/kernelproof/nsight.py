@@ -137,7 +137,7 @@ def command(
     *,
     source: bool,
 ) -> list[str]:
-    """The command line that makes a report of what `target` runs between cudaProfilerStart and -Stop (`profiled`).
+    """The command line that makes a report of what `target` runs between cuProfilerStart and -Stop (`profiled`).
 
     source: whether the report takes the source files along.
     """

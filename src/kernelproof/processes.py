@@ -22,12 +22,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Literal, TypeVar, get_args
 
 from kernelproof.errors import ToolError, describe_exit
 from kernelproof.privacy import scrubbed
 
 T = TypeVar("T")
+HasScratch = Literal["test", "bench", "once", "selfcheck"]  # whose folders are known, and swept, by their names
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 # Judges and candidates of several variants share the cores. A team whose threads spin at each barrier until the last
 # one is given a core took seven times the processor time of one that sleeps (two threads on two cores, load 12), and
@@ -39,7 +40,7 @@ FILL = 0x7F  # the byte that fresh memory of a candidate is full of
 KEPT_BYTES, LARGE_BYTES = 256 << 20, 32 << 20  # the second is the most that glibc takes
 SHARED_FROM = 8  # cores: half of fewer is too little to drive a GPU, or to stand for a CPU
 ROOM_S = 20.0  # how long is waited until another process may be started
-SETTLED_S = 60.0  # a temporary folder younger than this may not have its lock yet
+SETTLED_S = 10.0  # a temporary folder younger than this may not have its lock yet
 SHARED_MEMORY = Path("/dev/shm")
 AMPLE_BYTES = 2 << 30  # of memory: what lies in files at a time, the judge of the same calls holds many times over
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -231,7 +232,8 @@ def spawn(
 def once_there_is_room(fork: Callable[[], T]) -> T:
     """What `fork` gives, tried again for ROOM_S while the system has as many processes as it allows (EAGAIN, man fork).
 
-    Tests that run beside each other on a large machine start hundreds of threads, and come upon that limit for moments.
+    The limit counts threads too (RLIMIT_NPROC, pids.max). Tests that run beside each other on a large machine have
+    hundreds, and reach it for moments. It is for processes alone: a thread that cannot be started is not tried again.
     """
     deadline = time.monotonic() + ROOM_S
     while True:
@@ -304,21 +306,32 @@ def end_with(pid: int) -> None:
 
 
 @contextlib.contextmanager
-def scratch_folder(stage: str, *, in_memory: bool = False) -> Iterator[Path]:
-    """A temporary folder, removed at the end; what a killed stage left of its own is removed at the beginning.
+def scratch_folder(stage: HasScratch, *, in_memory: bool = False) -> Iterator[Path]:
+    """A temporary folder, removed at the end; what killed stages left of theirs is removed at the beginning.
 
-    A lock on the folder says that its process lives; the kernel frees it however that ends. `in_memory`: on no disk,
-    where there is ample memory for that and TMPDIR names no place.
+    `in_memory`: on no disk, where there is ample memory for that and the environment names no place (see
+    `tempfile.gettempdir`). A lock on the folder says that its process lives; the kernel frees it however that ends.
     """
-    prefix = f"kernelproof-{stage}-"
-    for place in (Path(tempfile.gettempdir()), SHARED_MEMORY):
-        for left in place.glob(f"{prefix}*"):
-            with contextlib.suppress(OSError), _locked(left):
-                if left.stat().st_uid == os.getuid() and time.time() - left.stat().st_mtime > SETTLED_S:
-                    shutil.rmtree(left, ignore_errors=True)
-    place_of_ours = SHARED_MEMORY if in_memory and "TMPDIR" not in os.environ and _has_ample_memory() else None
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=place_of_ours) as folder, _locked(Path(folder)):
+    sweep()
+    named = any(os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    place = SHARED_MEMORY if in_memory and not named and _has_ample_memory() else None
+    with tempfile.TemporaryDirectory(prefix=_prefix(stage), dir=place) as folder, _locked(Path(folder)):
         yield Path(folder)
+
+
+def sweep() -> None:
+    """Remove the scratch folders that stages which were killed left behind, on the disk and in memory."""
+    for place in (Path(tempfile.gettempdir()), SHARED_MEMORY):
+        for left in (found for stage in get_args(HasScratch) for found in place.glob(f"{_prefix(stage)}*")):
+            with contextlib.suppress(OSError):
+                about = left.stat(follow_symlinks=False)
+                if about.st_uid == os.getuid() and time.time() - about.st_mtime > SETTLED_S:
+                    with _locked(left):
+                        remove_tree(left)
+
+
+def _prefix(stage: str) -> str:
+    return f"kernelproof-{stage}-"
 
 
 def _has_ample_memory() -> bool:

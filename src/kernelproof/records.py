@@ -523,7 +523,7 @@ class UntimedRow:
 
     @property
     def why(self) -> str:
-        """`too slow, one visit takes 0.6 s, …`."""
+        """`too slow, already when hot: one visit takes 0.6 s, …`."""
         return f"{self.outcome}, {self.reason}" if self.reason else self.outcome
 
 

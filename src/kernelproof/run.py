@@ -62,6 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     with only_one(FOLDER / ".lock", "at work"):
         with only_one(RUN_LOCK, "at work"):
             pass  # the lock of the Snakefile: a `snakemake` started by hand holds it, and ours is about to
+        processes.sweep()  # a run that was killed had no time to, and this one may come to no stage that does
         interrupted = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
         try:
             status, display = _run(command)

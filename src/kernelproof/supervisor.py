@@ -1,7 +1,7 @@
 """The trusted side of running a candidate: starts worker processes, sets their limits, and says how each ended.
 
 A supervisor never imports a candidate and never unpickles anything. It gives a worker files of bytes and a request,
-and takes back JSON and files of bytes. While it waits it looks at what the worker takes of the disk, and ends it when
+and takes back JSON and files of bytes. While it waits it looks at what the worker takes in files, and ends it when
 that is too much.
 """
 
@@ -303,7 +303,7 @@ class Worker:
 
         `room_bytes`: what lies in the worker's folder by right, results that this request makes among it.
         Raises WorkerCrashed when the process ends first, WorkerTimeout (and kills it) when `timeout_s` passes,
-        WorkerGreedy (and kills it) when it takes too much of the disk or starts too many processes,
+        WorkerGreedy (and kills it) when it writes too much into files or starts too many processes,
         WorkerReplyError when the request failed in the worker, WorkerRefused when the candidate does not take the case.
         """
         if not self.alive:
@@ -426,9 +426,8 @@ class Worker:
             message = f"it nested folders more than {footprint.DEPTH} deep, or than a path can be, and was killed"
             raise WorkerGreedy(message, log=self.log)
         if used > self._room_bytes:
-            raise WorkerGreedy(
-                f"it wrote more than {self._room_bytes >> 20} MB to the disk and was killed", log=self.log
-            )
+            message = f"it wrote more than {self._room_bytes >> 20} MB into files and was killed"
+            raise WorkerGreedy(message, log=self.log)
 
 
 def _parsed(line: bytes) -> Any:

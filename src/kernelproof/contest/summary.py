@@ -224,8 +224,9 @@ class Summary:
     def why_untimed(self, contender: str, case: str, mode: str) -> tuple[str, str]:
         """Outcome and reason of an UntimedRow."""
         if slow := self.slow(contender, case):
-            said = formats.one_line(slow[0]["message"])
-            return "too slow", f"{said} ({slow[0]['mode']}; bench.max_seconds sets it)"
+            said, where = formats.one_line(slow[0]["message"]), slow[0]["mode"]
+            before = "" if where == mode else f"already when {where}: "
+            return "too slow", f"{before}{said} (bench.max_seconds sets it)"
         key = (contender, case, mode, self.primary)
         where = dict(zip(("contender", "case", "mode", "method"), key, strict=True))
         entries = [entry for entry in self.record.discarded if where.items() <= entry.items()]
@@ -332,10 +333,10 @@ class Summary:
 
     def too_wide(self, estimate: statistics.Estimate) -> str:
         """Why a ratio is not told, in words."""
+        low, high = (formats.significant(float(f"{end:.2g}"), 2) for end in (estimate.low, estimate.high))
         return (
             f"the ratio is not known: {estimate.replicates} of {self.record.processes} processes timed both, and it "
-            f"may lie anywhere from {estimate.low:.2g} to {estimate.high:.2g}: measure again on a quiet machine, or "
-            "with more bench.processes"
+            f"may lie anywhere from {low} to {high}: measure again on a quiet machine, or with more bench.processes"
         )
 
     def entrant(self, name: str) -> Entrant:

@@ -269,8 +269,8 @@ class Climb:
         return result
 
     def _undeclared(self, error: KernelproofError) -> str:
-        dims = {name for shape in self.settings.shapes.values() for name in shape}
-        return outcomes.undeclared(error, self.variant.abi, dims | set(self.settings.test.options))
+        dims = list(dict.fromkeys(name for shape in self.settings.shapes.values() for name in shape))
+        return outcomes.undeclared(error, self.variant.abi, dims, self.settings.test.options)
 
     # --- from one step to the next
 

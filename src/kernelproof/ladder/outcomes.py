@@ -37,7 +37,7 @@ RUNGS = ("build", "load", "launch", "sanity", "correctness", "properties", "dete
 COLLECTED = ("correctness", "properties", "determinism")
 UNDECLARED = (
     ". If it does not take such a call: a variant declares the sizes that it takes, as in "
-    "`limits: {head_dim: [64, 128]}`, its `dtypes` and `options` (config.yaml), and other cases are skipped"
+    "`limits: {%s: [64, 128]}`, its `dtypes` and `options` (config.yaml), and other cases are skipped"
 )
 # What a launcher speaks of that refuses a size, a data type or an option, beside their names.
 OF_A_CASE = {
@@ -100,18 +100,22 @@ def not_judged(case: Case, error: KernelproofError, hint: str = "") -> CaseResul
     return result
 
 
-def undeclared(error: KernelproofError, abi: str, names: Iterable[str]) -> str:
+def undeclared(error: KernelproofError, abi: str, dims: Sequence[str], options: Iterable[str]) -> str:
     """What to do where a launcher says in words that it does not take a call, which the binding makes an error.
 
-    names: of dimensions and options. Who speaks of none of them, nor of anything else that a case is made of, failed.
+    dims: that the operator's shapes give; one that the launcher speaks of stands in the example. Who speaks of none of
+    them, nor of an option or anything else that a case is made of, failed.
     """
     message = error.message
     said = isinstance(error, WorkerReplyError) and message.startswith("RuntimeError: ")
     if not said or abi == "python" or DEVICE_FAULT in message:
         return ""
     words = {word.removesuffix("s") for word in re.findall("[a-z0-9]+", message.lower())}
-    parts = {part.removesuffix("s") for name in names for part in name.lower().split("_") if part[2:]}
-    return UNDECLARED if words & (parts | OF_A_CASE) else ""
+    parts = {name: {p.removesuffix("s") for p in name.lower().split("_") if p[2:]} for name in (*dims, *options)}
+    if not words & OF_A_CASE.union(*parts.values()):
+        return ""
+    share = {name: len(words & parts[name]) / max(1, len(parts[name])) for name in reversed(dims)}
+    return UNDECLARED % max(share, key=share.__getitem__, default="NAME")  # of several the last: the length of a row
 
 
 def kind(error: KernelproofError) -> str:

@@ -565,7 +565,8 @@ def _suspects(call: Call, chosen: torch.Tensor) -> Iterator[Suspect]:
     hidden = rows.hidden(rows.causal)
     yield Suspect("the scores are not scaled by 1/√d", lambda: rows.output(scale=1.0))
     yield Suspect("the scores are scaled by 1/√d twice", lambda: rows.output(scale=rows.scale**2))
-    yield Suspect(f"the scores are scaled by 1/d (1/{d}) instead of 1/√d", lambda: rows.output(scale=1.0 / d))
+    if not math.isclose(rows.scale**2, 1.0 / d, rel_tol=1e-6):  # then it is the same
+        yield Suspect(f"the scores are scaled by 1/d (1/{d}) instead of 1/√d", lambda: rows.output(scale=1.0 / d))
     yield Suspect("exp2 is taken of scores that were not multiplied by log2(e)", rows.base_two)
     yield Suspect("the sum of exponentials is never divided by", rows.unnormalised)
     yield Suspect("every key weighs the same: Q·Kᵀ is ignored", lambda: rows.output(scale=0.0))
@@ -615,7 +616,7 @@ def _tile_suspects(rows: _Rows, hidden: torch.Tensor, tile: int) -> Iterator[Sus
         yield Suspect(
             f"the last tile of {tile} keys is filled up with zeros that are not masked", lambda: rows.padded_keys(tile)
         )
-    for first, name in ((0, "first"), ((rows.seq_k - 1) // tile * tile, "last")):
+    for first, name in ((0, "first"), (whole - tile, "last"))[: 1 if whole < rows.seq_k else 2]:
         inside = (rows.key >= first) & (rows.key < first + tile)
         yield Suspect(
             f"the {name} tile of {tile} keys is skipped", functools.partial(rows.output, hidden=hidden | inside)
