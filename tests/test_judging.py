@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 import random
@@ -79,6 +80,15 @@ def test_a_right_result_passes_and_a_wrong_one_does_not(judge: Judge, tmp_path: 
         assert found.status == status, found.failures
         assert sum(histogram.counts) == (0 if part == "sanity" else 17 * 101)
     judge.forget(MODULE)
+
+
+def test_messages_hold_dataclasses_and_nothing_else_that_json_lacks() -> None:
+    """What has attributes, as a tensor does, must not pass for an object of JSON, which is an image to a worker."""
+    message = json.loads(judging._line({"job": Job(CASE), "terms": TERMS}))
+    assert message == {"job": dataclasses.asdict(Job(CASE)), "terms": dataclasses.asdict(TERMS)}
+    for foreign in (torch.zeros(()), Path(), {1}):
+        with pytest.raises(TypeError):
+            judging._line({"scale": foreign})
 
 
 def test_references_are_kept_by_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -519,14 +529,14 @@ def test_with_a_gpu_nothing_meets_a_tensor_of_the_cpu(name: str) -> None:
                 poison = torch.rand(right.shape).to(kind)
                 chamber.returned[job.key] = {name: images.Returned(wrong(right.float()).to(kind), poison)}
                 found, _ = chamber.do_judge(job, terms, None)
-                failed |= {(job.part, fault)} if found["status"] == "failed" else set()
+                failed |= {(job.part, fault)} if found.status == "failed" else set()
                 if job.part == "relation":
                     base = chamber._base(job)
                     given = chamber._reference(base, terms)[name].output.cpu().to(kind)
                     chamber.returned[base.key] = {name: images.Returned(given, poison)}
                     chamber.do_related(job, terms)
             chamber.returned[job.key] = {name: images.Returned(poison, poison)}
-            assert chamber.do_judge(job, terms, None)[0]["status"] == "failed" or job.part == "relation"
+            assert chamber.do_judge(job, terms, None)[0].status == "failed" or job.part == "relation"
     assert {part for part, _ in failed} >= {"case", "sanity"}
     assert not {pair for pair in failed if pair[1] == "none"}
 

@@ -18,6 +18,7 @@ from defects import BAND_BYTES, REPOSITORY, image, library
 from kernelproof import loading
 from kernelproof.errors import WorkerReplyError
 from kernelproof.loading import Candidate
+from kernelproof.memory import needs_torch
 
 
 def test_memory_that_cannot_be_read_is_not_there() -> None:
@@ -162,12 +163,12 @@ def test_bytes_of_a_type_that_numpy_lacks_are_given_as_it(tmp_path: Path) -> Non
 
 
 def test_torch_is_imported_only_where_it_must_be() -> None:
-    assert not loading.needs_torch("tvm_ffi", "cpu", ["float32", "float16", "uint8"])
-    assert loading.needs_torch("tvm_ffi", "cpu", ["float32", "bfloat16"])
-    assert not loading.needs_torch("tvm_ffi", "cpu", ["uint8", "float8_e4m3fn"], ["float16"])
-    assert loading.needs_torch("tvm_ffi", "cpu", ["float32"], ["float8_e4m3fn"])
-    assert loading.needs_torch("tvm_ffi", "cuda", ["float32"])
-    assert loading.needs_torch("python", "cpu", ["float32"])
+    assert not needs_torch("tvm_ffi", "cpu", ["float32", "float16", "uint8"])
+    assert needs_torch("tvm_ffi", "cpu", ["float32", "bfloat16"])
+    assert not needs_torch("tvm_ffi", "cpu", ["uint8", "float8_e4m3fn"], ["float16"])
+    assert needs_torch("tvm_ffi", "cpu", ["float32"], ["float8_e4m3fn"])
+    assert needs_torch("tvm_ffi", "cuda", ["float32"])
+    assert needs_torch("python", "cpu", ["float32"])
 
 
 def test_a_candidate_carries_nothing_that_it_is_judged_on() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from defects import LAZY, CallFiles, candidate, rmsnorm_call
 
-from kernelproof import worker
+from kernelproof import ordering, worker
 from kernelproof.errors import WorkerError, WorkerGreedy, WorkerReplyError
 from kernelproof.loading import Candidate
 from kernelproof.supervisor import WorkerHost
@@ -305,3 +306,17 @@ def test_bits_tell_nan_and_minus_zero_apart() -> None:
     same, other = values.copy(), np.array([-0.0, np.nan, 1.0], np.float32)
     assert worker._first_difference(worker._bits(values), worker._bits(same)) is None
     assert worker._first_difference(worker._bits(values), worker._bits(other)) == 0
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("place", [0, 1, 70, 6 * 13 - 1])
+def test_a_single_byte_is_seen_wherever_it_lies(kind: str, place: int) -> None:
+    whole = np.arange(6 * 13, dtype=np.uint8).reshape(6, 13)
+    for layout in (lambda values: values, lambda values: values[:, 1:], lambda values: values.T):
+        then, now = whole.copy(), whole.copy()
+        given = [layout(values if kind == "numpy" else torch.from_numpy(values)) for values in (then, now)]
+        assert ordering.alike(*given)
+        now.reshape(-1)[place] ^= 0x80
+        seen = bool((layout(then) != layout(now)).any())
+        assert ordering.alike(*given) != seen
+        assert ordering._changed({"y": given[0]}, {"y": given[1]}) == seen

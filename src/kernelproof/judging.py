@@ -166,41 +166,41 @@ class Judge:
 
     def declared(self, settings: OperatorConfig) -> Declared:
         """What an operator's module says that it takes."""
-        return Declared(**self._ask(settings.module, "declared", settings=_json(settings)))
+        return Declared(**self._ask(settings.module, "declared", settings=settings))
 
     def exact_cases(self, module: str, case: Case) -> dict[str, Case]:
         """The exact calls in the data type and options of a case, by name."""
-        found = self._ask(module, "exact_cases", case=_json(case))
+        found = self._ask(module, "exact_cases", case=case)
         return {name: records.from_json(Case, value) for name, value in found.items()}
 
     def relations(self, module: str, case: Case) -> list[dict[str, Any]]:
         """The relations of a case: `name`, `claim`, whether it starts from a base call of its own (`own_base`) and
         whether its call has other scalars than the case's (`other_scalars`).
         """
-        return list(self._ask(module, "relations", case=_json(case)))
+        return list(self._ask(module, "relations", case=case))
 
     def changeable(self, module: str, case: Case) -> list[str]:
         """The inputs of a case of which a part may take other values (`operators.changeable`)."""
-        return list(self._ask(module, "changeable", case=_json(case)))
+        return list(self._ask(module, "changeable", case=case))
 
     def views(self, module: str, case: Case) -> list[Job]:
         """The ways in which a case is also laid out in memory: with other strides, and off its boundary."""
-        return [Job(case, part, name) for part, name in self._ask(module, "views", case=_json(case))]
+        return [Job(case, part, name) for part, name in self._ask(module, "views", case=case)]
 
     def outline(self, module: str, job: Job) -> dict[str, Any]:
         """How a call's images would be laid out (images.outline); nothing is written."""
-        return dict(self._ask(module, "outline", job=_json(job)))
+        return dict(self._ask(module, "outline", job=job))
 
     def lay_out(self, module: str, job: Job, folder: Path) -> LaidOut:
         """Write the images of a call into a folder, which is made; outputs hold fresh random bits."""
-        return LaidOut(**self._ask(module, "lay_out", job=_json(job), folder=str(folder)))
+        return LaidOut(**self._ask(module, "lay_out", job=job, folder=str(folder)))
 
     def take(self, module: str, job: Job, folder: Path, *, differing: bool = False) -> None:
         """Read what the worker handed over in its folder; of a repeat that gave other bits, if it says there was one.
 
         Raises TestError when that is no result at all.
         """
-        fault = self._ask(module, "take", job=_json(job), folder=str(folder), differing=differing)
+        fault = self._ask(module, "take", job=job, folder=str(folder), differing=differing)
         if fault:
             raise TestError(**fault)
 
@@ -209,7 +209,7 @@ class Judge:
 
         To be asked before the call is taken; they can be judged then. Raises TestError when they are no results at all.
         """
-        found: dict[str, Any] = self._ask(module, "unlike_first", job=_json(job), folder=str(folder), count=count)
+        found: dict[str, Any] = self._ask(module, "unlike_first", job=job, folder=str(folder), count=count)
         if "fault" in found:
             raise TestError(**found["fault"])
         return [(position, output, element) for position, output, element in found["unlike"]]
@@ -219,12 +219,12 @@ class Judge:
 
         With `unlike` that of the repeats which `unlike_first` found, by its place there.
         """
-        result, histogram = self._ask(module, "judge", job=_json(job), terms=_json(terms), unlike=unlike)
+        result, histogram = self._ask(module, "judge", job=job, terms=terms, unlike=unlike)
         return records.from_json(CaseResult, result), records.from_json(Histogram, histogram)
 
     def related(self, module: str, job: Job, terms: Terms) -> Failure | None:
         """Hold the results of a relation's two calls against one another."""
-        answer = self._ask(module, "related", job=_json(job), terms=_json(terms))
+        answer = self._ask(module, "related", job=job, terms=terms)
         return answer and Failure(**answer)
 
     def forget(self, module: str) -> None:
@@ -250,7 +250,7 @@ class Judge:
 
     def _ask(self, module: str, command: str, **payload: Any) -> Any:
         try:
-            self._connection.sendall(json.dumps([self._root, module, command, payload]).encode() + b"\n")
+            self._connection.sendall(_line([self._root, module, command, payload]))
             line = self._lines.readline()
         except TimeoutError:
             kill_group(self._process)
@@ -281,12 +281,18 @@ class Judge:
 
 def _about(command: str, payload: Mapping[str, Any]) -> str:
     """A request in words: what was asked for, and of which case."""
-    case = payload.get("case") or payload.get("job", {}).get("case")
-    return command.replace("_", " ") + (f" of {records.from_json(Case, case).id}" if case else "")
+    case = payload["job"].case if "job" in payload else payload.get("case")
+    return command.replace("_", " ") + (f" of {case.id}" if case else "")
 
 
-def _json(value: Any) -> dict[str, Any]:
-    return dataclasses.asdict(value)
+def _line(message: Any) -> bytes:
+    """A message as JSON, dataclasses in it as they are: `asdict` would copy all that they hold first."""
+    return json.dumps(message, default=_fields).encode() + b"\n"
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """What a dataclass holds; raises TypeError for anything else."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 # --- the process ------------------------------------------------------------------------------------------------------
@@ -307,7 +313,7 @@ def main() -> None:
         for line in lines:
             root, module, command, payload = json.loads(line)
             answer = chamber_of(Path(root), module).answer(command, payload)
-            connection.sendall(json.dumps(answer).encode() + b"\n")
+            connection.sendall(_line(answer))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -384,13 +390,13 @@ class Chamber:
     def do_families(self) -> list[str]:
         return list(self.operator.families)
 
-    def do_declared(self, settings: OperatorConfig) -> dict[str, Any]:
+    def do_declared(self, settings: OperatorConfig) -> Declared:
         from kernelproof import operators
 
-        return _json(operators.declared(self.operator, settings))
+        return operators.declared(self.operator, settings)
 
-    def do_exact_cases(self, case: Case) -> dict[str, Any]:
-        return {name: _json(exact.case) for name, exact in self._sanity(case).items()}
+    def do_exact_cases(self, case: Case) -> dict[str, Case]:
+        return {name: exact.case for name, exact in self._sanity(case).items()}
 
     def do_relations(self, case: Case) -> list[dict[str, Any]]:
         scalars = self._call(Job(case)).scalars
@@ -466,7 +472,7 @@ class Chamber:
         self.unlike[job.key] = [result for *_, result in found]
         return {"unlike": [place for *place, _ in found]}
 
-    def do_judge(self, job: Job, terms: Terms, unlike: int | None) -> list[Any]:
+    def do_judge(self, job: Job, terms: Terms, unlike: int | None) -> tuple[CaseResult, Histogram]:
         from kernelproof import judge
 
         histogram = judge.ErrorHistogram()
@@ -483,9 +489,9 @@ class Chamber:
             self._insist_on(self._relations(job.case)[job.name], self._base(job), terms)
         elif result.status != "passed":
             self._insist_on_exact(job, terms)
-        return [_json(result), _json(histogram.record())]
+        return result, histogram.record()
 
-    def do_related(self, job: Job, terms: Terms) -> dict[str, Any] | None:
+    def do_related(self, job: Job, terms: Terms) -> Failure | None:
         from kernelproof import judge
 
         relation, base = self._relations(job.case)[job.name], self._base(job)
@@ -506,7 +512,7 @@ class Chamber:
         if failure is None:
             return None
         self._insist_on(relation, base, terms)
-        return _json(failure)
+        return failure
 
     def do_forget(self) -> None:
         for kept in (self.calls, self.layouts, self.returned, self.unlike, self.misread, self.exact, self.related):

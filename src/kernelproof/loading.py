@@ -18,7 +18,7 @@ import os
 import re
 import resource
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from kernelproof.errors import NoSuchEntry, WorkerReplyError
-from kernelproof.memory import bytes_as
+from kernelproof.memory import BYTE_DTYPES, bytes_as
 
 # Address space on either side of an image, in bytes, that nothing may touch: access beyond the guard bands is a crash.
 FENCE_BYTES = 8 << 20
@@ -35,8 +35,6 @@ IOV_MAX = 1024  # <limits.h>
 NAMED = 20  # of the names in a module, where none is near the one that is asked for
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.writev.restype = ctypes.c_ssize_t
-NUMPY_DTYPES = frozenset({"float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"})
-BYTE_DTYPES = frozenset({"float8_e4m3fn"})  # unknown to NumPy, which can hold the bytes of inputs all the same
 
 
 class Loadable(Protocol):
@@ -116,15 +114,6 @@ def is_there(tensor: Any) -> bool:
         os.close(source)
         os.close(target)
     return True
-
-
-def needs_torch(abi: str, device: str, inputs: Collection[str], others: Collection[str] = ()) -> bool:
-    """Whether a worker for this variant must import torch: CUDA memory, PyTorch callables, dtypes NumPy lacks.
-
-    inputs: the dtypes of tensors that are only read. others: those of outputs, and of what may be one.
-    """
-    held = NUMPY_DTYPES.issuperset(others) and (NUMPY_DTYPES | BYTE_DTYPES).issuperset(inputs)
-    return abi != "tvm_ffi" or device != "cpu" or not held
 
 
 def load(variant: Loadable, library: Path | None, root: Path) -> Callable[..., Any]:

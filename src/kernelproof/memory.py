@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 CPU, CUDA = 1, 2  # DLDeviceType, <dlpack/dlpack.h>
 CAPSULE_NAME = b"dltensor"
+NUMPY_DTYPES = frozenset({"float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"})
+BYTE_DTYPES = frozenset({"float8_e4m3fn"})  # unknown to NumPy, which can hold the bytes of inputs all the same
 
 
 class Memory(Protocol):
@@ -27,6 +29,15 @@ class Memory(Protocol):
     def free(self, buffer: Any) -> None: ...
     def view(self, buffer: Any, image: Mapping[str, Any]) -> Any: ...
     def synchronise(self) -> None: ...
+
+
+def needs_torch(abi: str, device: str, inputs: Collection[str], others: Collection[str] = ()) -> bool:
+    """Whether a worker for this variant must import torch: CUDA memory, PyTorch callables, dtypes NumPy lacks.
+
+    inputs: the dtypes of tensors that are only read. others: those of outputs, and of what may be one.
+    """
+    held = NUMPY_DTYPES.issuperset(others) and (NUMPY_DTYPES | BYTE_DTYPES).issuperset(inputs)
+    return abi != "tvm_ffi" or device != "cpu" or not held
 
 
 def memory_of(abi: str, device: str) -> Memory:

@@ -35,6 +35,8 @@ NEAR_WORDS = 1 << 20  # of 4 bytes, which stay in the cache
 EMPTYING_US = 300.0  # at most, while a load runs
 # Of calls that may begin early and calls that may not: who adds in any order gives other bits by chance, at times.
 AHEAD_PAIRS = 16
+_MEMCMP = ctypes.CDLL(None).memcmp
+_MEMCMP.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 @dataclass
@@ -231,7 +233,19 @@ def _note(taken: Taken, when: str, then: Mapping[str, Any], now: Mapping[str, An
 
 def _changed(then: Mapping[str, Any], now: Mapping[str, Any]) -> int:
     """The bytes in which two states of the outputs differ."""
-    return sum(int((compared(now[name]) != compared(value)).sum()) for name, value in then.items())
+    changed = [name for name, value in then.items() if not alike(now[name], value)]
+    return sum(int((compared(now[name]) != compared(then[name])).sum()) or 1 for name in changed)
+
+
+def alike(now: Any, then: Any) -> bool:
+    """Whether two arrays of integers, of one type and shape, are the same.
+
+    In the host's memory the C library compares them, in a quarter of the time: it makes no mask, which is as large.
+    """
+    now, then = compared(now), compared(then)
+    if hasattr(now, "ctypes") and now.flags.c_contiguous and then.flags.c_contiguous:
+        return bool(_MEMCMP(now.ctypes.data, then.ctypes.data, now.nbytes) == 0)
+    return not bool((now != then).any())
 
 
 def compared(values: Any) -> Any:

@@ -68,7 +68,7 @@ ENVIRONMENT = (
 class WorkerHost:
     """One warm interpreter that forks a fresh process for every candidate.
 
-    `needs_torch`: import torch (loading.needs_torch says when). `threads`: CPU threads a candidate may use, 0 for all.
+    `needs_torch`: import torch (memory.needs_torch says when). `threads`: CPU threads a candidate may use, 0 for all.
     `scratch`: an existing folder, for the workers' folders and the interpreter's own. `private`: folders that a
     candidate may not even read; this one is always among them. `measures`: times are taken, and nothing else runs: on a
     CPU all threads stay on as many cores (`cores`); else a candidate's idle threads sleep, for others need the cores,

@@ -317,11 +317,9 @@ def announce(config: Config, *, driver: bool) -> None:
 
 
 def _job(config: Config, operator: OperatorConfig, name: str, variants: list[VariantConfig], driver: bool) -> Job:
-    """First comes what takes longest, so that nobody waits for it in the end; without a GPU that is all on the CPU."""
-    if driver:
-        priority = round(sum(_tested_in_s(config, variant) for variant in variants))
-    else:
-        priority = int(any(variant.device == "cpu" for variant in variants))
+    """First comes what takes longest, so that nobody waits for it in the end; without a GPU that is on the CPU."""
+    tested = [variant for variant in variants if driver or variant.device == "cpu"]
+    priority = round(sum(_tested_in_s(config, variant) for variant in tested))
     return Job(f"{operator.name}_{name}", operator, variants, priority)
 
 

@@ -37,7 +37,7 @@ class Resources:
 
         kinds: data types of its tensors beyond those that it declares.
         """
-        from kernelproof.loading import needs_torch
+        from kernelproof.memory import needs_torch
         from kernelproof.supervisor import WorkerHost
 
         results = variant.dtypes if variant.precision.output == "input" else [variant.precision.output]
