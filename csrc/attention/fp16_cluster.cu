@@ -122,10 +122,11 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
     const char *k_from = row_at(call.k, call.k_stride, key_head, first_key + copy_row);
     const char *v_from = row_at(call.v, call.v_stride, key_head, first_key + copy_row);
     const auto load = [&](int offset, const char *from, const Strides &stride, int first) {
+        const int keys = first < end ? call.key_rows : 0;  // a tile that nobody sees, which the first may be, is zeros
         copy_rows<kKeys / kRowsAtOnce, kRowsAtOnce, Tile::kSlabs>(
             shared_address(stage_smem) + offset + place, Tile::kSlab,
-            from + int64_t{stride.row} * (first - first_key) * kUnit, stride.row, call.key_rows - first - copy_row,
-            first + kKeys <= call.key_rows);
+            from + int64_t{stride.row} * (first - first_key) * kUnit, stride.row, keys - first - copy_row,
+            first + kKeys <= keys);
     };
     const auto load_keys = [&](int stage, int first) { load(stage * Tile::kStage, k_from, call.k_stride, first); };
     const auto load_values = [&](int stage, int first) {
@@ -152,11 +153,11 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
     copy_rows<kRows / kStep, kStep, Tile::kSlabs>(
         shared_address(Q_smem) + warpgroup * kRowsAtOnce * kSwizzleBytes + place, Tile::kQSlab, q_from,
         call.q_stride.row, call.query_rows - first_row - own_row, first_row + kRows <= call.query_rows);
-    if (key < end) load_keys(0, key);
+    load_keys(0, key);
     cp_async_commit();
     if (key + kStride < end) load_keys(1, key + kStride);
     cp_async_commit();
-    if (key < end) load_values(0, key);
+    load_values(0, key);
     cp_async_commit();
     if (key + kStride < end) load_values(1, key + kStride);
     cp_async_commit();
@@ -180,24 +181,162 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
                                 cluster_address(tops_there + receiver, its_rank));
         }
     };
+
+    cluster_wait();  // every block has its barriers ready
+    cp_async_wait<3>();
+    async_proxy_fence();
+    __syncthreads();  // Q and the first tiles of K are there
+    const uint64_t q = swizzled_descriptor(Q_smem);
+    int stage = 0;
+    float s_rmem[kScores], shrink[2];
+    uint32_t p_rmem[kKeys / 16][4];
+    const auto queue_scores = [&](float (&to_rmem)[kScores], int its_stage) {
+        const uint64_t k = swizzled_descriptor(stage_smem + its_stage * Tile::kStage);
+        wgmma_fence();
+#pragma unroll
+        for (int d = 0; d < kDim; d += 16) {
+            const int slab = d * 2 / kSwizzleBytes, inside = d * 2 % kSwizzleBytes;
+            wgmma_k16<T, false>(to_rmem, descriptor_advance(q, slab * Tile::kQSlab + inside),
+                                descriptor_advance(k, slab * Tile::kSlab + inside), d > 0);
+        }
+        wgmma_commit();
+    };
+    const auto queue_output = [&](int its_stage, int share) {
+        const int bytes = (share == 0 ? rank ^ 1 : rank) * (kDim / kShares * 2);  // of the columns before
+        const uint64_t v = swizzled_descriptor(stage_smem + its_stage * Tile::kStage + Tile::kTile +
+                                                   bytes / kSwizzleBytes * Tile::kSlab + bytes % kSwizzleBytes,
+                                               Tile::kSlab);
+        wgmma_fence();
+#pragma unroll
+        for (int j = 0; j < kKeys / 16; ++j) {
+            wgmma_k16<T, true>(o_rmem[share], p_rmem[j], descriptor_advance(v, j * 16 * kSwizzleBytes), true);
+        }
+        wgmma_commit();
+    };
+    // After it this warpgroup sees the tiles whose copies it waited for, and all its warps are done with the ones
+    // whose products they waited for.
+    const auto meet = [&] {
+        async_proxy_fence();
+        named_barrier_wait<kWarpgroupSize>(kTileBarrier + warpgroup);
+    };
+    const auto pack_weights = [&] {
+#pragma unroll
+        for (int i = 0; i < kScores; i += 2) p_rmem[i / 8][i / 2 % 4] = pack<T>(s_rmem[i], s_rmem[i + 1]);
+    };
+
+    // Scores become weights.
+    const auto weigh = [&](auto is_first) {
+        constexpr bool kFirst = decltype(is_first)::value;
+        if (call.scale.sign != 1.0f) {
+#pragma unroll
+            for (int i = 0; i < kScores; ++i) s_rmem[i] *= call.scale.sign;
+        }
+        if (key + kKeys > first_end) {  // some score is hidden
+            int last[2];
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+                last[r] = call.visible_from(first_row + warp * 16 + r * 8 + group) - key - member * 2;
+#pragma unroll
+            for (int i = 0; i < kScores; ++i) {
+                if (i / 4 * 8 + i % 2 >= last[i / 2 % 2]) s_rmem[i] = -INFINITY;
+            }
+        }
+        const float before[2] = {highest[0], highest[1]};
+        float top[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) top[i] = kFirst ? s_rmem[i] : fmaxf(highest[i / 2], s_rmem[i]);
+#pragma unroll
+        for (int i = 4; i < kScores; ++i) top[i % 4] = fmaxf(top[i % 4], s_rmem[i]);
+        highest[0] = fmaxf(top[0], top[1]), highest[1] = fmaxf(top[2], top[3]);
+#pragma unroll
+        for (int apart = 1; apart <= 2; ++apart) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                highest[r] = fmaxf(highest[r], __shfl_xor_sync(kAllLanes, highest[r], apart));
+            }
+        }
+        if (key + kStride >= end) send_tops();
+        WeightBase base[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            base[r] = weight_base(highest[r], factor, kBias);
+            if (kFirst) continue;
+            shrink[r] = shrink_factor(before[r], highest[r], factor, kBias);
+            total[r] *= shrink[r];
+        }
+#pragma unroll
+        for (int i = 0; i < kScores; ++i) s_rmem[i] = fmaf(s_rmem[i], factor, base[i / 2 % 2].base);
+        if (__any_sync(kAllLanes, base[0].rest != 0.0f || base[1].rest != 0.0f)) {
+#pragma unroll
+            for (int i = 0; i < kScores; ++i) s_rmem[i] -= base[i / 2 % 2].rest;
+        }
+#pragma unroll
+        for (int i = 0; i < kScores; ++i) {
+            s_rmem[i] = exp2_approx(s_rmem[i]);
+            total[i / 2 % 2] += s_rmem[i];
+        }
+    };
+
+    queue_scores(s_rmem, 0);
+    wgmma_wait<0>(s_rmem);
+    // The scores of a tile are queued before the output of the tile before, which is computed while those are
+    // weighed.
+    weigh(std::true_type());
+    pack_weights();
+    bool second = true;
+    for (key += kStride; key < end; key += kStride) {
+        if (second) {
+            cp_async_wait<2>();
+        } else {
+            cp_async_wait<1>();
+        }
+        meet();
+        queue_scores(s_rmem, stage ^ 1);
+        if (key + kStride < end) load_keys(stage, key + kStride);
+        cp_async_commit();
+        if (!second) load_values(stage ^ 1, key);
+        cp_async_commit();
+        if (second) {
+            cp_async_wait<3>();
+        } else {
+            cp_async_wait<2>();
+        }
+        meet();
+        queue_output(stage, 0);
+        queue_output(stage, 1);
+        wgmma_wait<2>(s_rmem);
+        weigh(std::false_type());
+        finish_before_wait(fmaxf(total[0], total[1]));
+        wgmma_wait<0>(o_rmem[0]);
+        pin(o_rmem[1]);
+        scale(o_rmem[0], shrink);
+        scale(o_rmem[1], shrink);
+        pack_weights();
+        stage ^= 1;
+        second = false;
+    }
+    cp_async_wait<0>();
+    meet();
+    queue_output(stage, 0);
+    queue_output(stage, 1);
+
     // What this warp's part of the output is to be multiplied by, so that the highest scores of all parts are its base.
     // The same is done to its sums, of which all lanes of a row have the whole then.
     float times[2];
-    const auto refer_to_tops = [&] {
-        cluster_barrier_wait(tops_there + warp_of_all, 0);
-        const float2 tops = reinterpret_cast<const float2 *>(tops_smem + warp_of_all * Tile::kTops)[lane];
-        float top[2] = {tops.x, tops.y};
+    cluster_barrier_wait(tops_there + warp_of_all, 0);
+    const float2 tops = reinterpret_cast<const float2 *>(tops_smem + warp_of_all * Tile::kTops)[lane];
+    float top[2] = {tops.x, tops.y};
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
+    for (int r = 0; r < 2; ++r) {
 #pragma unroll
-            for (int apart = 1; apart <= 2; ++apart) {
-                top[r] = fmaxf(top[r], __shfl_xor_sync(kAllLanes, top[r], apart));
-                total[r] += __shfl_xor_sync(kAllLanes, total[r], apart);
-            }
-            times[r] = shrink_factor(highest[r], top[r], factor, kBias);
-            total[r] *= times[r];
+        for (int apart = 1; apart <= 2; ++apart) {
+            top[r] = fmaxf(top[r], __shfl_xor_sync(kAllLanes, top[r], apart));
+            total[r] += __shfl_xor_sync(kAllLanes, total[r], apart);
         }
-    };
+        times[r] = shrink_factor(highest[r], top[r], factor, kBias);
+        total[r] *= times[r];
+    }
+    finish_before_wait(fmaxf(times[0], times[1]));
 
     // Add up in the block: the warps of the same 16 rows meet, and each has half of the columns then.
     float2 *const totals = reinterpret_cast<float2 *>(totals_smem) + group;  // of the first warp
@@ -227,174 +366,24 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
             own[0] += four.x, own[1] += four.y, own[2] += four.z, own[3] += four.w;
         }
     };
-    // Then in the cluster: the other block is sent its share while this block's own is added up.
+    wgmma_wait<1>(o_rmem[0]);
+    if (member == 0) totals[warp_of_all * 8] = {total[0], total[1]};
+    add_up(0);
+    const float2 partners = totals[partner * 8];
+    total[0] += partners.x, total[1] += partners.y;
+
+    // And in the cluster: the other block is sent its share while this block's own is added up.
     char *const from_other = other_smem + warp_of_all * Tile::kFromOther;
-    const auto send_share = [&] {
-        if (member == 0) totals[warp_of_all * 8] = {total[0], total[1]};
-        add_up(0);
-        const float2 partners = totals[partner * 8];
-        total[0] += partners.x, total[1] += partners.y;
-
-        const uint32_t to = cluster_address(from_other, rank ^ 1);
-        const uint32_t arrival = cluster_address(parts_there + warp_of_all, rank ^ 1);
-        if (member == 0) cluster_store_async(to + Tile::kPart + group * 8, float2{total[0], total[1]}, arrival);
+    const uint32_t to = cluster_address(from_other, rank ^ 1);
+    const uint32_t arrival = cluster_address(parts_there + warp_of_all, rank ^ 1);
+    if (member == 0) cluster_store_async(to + Tile::kPart + group * 8, float2{total[0], total[1]}, arrival);
 #pragma unroll
-        for (int i = 0; i < kOwn; i += 4) {
-            const float *send = &own_rmem[0][i];
-            cluster_store_async(to + lane * 16 + i / 4 * kWarpSize * 16, float4{send[0], send[1], send[2], send[3]},
-                                arrival);
-        }
-    };
-
-    cluster_wait();  // every block has its barriers ready
-    cp_async_wait<3>();
-    async_proxy_fence();
-    __syncthreads();  // Q and the first tiles of K are there
-    if (key < end) {
-        const uint64_t q = swizzled_descriptor(Q_smem);
-        int stage = 0;
-        float s_rmem[kScores], shrink[2];
-        uint32_t p_rmem[kKeys / 16][4];
-        const auto queue_scores = [&](float (&to_rmem)[kScores], int its_stage) {
-            const uint64_t k = swizzled_descriptor(stage_smem + its_stage * Tile::kStage);
-            wgmma_fence();
-#pragma unroll
-            for (int d = 0; d < kDim; d += 16) {
-                const int slab = d * 2 / kSwizzleBytes, inside = d * 2 % kSwizzleBytes;
-                wgmma_k16<T, false>(to_rmem, descriptor_advance(q, slab * Tile::kQSlab + inside),
-                                    descriptor_advance(k, slab * Tile::kSlab + inside), d > 0);
-            }
-            wgmma_commit();
-        };
-        const auto queue_output = [&](int its_stage, int share) {
-            const int bytes = (share == 0 ? rank ^ 1 : rank) * (kDim / kShares * 2);  // of the columns before
-            const uint64_t v = swizzled_descriptor(stage_smem + its_stage * Tile::kStage + Tile::kTile +
-                                                       bytes / kSwizzleBytes * Tile::kSlab + bytes % kSwizzleBytes,
-                                                   Tile::kSlab);
-            wgmma_fence();
-#pragma unroll
-            for (int j = 0; j < kKeys / 16; ++j) {
-                wgmma_k16<T, true>(o_rmem[share], p_rmem[j], descriptor_advance(v, j * 16 * kSwizzleBytes), true);
-            }
-            wgmma_commit();
-        };
-        // After it this warpgroup sees the tiles whose copies it waited for, and all its warps are done with the ones
-        // whose products they waited for.
-        const auto meet = [&] {
-            async_proxy_fence();
-            named_barrier_wait<kWarpgroupSize>(kTileBarrier + warpgroup);
-        };
-        const auto pack_weights = [&] {
-#pragma unroll
-            for (int i = 0; i < kScores; i += 2) p_rmem[i / 8][i / 2 % 4] = pack<T>(s_rmem[i], s_rmem[i + 1]);
-        };
-
-        // Scores become weights.
-        const auto weigh = [&](auto is_first) {
-            constexpr bool kFirst = decltype(is_first)::value;
-            if (call.scale.sign != 1.0f) {
-#pragma unroll
-                for (int i = 0; i < kScores; ++i) s_rmem[i] *= call.scale.sign;
-            }
-            if (key + kKeys > first_end) {  // some score is hidden
-                int last[2];
-#pragma unroll
-                for (int r = 0; r < 2; ++r)
-                    last[r] = call.visible_from(first_row + warp * 16 + r * 8 + group) - key - member * 2;
-#pragma unroll
-                for (int i = 0; i < kScores; ++i) {
-                    if (i / 4 * 8 + i % 2 >= last[i / 2 % 2]) s_rmem[i] = -INFINITY;
-                }
-            }
-            const float before[2] = {highest[0], highest[1]};
-            float top[4];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) top[i] = kFirst ? s_rmem[i] : fmaxf(highest[i / 2], s_rmem[i]);
-#pragma unroll
-            for (int i = 4; i < kScores; ++i) top[i % 4] = fmaxf(top[i % 4], s_rmem[i]);
-            highest[0] = fmaxf(top[0], top[1]), highest[1] = fmaxf(top[2], top[3]);
-#pragma unroll
-            for (int apart = 1; apart <= 2; ++apart) {
-#pragma unroll
-                for (int r = 0; r < 2; ++r) {
-                    highest[r] = fmaxf(highest[r], __shfl_xor_sync(kAllLanes, highest[r], apart));
-                }
-            }
-            if (key + kStride >= end) send_tops();
-            WeightBase base[2];
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                base[r] = weight_base(highest[r], factor, kBias);
-                if (kFirst) continue;
-                shrink[r] = shrink_factor(before[r], highest[r], factor, kBias);
-                total[r] *= shrink[r];
-            }
-#pragma unroll
-            for (int i = 0; i < kScores; ++i) s_rmem[i] = fmaf(s_rmem[i], factor, base[i / 2 % 2].base);
-            if (__any_sync(kAllLanes, base[0].rest != 0.0f || base[1].rest != 0.0f)) {
-#pragma unroll
-                for (int i = 0; i < kScores; ++i) s_rmem[i] -= base[i / 2 % 2].rest;
-            }
-#pragma unroll
-            for (int i = 0; i < kScores; ++i) {
-                s_rmem[i] = exp2_approx(s_rmem[i]);
-                total[i / 2 % 2] += s_rmem[i];
-            }
-        };
-
-        queue_scores(s_rmem, 0);
-        wgmma_wait<0>(s_rmem);
-        // The scores of a tile are queued before the output of the tile before, which is computed while those are
-        // weighed.
-        weigh(std::true_type());
-        pack_weights();
-        bool second = true;
-        for (key += kStride; key < end; key += kStride) {
-            if (second) {
-                cp_async_wait<2>();
-            } else {
-                cp_async_wait<1>();
-            }
-            meet();
-            queue_scores(s_rmem, stage ^ 1);
-            if (key + kStride < end) load_keys(stage, key + kStride);
-            cp_async_commit();
-            if (!second) load_values(stage ^ 1, key);
-            cp_async_commit();
-            if (second) {
-                cp_async_wait<3>();
-            } else {
-                cp_async_wait<2>();
-            }
-            meet();
-            queue_output(stage, 0);
-            queue_output(stage, 1);
-            wgmma_wait<2>(s_rmem);
-            weigh(std::false_type());
-            finish_before_wait(fmaxf(total[0], total[1]));
-            wgmma_wait<0>(o_rmem[0]);
-            pin(o_rmem[1]);
-            scale(o_rmem[0], shrink);
-            scale(o_rmem[1], shrink);
-            pack_weights();
-            stage ^= 1;
-            second = false;
-        }
-        cp_async_wait<0>();
-        meet();
-        queue_output(stage, 0);
-        queue_output(stage, 1);
-        refer_to_tops();
-        finish_before_wait(fmaxf(times[0], times[1]));
-        wgmma_wait<1>(o_rmem[0]);
-        send_share();
-        wgmma_wait<0>(o_rmem[1]);
-    } else {
-        send_tops();
-        refer_to_tops();
-        send_share();
+    for (int i = 0; i < kOwn; i += 4) {
+        const float *send = &own_rmem[0][i];
+        cluster_store_async(to + lane * 16 + i / 4 * kWarpSize * 16, float4{send[0], send[1], send[2], send[3]},
+                            arrival);
     }
-
+    wgmma_wait<0>(o_rmem[1]);
     add_up(1);
 
     const int row = first_row + warp * 16 + group;
