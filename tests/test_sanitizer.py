@@ -149,6 +149,25 @@ def test_a_barrier_in_a_function_belongs_to_the_kernel_that_called_it(owner: Own
     assert "a barrier that not every thread of the block reaches" in found.message
 
 
+@pytest.mark.parametrize(
+    ("line", "held"),
+    [
+        ('asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");', False),
+        ('asm volatile("barrier.cta.sync.aligned 1, 64;");', False),
+        ('asm volatile("bar.sync 0;" ::: "memory");', True),
+        ("__syncthreads();", True),
+        ("if (row < rows) meet(3, 64);", True),
+    ],
+)
+def test_warps_may_come_to_a_barrier_of_some_in_different_places(owner: Owner, line: str, held: bool) -> None:
+    (owner.root / "csrc" / "rows.cu").write_text(f"first\n{line}\n{SOURCE}")
+    where = DIVERGENT.replace(place("outlineSync()", 7, "/usr/include/sync.h"), place("meet(int, int)", 2))
+    run = judge("synccheck", ended(report(where), "========= ERROR SUMMARY: 1 error"), owner, 60)
+    assert run.status == ("failed" if held else "skipped")
+    assert ("not held against it" in (run.reason or "")) != held
+    assert ("in one place of the code" in (run.remedy or "")) != held
+
+
 def test_memory_that_nobody_wrote(owner: Owner) -> None:
     (found,) = parse(report(UNINITIALISED), "initcheck", owner)
     assert (found.bytes, found.address, found.places[0].line) == (4, "0x7f936fa001e8", 21)
