@@ -147,7 +147,7 @@ def test_a_wrong_command_line_could_not_run(arguments: list[str]) -> None:
         (["bench"], "bench: give --operator, one of attention, qkt, quantised_attention, rmsnorm"),
         (["bench", "--operator", "attention"], "give --variant, or --device cpu or --device cuda"),
         (["bench", "--operator", "attention", "--variant", "cpu_flsh"], "did you mean 'cpu_flash'?"),
-        (["bench", "--operator=attention", "--variant=cpu_flash", "--device=cuda"], "it is no variant for cuda"),
+        (["bench", "--operator=attention", "--variant=cpu_flash", "--device=cuda"], "it is not for cuda"),
         (
             ["bench", "--operator", "attention", "--variant", "sdpa_default_cpu"],
             "attention/sdpa_default_cpu: it is a baseline; allowed: attention, cpu_flash, ",

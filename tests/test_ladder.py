@@ -137,7 +137,7 @@ WRONG = [
 )
 def test_a_launcher_that_speaks_of_no_size_is_not_told_to_declare_them(message: str, hinted: str) -> None:
     """One that does is told with a dimension of the operator's own shapes."""
-    given = ("heads", "seq_k", "head_dim", "columns"), {"causal": [True]}
+    given = ("heads", "seq_k", "head_dim", "kv_heads", "columns"), {"causal": [True]}
     said = outcomes.undeclared(WorkerReplyError(message), "tvm_ffi", *given)
     assert (f"`limits: {{{hinted}: [64, 128]}}`" in said) if hinted else said == ""
     assert not outcomes.undeclared(WorkerReplyError(message), "python", *given)

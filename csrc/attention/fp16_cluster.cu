@@ -1,8 +1,8 @@
 // Attention forward for short sequences on sm_90a: the keys are shared out over the warpgroups of a cluster of two
-// blocks. A warpgroup has all its loads under way at once and takes its keys in tiles of 64: the output of a tile is
-// computed while the scores of the next become weights. As soon as a warpgroup knows its highest scores it sends them
-// to the others, so that all of them refer their parts of the output to the same. These are added up once in a block,
-// each warpgroup having a share of the columns, and then once in the cluster. mbarriers count what arrives.
+// blocks. A warpgroup takes its keys in tiles of 64, the first two of which are under way at once: the output of a tile
+// is computed while the scores of the next become weights. As soon as a warpgroup knows its highest scores it sends
+// them to the others, so that all of them refer their parts of the output to the same. These are added up once in a
+// block, each warpgroup having a share of the columns, and then once in the cluster. mbarriers count what arrives.
 #include <algorithm>
 
 #include "../common/approx.cuh"

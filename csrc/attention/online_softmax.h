@@ -1,6 +1,7 @@
 // What every CUDA attention kernel asks about masks and scale.
 #pragma once
 
+#include <cfloat>
 #include <cmath>
 
 #include "launch.h"
@@ -22,6 +23,13 @@ struct SoftmaxScale {
     float sign;
     float factor;
 };
+
+// The softmax's scale, its factor neither 0 nor infinite: a hidden score times it is -inf, no difference times it NaN.
+inline SoftmaxScale finite_scale(double scale) {
+    SoftmaxScale result(scale);
+    result.factor = std::fmin(std::fmax(result.factor, FLT_MIN), FLT_MAX);
+    return result;
+}
 
 // Query row i sees keys [0, visible_end).
 KERNELPROOF_HOST_DEVICE inline int64_t visible_end(const AttentionArgs &args, int64_t i) {

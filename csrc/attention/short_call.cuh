@@ -48,7 +48,7 @@ inline ShortCall short_call(const AttentionArgs &args) {
             static_cast<int>(args.query_rows),
             static_cast<int>(args.key_rows),
             static_cast<int>(args.causal ? args.key_rows - args.query_rows + 1 : args.key_rows),
-            SoftmaxScale(args.scale),
+            finite_scale(args.scale),
             static_cast<char *>(args.o),
             units(args.o_stride)};
 }

@@ -1,8 +1,6 @@
 // What the wgmma rungs of attention share: the order of work, the softmax of a tile in registers, and the way out.
 #pragma once
 
-#include <cfloat>
-
 #include "../common/cuda_launch.h"
 #include "../common/divide.h"
 #include "../common/hopper.cuh"
@@ -61,13 +59,6 @@ inline const char *schedule_refusal(const char *kernel, const AttentionArgs &arg
     if (heads < kMostItems && row_tiles < kMostItems / heads) return nullptr;
     return message("%s counts fewer than 2^31 tiles of %d query rows; %lld heads of %lld rows have more", kernel, rows,
                    static_cast<long long>(heads), static_cast<long long>(args.query_rows));
-}
-
-// The softmax's scale, its factor neither 0 nor infinite: a hidden score times it is -inf, no difference times it NaN.
-inline SoftmaxScale finite_scale(double scale) {
-    SoftmaxScale result(scale);
-    result.factor = std::fmin(std::fmax(result.factor, FLT_MIN), FLT_MAX);
-    return result;
 }
 
 template <int kRows, int kKeys>

@@ -501,11 +501,12 @@ def _bench(arguments: argparse.Namespace) -> int:
         known = ", ".join(config.operators)
         raise KernelproofError(f"give --operator, one of {known} (or --ceilings with --device)", subject="bench")
     operator, only = arguments.operator, arguments.variant
-    device = arguments.device or (only and _variant(config.operator(operator), only).device)
+    chosen = _variant(config.operator(operator), only) if only else None
+    device = arguments.device or (chosen and chosen.device)
     if not device:
         raise KernelproofError("give --variant, or --device cpu or --device cuda", subject="bench")
-    if only and _variant(config.operator(operator), only).device != device:
-        raise KernelproofError(f"it is no variant for {device}", subject=f"{operator}/{only}")
+    if chosen and chosen.device != device:
+        raise KernelproofError(f"it is not for {device}", subject=f"{operator}/{only}")
     from kernelproof import bench
 
     # One variant's ratios say nothing of the others: its record does not take the place of theirs.

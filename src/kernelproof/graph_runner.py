@@ -38,7 +38,7 @@ WALL_PAIRS = 6
 # Timed calls in the midst of which values become new, on a GPU: more in a row than a sample has.
 ROW_US, ROW_REPLAYS = 60_000.0, 6
 LATE_US = 50.0  # after so long inputs are right: a call that does not wait has begun by then
-CALLS_BEFORE = 2  # captured in front of it
+CALLS_BEFORE = 2  # own calls, captured in front of the one that is judged
 PORTABLE_CLUSTER = 8  # blocks that every GPU with clusters takes
 
 _on = loading.on_stream

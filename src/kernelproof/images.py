@@ -155,7 +155,8 @@ def layout_images(
     finite: around the elements of inputs lie large numbers, and not NaN, which some comparisons swallow.
     spaced: the tensors whose last dimension may have another stride than 1.
     The generator must not be the one that the inputs were drawn from: poison is fresh even when a case is repeated.
-    Raises TestError for another that has, WorkerReplyError where a candidate put a link in an image's place.
+    Raises TestError where a tensor that is not `spaced` has another last stride than 1, WorkerReplyError where a
+    candidate put a link in an image's place.
     """
     directory.mkdir(parents=True, exist_ok=True)
     images = {}

@@ -10,7 +10,6 @@ Messages are JSON, one line each.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import functools
@@ -709,9 +708,11 @@ class _Reading:
         from kernelproof.operators import Suspect
 
         for cause, computed in self.misread.items():
-            with contextlib.suppress(Exception):  # what lies between elements may be no input that the operator takes
+            try:
                 seen = computed()[call.outputs[0]].output.cpu()[tuple(rows.unbind(1))]
-                yield Suspect(cause, functools.partial(copy.copy, seen))
+            except Exception:  # what lies between elements may be no input that the operator's reference takes
+                continue
+            yield Suspect(cause, seen.clone)
         yield from self.operator.suspects(call, rows) or ()
 
 

@@ -409,7 +409,7 @@ def _finding(element: ElementTree.Element, tool: str, owner: Owner) -> Sanitizer
     finding.message = diagnosis(tool, finding)
     if tool == "racecheck" and finding.level == "error" and own and owner.partly_synchronised([p for p, _ in named]):
         finding.level, finding.message = "warning", f"{finding.message}; {DOUBTFUL}"
-    if tool == "synccheck" and own and NOT_ALL in text and COUNTED_BARRIER.search(places[0].source or ""):
+    if tool == "synccheck" and NOT_ALL in text and own and owner.partly_synchronised(places) and _counts(places[0]):
         finding.level, finding.message = "warning", f"{finding.message}; {IN_TWO_PLACES}"
     if own and "__shared__ read" in text and finding.bytes is not None and name is not None:
         offset = next((_number(node.text or "") for node in element.iter("pc")), None)
@@ -435,8 +435,13 @@ DOUBTFUL = (
 NOT_ALL, COUNTED_BARRIER = "Divergent thread(s) in block", re.compile(r"\bbar(?:rier)?(?:\.cta)?\.sync\b[^;]*,")
 IN_TWO_PLACES = (
     "the warps of a barrier with a number of threads may come to it in different places of the code, which synccheck "
-    "takes for different barriers: not held against it"
+    "takes for different barriers, and does not tell from warps that do not come: not held against it"
 )
+
+
+def _counts(place: SourcePlace) -> bool:
+    """Whether there a barrier with a number of threads stands in the source, as inline assembly; comments aside."""
+    return bool(COUNTED_BARRIER.search(re.sub(r"//.*|/\*.*?(?:\*/|$)", "", place.source or "")))
 
 
 # What such findings leave unknown: what to do about it.

@@ -114,8 +114,9 @@ def undeclared(error: KernelproofError, abi: str, dims: Sequence[str], options: 
     parts = {name: {p.removesuffix("s") for p in name.lower().split("_") if p[2:]} for name in (*dims, *options)}
     if not words & OF_A_CASE.union(*parts.values()):
         return ""
-    share = {name: len(words & parts[name]) / max(1, len(parts[name])) for name in reversed(dims)}
-    return UNDECLARED % max(share, key=share.__getitem__, default="NAME")  # of several the last: the length of a row
+    spoken = set(re.findall(r"\w+", message.lower()))
+    share = {name: (name.lower() in spoken, len(words & parts[name]) / max(1, len(parts[name]))) for name in dims}
+    return UNDECLARED % max(reversed(dims), key=share.__getitem__, default="NAME")  # of none or several: the last
 
 
 def kind(error: KernelproofError) -> str:

@@ -1,4 +1,4 @@
-// Waits for the kernel before it, but of the calls of a graph in the first one only: a benchmark captures them in rows.
+// Waits for the kernel before it, but of calls that are captured one after the other in the first only.
 #include "csrc/common/dependent_launch.cuh"
 #include "rmsnorm.cuh"
 
