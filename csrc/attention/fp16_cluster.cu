@@ -72,12 +72,6 @@ __device__ __forceinline__ void copy_rows(uint32_t to_smem, int slab_bytes, cons
     }
 }
 
-template <int kSize>
-__device__ __forceinline__ void scale(float (&o_rmem)[kSize], const float (&by)[2]) {
-#pragma unroll
-    for (int i = 0; i < kSize; ++i) o_rmem[i] *= by[i / 2 % 2];
-}
-
 template <typename T, int kDim>
 __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __grid_constant__ ShortCall call) {
     using Tile = Tiling<kDim>;
@@ -309,8 +303,8 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
         finish_before_wait(fmaxf(total[0], total[1]));
         wgmma_wait<0>(o_rmem[0]);
         pin(o_rmem[1]);
-        scale(o_rmem[0], shrink);
-        scale(o_rmem[1], shrink);
+        scale_rows(o_rmem[0], shrink);
+        scale_rows(o_rmem[1], shrink);
         pack_weights();
         stage ^= 1;
         second = false;
@@ -346,7 +340,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
     };
     float own_rmem[kShares][kOwn];
     const auto add_up = [&](int share) {
-        scale(o_rmem[share], times);
+        scale_rows(o_rmem[share], times);
         float send[kOwn];
 #pragma unroll
         for (int i = 0; i < kOwn; ++i) {

@@ -165,12 +165,6 @@ __device__ __forceinline__ void pack_weights(uint32_t (&p_rmem)[kSteps][4], cons
     for (int i = 0; i < kSize; i += 2) p_rmem[i / 8][i / 2 % 4] = pack<T>(s_rmem[i], s_rmem[i + 1]);
 }
 
-template <int kSize>
-__device__ __forceinline__ void scale_rows(float (&o_rmem)[kSize], const float (&by)[2]) {
-#pragma unroll
-    for (int i = 0; i < kSize; ++i) o_rmem[i] *= by[i / 2 % 2];
-}
-
 // Divides by the sums of weights, which four lanes share; a row that sees no key is zero.
 template <int kSize>
 __device__ __forceinline__ void normalise(float (&o_rmem)[kSize], const Rows &rows) {

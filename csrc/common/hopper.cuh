@@ -155,6 +155,13 @@ __device__ __forceinline__ void pin(float (&d)[kSize]) {
     for (int i = 0; i < kSize; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+// Multiplies rows g and g + 8 of an accumulator, the first by by[0].
+template <int kSize>
+__device__ __forceinline__ void scale_rows(float (&o_rmem)[kSize], const float (&by)[2]) {
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) o_rmem[i] *= by[i / 2 % 2];
+}
+
 // Place it between arithmetic that a product in the background is to hide behind, and the wait for that product: ptxas
 // moves such a wait up, in front of whatever does not need it, but not across this branch, which needs `value`, a
 // result of that arithmetic. Below 2^127 it is not taken.
@@ -185,19 +192,18 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kSize]) {
 #define HOPPER_NAMES_8 "%64, %65, %66, %67, %68, %69, %70, %71"
 #define HOPPER_NAMES_9 "%72, %73, %74, %75, %76, %77, %78, %79"
 #define HOPPER_D(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define HOPPER_D32(i)                                                                                    \
-    HOPPER_D(i), HOPPER_D(i + 4), HOPPER_D(i + 8), HOPPER_D(i + 12), HOPPER_D(i + 16), HOPPER_D(i + 20), \
-        HOPPER_D(i + 24), HOPPER_D(i + 28)
+#define HOPPER_D16(i) HOPPER_D(i), HOPPER_D(i + 4), HOPPER_D(i + 8), HOPPER_D(i + 12)
+#define HOPPER_D32(i) HOPPER_D16(i), HOPPER_D16(i + 16)
 #define HOPPER_NAMES_N32 HOPPER_NAMES_0 ", " HOPPER_NAMES_1
 #define HOPPER_NAMES_N64 HOPPER_NAMES_0 ", " HOPPER_NAMES_1 ", " HOPPER_NAMES_2 ", " HOPPER_NAMES_3
 #define HOPPER_NAMES_N128                                                                                              \
     HOPPER_NAMES_0 ", " HOPPER_NAMES_1 ", " HOPPER_NAMES_2 ", " HOPPER_NAMES_3 ", " HOPPER_NAMES_4 ", " HOPPER_NAMES_5 \
                    ", " HOPPER_NAMES_6 ", " HOPPER_NAMES_7
 #define HOPPER_NAMES_N160 HOPPER_NAMES_N128 ", " HOPPER_NAMES_8 ", " HOPPER_NAMES_9
-#define HOPPER_D_N32 HOPPER_D(0), HOPPER_D(4), HOPPER_D(8), HOPPER_D(12)
+#define HOPPER_D_N32 HOPPER_D16(0)
 #define HOPPER_D_N64 HOPPER_D32(0)
 #define HOPPER_D_N128 HOPPER_D32(0), HOPPER_D32(32)
-#define HOPPER_D_N160 HOPPER_D_N128, HOPPER_D(64), HOPPER_D(68), HOPPER_D(72), HOPPER_D(76)
+#define HOPPER_D_N160 HOPPER_D_N128, HOPPER_D16(64)
 
 #define HOPPER_WGMMA_SS(N, type, a_name, b_name, keep_name, transposed_name)                            \
     asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " keep_name                                    \
