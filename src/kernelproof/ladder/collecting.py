@@ -7,7 +7,7 @@ references computed and results judged, in the judge's process.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kernelproof.errors import KernelproofError, TestError, WorkerError, WorkerRefused, WorkerTimeout
@@ -44,24 +44,20 @@ class Collection:
             self.calls.host(awake=True)  # its imports run beside the calls until it is needed
         for case in cases.asked_for("correctness", cases.cases):
             self._attempt("correctness", case, [Job(case)], self.limits.correctness)
-        for case in cases.asked_for("properties", cases.viewed_cases[:1]):
-            for view in self.plan.views(case):
-                if view.part == "zero-copy":  # now, while a process holds the cubins
-                    self._attempt(view.part, view.case, [view], self.limits.correctness)
+        for view in self._views(cases.viewed_cases[:1], "zero-copy"):  # now, while a process holds the cubins
+            self._attempt_view(view)
         for case in cases.asked_for("properties", cases.property_cases):
             self._hold_together(case)
             for view in self.plan.views(case):
                 if view.part not in ("zero-copy", "spaced", "neighbour"):
-                    self._attempt(view_name(view), view.case, [view], self.limits.correctness)
-        for case in cases.asked_for("properties", cases.spaced_cases):  # late: many are refused, and on a GPU that
-            for view in self.plan.views(case):  # costs the process in which it was, which the next calls leave anyway
-                if view.part == "spaced":
-                    self._attempt(view_name(view), view.case, [view], self.limits.correctness)
-        for case in cases.asked_for("properties", cases.viewed_cases[:1]):
-            for view in (view for view in self.plan.views(case) if view.part == "neighbour"):
-                if view.case.shape in self.settings.shapes:
-                    self.calls.leave()  # what earlier calls left behind may be large enough for all
-                self._attempt(view_name(view), view.case, [view], self.limits.correctness)
+                    self._attempt_view(view)
+        # Late, since many are refused: on a GPU that costs the process in which it was, and the next calls leave it.
+        for view in self._views(cases.spaced_cases, "spaced"):
+            self._attempt_view(view)
+        for view in self._views(cases.viewed_cases[:1], "neighbour"):
+            if view.case.shape in self.settings.shapes:
+                self.calls.leave()  # what earlier calls left behind may be large enough for all
+            self._attempt_view(view)
         repeated = cases.asked_for("determinism", cases.repeated_cases)
         repeats = [each for case in repeated for each in self.plan.repeats(case)]
         for name, job in sorted(repeats, key=lambda repeat: repeat[1].name):  # a process for each kind
@@ -86,6 +82,14 @@ class Collection:
             if not isinstance(handed, WorkerRefused) or not any(r["other_scalars"] for r in self.plan.relations(case)):
                 return
             self.plan.scalars_refused[case.id] = f"refused: {handed.message}"
+
+    def _views(self, cases: list[Case], part: str) -> Iterator[Job]:
+        """The calls of one kind among those in memory that is laid out in other ways."""
+        for case in self.selection.asked_for("properties", cases):
+            yield from (view for view in self.plan.views(case) if view.part == part)
+
+    def _attempt_view(self, view: Job) -> None:
+        self._attempt(view_name(view), view.case, [view], self.limits.correctness)
 
     def _attempt(self, rung: str, case: Case, jobs: Sequence[Job], limit_s: float, repeats: int = 1) -> None:
         """Run the calls of one step, unless the candidate has shown that it cannot go on; keep how it ended."""
