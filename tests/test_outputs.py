@@ -145,7 +145,8 @@ def beyond_its_end(x, y, place):
 
 def differs(x, y, place):
     into(x, y, place)
-    place[0] += torch.randint(2, ()).item()
+    SEEN["calls"] += 1
+    place[0] += int(SEEN["calls"] % 2 == 0)
 
 
 def remembers_places(x, y, place):
