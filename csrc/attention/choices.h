@@ -39,52 +39,52 @@ struct Choice {
 
 // clang-format off
 constexpr Choice kChoices[] = {
-    // nvidia-h100-80gb-hbm3, mission-float16: 4.98 µs, 6.30 µs, 7.81 µs, 10.4 µs, 12.1 µs, 45.2 µs, 71.2 µs
+    // nvidia-h100-80gb-hbm3, mission-float16: 4.08 µs, 5.53 µs, 7.81 µs, 10.4 µs, 12.2 µs, 45.7 µs, 71.7 µs
     // nvidia-h200, mission-float16: 4.22 µs, 5.65 µs, 7.97 µs, 10.6 µs, 12.4 µs, 47.4 µs, 73.9 µs
     {90, false, 64, 4096, 512, {fp16_cluster::launch, fp16_wgmma::launch, fp16_split_kv::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h100-80gb-hbm3, mission-causal-float16: 4.87 µs, 6.31 µs, 7.70 µs, 10.5 µs, 12.4 µs, 45.4 µs, 70.1 µs
+    // nvidia-h100-80gb-hbm3, mission-causal-float16: 3.88 µs, 5.57 µs, 7.75 µs, 10.5 µs, 12.5 µs, 45.9 µs, 71.0 µs
     // nvidia-h200, mission-causal-float16: 4.05 µs, 5.73 µs, 7.94 µs, 10.7 µs, 12.7 µs, 47.5 µs, 72.9 µs
     {90, true, 64, 4096, 512, {fp16_cluster::launch, fp16_wgmma::launch, fp16_split_kv::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h100-80gb-hbm3, b1h2s64-float16: 1.95 µs, 3.00 µs, 3.21 µs, 3.50 µs, 3.41 µs, 8.41 µs, 9.82 µs
-    // nvidia-h200, b1h2s64-float16: 1.50 µs, 2.42 µs, 3.28 µs, 3.00 µs, 3.49 µs, 8.75 µs, 10.2 µs
-    {90, false, 64, 128, 64, {fp16_split_kv::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_wgmma::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h100-80gb-hbm3, b1h2s64-causal-float16: 1.93 µs, 3.07 µs, 3.55 µs, 3.39 µs, 3.77 µs, 8.81 µs, 9.95 µs
+    // nvidia-h100-80gb-hbm3, b1h2s64-float16: 1.50 µs, 2.67 µs, 2.88 µs, 3.23 µs, 3.43 µs, 8.47 µs, 9.96 µs
+    // nvidia-h200, b1h2s64-float16: 1.50 µs, 2.42 µs, 3.00 µs, 3.28 µs, 3.49 µs, 8.75 µs, 10.2 µs
+    {90, false, 64, 128, 64, {fp16_split_kv::launch, fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
+    // nvidia-h100-80gb-hbm3, b1h2s64-causal-float16: 1.49 µs, 2.74 µs, 2.97 µs, 3.42 µs, 3.77 µs, 8.90 µs, 10.1 µs
     // nvidia-h200, b1h2s64-causal-float16: 1.47 µs, 2.48 µs, 3.07 µs, 3.46 µs, 3.89 µs, 9.17 µs, 10.4 µs
     {90, true, 64, 128, 64, {fp16_split_kv::launch, fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h100-80gb-hbm3, b1h4s128-float16: 2.22 µs, 3.05 µs, 3.53 µs, 4.25 µs, 4.65 µs, 13.7 µs, 17.2 µs
+    // nvidia-h100-80gb-hbm3, b1h4s128-float16: 1.80 µs, 2.56 µs, 2.92 µs, 4.28 µs, 4.69 µs, 13.8 µs, 17.4 µs
     // nvidia-h200, b1h4s128-float16: 1.84 µs, 2.44 µs, 3.05 µs, 4.36 µs, 4.75 µs, 14.3 µs, 17.7 µs
     {90, false, 64, 512, 128, {fp16_split_kv::launch, fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h100-80gb-hbm3, b1h4s128-causal-float16: 2.15 µs, 3.13 µs, 3.55 µs, 4.42 µs, 4.99 µs, 14.0 µs, 17.2 µs
+    // nvidia-h100-80gb-hbm3, b1h4s128-causal-float16: 1.72 µs, 2.76 µs, 3.02 µs, 4.45 µs, 5.00 µs, 14.2 µs, 17.5 µs
     // nvidia-h200, b1h4s128-causal-float16: 1.78 µs, 2.50 µs, 3.11 µs, 4.54 µs, 5.13 µs, 14.7 µs, 17.8 µs
     {90, true, 64, 512, 128, {fp16_split_kv::launch, fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h100-80gb-hbm3, b1h8s128-float16: 2.43 µs, 3.10 µs, 3.54 µs, 4.27 µs, 4.75 µs, 13.7 µs, 17.0 µs
+    // nvidia-h100-80gb-hbm3, b1h8s128-float16: 1.99 µs, 2.57 µs, 2.95 µs, 4.30 µs, 4.78 µs, 13.8 µs, 17.2 µs
     // nvidia-h200, b1h8s128-float16: 2.02 µs, 2.46 µs, 3.08 µs, 4.38 µs, 4.92 µs, 14.3 µs, 17.7 µs
     {90, false, 64, 1024, 128, {fp16_split_kv::launch, fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h100-80gb-hbm3, b1h8s128-causal-float16: 2.31 µs, 3.15 µs, 3.64 µs, 4.44 µs, 5.07 µs, 14.1 µs, 17.1 µs
+    // nvidia-h100-80gb-hbm3, b1h8s128-causal-float16: 1.87 µs, 2.76 µs, 3.08 µs, 4.46 µs, 5.09 µs, 14.2 µs, 17.4 µs
     // nvidia-h200, b1h8s128-causal-float16: 1.91 µs, 2.52 µs, 3.15 µs, 4.53 µs, 5.28 µs, 14.7 µs, 17.8 µs
     {90, true, 64, 1024, 128, {fp16_split_kv::launch, fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h100-80gb-hbm3, b2h8s512-float16: 6.39 µs, 6.68 µs, 10.8 µs, 12.7 µs, 14.3 µs, 45.5 µs, 111 µs
+    // nvidia-h100-80gb-hbm3, b2h8s512-float16: 5.74 µs, 5.85 µs, 10.8 µs, 12.7 µs, 14.4 µs, 46.0 µs, 112 µs
     // nvidia-h200, b2h8s512-float16: 6.00 µs, 5.98 µs, 11.0 µs, 12.9 µs, 14.8 µs, 47.7 µs, 116 µs
     {90, false, 64, 8192, 512, {fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h100-80gb-hbm3, b2h8s512-causal-float16: 6.33 µs, 6.45 µs, 10.6 µs, 12.7 µs, 14.0 µs, 45.5 µs, 96.6 µs
+    // nvidia-h100-80gb-hbm3, b2h8s512-causal-float16: 5.22 µs, 5.76 µs, 10.6 µs, 12.8 µs, 14.0 µs, 46.1 µs, 98.6 µs
     // nvidia-h200, b2h8s512-causal-float16: 5.66 µs, 5.86 µs, 10.9 µs, 13.0 µs, 14.4 µs, 47.8 µs, 102 µs
     {90, true, 64, 8192, 512, {fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h100-80gb-hbm3, b1h8s2048-float16: 22.2 µs, 31.7 µs, 42.3 µs, 54.5 µs, 69.9 µs, 283 µs, 842 µs
+    // nvidia-h100-80gb-hbm3, b1h8s2048-float16: 21.4 µs, 30.6 µs, 42.2 µs, 54.2 µs, 69.8 µs, 282 µs, 840 µs
     // nvidia-h200, b1h8s2048-float16: 21.3 µs, 30.3 µs, 42.4 µs, 55.4 µs, 70.2 µs, 283 µs, 847 µs
     {90, false, 64, 16384, 2048, {fp16_wgmma::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h100-80gb-hbm3, b1h8s2048-causal-float16: 18.5 µs, 24.8 µs, 41.0 µs, 48.3 µs, 52.9 µs, 270 µs, 575 µs
+    // nvidia-h100-80gb-hbm3, b1h8s2048-causal-float16: 17.7 µs, 23.4 µs, 41.2 µs, 48.6 µs, 53.1 µs, 272 µs, 593 µs
     // nvidia-h200, b1h8s2048-causal-float16: 18.0 µs, 23.8 µs, 42.1 µs, 49.6 µs, 54.2 µs, 281 µs, 607 µs
     {90, true, 64, 16384, 2048, {fp16_wgmma::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_split_kv::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h100-80gb-hbm3, large-float16: 543 µs, 893 µs, 1 089 µs, 1 309 µs, 1 939 µs, 8 144 µs, 24 212 µs
+    // nvidia-h100-80gb-hbm3, large-float16: 544 µs, 891 µs, 1 053 µs, 1 306 µs, 1 927 µs, 8 116 µs, 24 228 µs
     // nvidia-h200, large-float16: 528 µs, 853 µs, 1 058 µs, 1 316 µs, 1 934 µs, 8 174 µs, 24 435 µs
     {90, false, 64, 262144, 4096, {fp16_wgmma::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h100-80gb-hbm3, large-causal-float16: 292 µs, 484 µs, 599 µs, 711 µs, 1 099 µs, 4 315 µs, 12 597 µs
+    // nvidia-h100-80gb-hbm3, large-causal-float16: 291 µs, 483 µs, 604 µs, 711 µs, 1 104 µs, 4 287 µs, 12 617 µs
     // nvidia-h200, large-causal-float16: 286 µs, 466 µs, 594 µs, 707 µs, 1 102 µs, 4 355 µs, 12 625 µs
     {90, true, 64, 262144, 4096, {fp16_wgmma::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h100-80gb-hbm3, large_d128-float16: 840 µs, 1 653 µs, 1 779 µs, 2 885 µs, 4 938 µs, 17 323 µs, 44 119 µs
+    // nvidia-h100-80gb-hbm3, large_d128-float16: 833 µs, 1 540 µs, 1 745 µs, 2 794 µs, 5 002 µs, 17 369 µs, 44 289 µs
     // nvidia-h200, large_d128-float16: 838 µs, 1 545 µs, 1 738 µs, 2 823 µs, 4 835 µs, 17 353 µs, 44 254 µs
     {90, false, 128, 262144, 4096, {fp16_wgmma::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
-    // nvidia-h100-80gb-hbm3, large_d128-causal-float16: 450 µs, 930 µs, 999 µs, 1 539 µs, 2 685 µs, 9 115 µs, 22 802 µs
+    // nvidia-h100-80gb-hbm3, large_d128-causal-float16: 451 µs, 879 µs, 998 µs, 1 550 µs, 2 701 µs, 9 162 µs, 22 783 µs
     // nvidia-h200, large_d128-causal-float16: 446 µs, 868 µs, 974 µs, 1 536 µs, 2 700 µs, 9 164 µs, 22 834 µs
     {90, true, 128, 262144, 4096, {fp16_wgmma::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
 };
