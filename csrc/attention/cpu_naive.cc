@@ -1,4 +1,4 @@
-// Attention on a CPU as the formula says it: a whole row of scores, its softmax, the weighted mean, all in double.
+// Attention on a CPU as the formula says it: a whole row of scores, its softmax, the weighted mean, all in float32.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -8,10 +8,10 @@
 
 namespace {
 
-double dot(const float *a, const float *b, int64_t size) {
-    double sum = 0;
+float dot(const float *a, const float *b, int64_t size) {
+    float sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t d = 0; d < size; ++d) sum += static_cast<double>(a[d]) * b[d];
+    for (int64_t d = 0; d < size; ++d) sum += a[d] * b[d];
     return sum;
 }
 
@@ -20,20 +20,19 @@ void attend_row(const float *q,  // [head_dim]
                 const float *v,  // [key_rows, head_dim]
                 float *o,        // [head_dim]
                 int64_t visible, const AttentionArgs &args) {
-    std::vector<double> weights(visible);
-    std::vector<double> mean(args.head_dim, 0.0);
+    std::vector<float> weights(visible);
+    std::vector<float> mean(args.head_dim, 0.0f);
+    const float scale = static_cast<float>(args.scale);
+    for (int64_t j = 0; j < visible; ++j) weights[j] = scale * dot(q, k + j * args.k_stride.row, args.head_dim);
+    const float highest = visible > 0 ? *std::max_element(weights.begin(), weights.end()) : 0.0f;
+    float total = 0;
     for (int64_t j = 0; j < visible; ++j) {
-        weights[j] = args.scale * dot(q, k + j * args.k_stride.row, args.head_dim);
-    }
-    const double highest = visible > 0 ? *std::max_element(weights.begin(), weights.end()) : 0.0;
-    double total = 0;
-    for (int64_t j = 0; j < visible; ++j) {
-        const double weight = std::exp(weights[j] - highest);
+        const float weight = std::exp(weights[j] - highest);
         const float *value = v + j * args.v_stride.row;
         total += weight;
         for (int64_t d = 0; d < args.head_dim; ++d) mean[d] += weight * value[d];
     }
-    for (int64_t d = 0; d < args.head_dim; ++d) o[d] = visible > 0 ? static_cast<float>(mean[d] / total) : 0.0f;
+    for (int64_t d = 0; d < args.head_dim; ++d) o[d] = visible > 0 ? mean[d] / total : 0.0f;
 }
 
 }  // namespace
