@@ -890,6 +890,15 @@ def test_counts_are_right_to_the_last_one_or_wrong(tmp_path: Path) -> None:
     assert "new values" not in skipped
 
 
+@pytest.mark.parametrize(("status", "code"), [("3", 3), ("", 0), ("'so long'", 1)])
+def test_who_leaves_is_told_with_the_status_that_it_asked_for(tmp_path: Path, status: str, code: int) -> None:
+    leaving = f"import sys\n\n\ndef leaves(*arguments):\n    sys.exit({status})\n"
+    loaded = built(tmp_path, "counting", "{count: 1001, bins: 17}", "int32", ["leaves"], COUNTING, leaving)
+    (record,) = test.run(loaded, "counting", ["leaves"], loaded.results / "test" / "counting")
+    assert record.verdict == "crashed"
+    assert f"the candidate ended the process with exit code {code} in the middle of a call" in (record.reason or "")
+
+
 BUCKETS = '''
 import torch
 

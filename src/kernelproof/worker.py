@@ -177,10 +177,12 @@ class Host:
             isolation = self.confine(connection, order)
             Worker(socket.socket(fileno=connection), self.settings, Path(order["scratch"]), isolation).serve()
             status = 0
-        except BaseException:
+        except BaseException as error:
             import traceback
 
             traceback.print_exc()
+            if isinstance(error, SystemExit):  # the candidate's own: the status is the one that it asked for
+                status = error.code if isinstance(error.code, int) else int(error.code is not None)
         finally:
             os._exit(status)
 
