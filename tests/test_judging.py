@@ -105,7 +105,7 @@ def test_references_are_kept_by_their_values(monkeypatch: pytest.MonkeyPatch) ->
     assert chamber._reference(Job(bhsd), finer) is not first
     assert chamber._reference(Job(other), TERMS) is not first
     monkeypatch.setattr(judging, "REFERENCES_KEPT_BYTES", 2 * first["o"].output.nbytes)
-    chamber._reference(Job(other, "tail", "7.6"), TERMS)
+    chamber._reference(Job(other, "tail", "7.9"), TERMS)
     assert len(chamber.references) == 1
     assert chamber._reference(Job(bhsd), TERMS) is not first
 
@@ -117,13 +117,31 @@ def test_each_call_differs_from_the_one_before_in_one_edit(judge: Judge, tmp_pat
     for number, (edit, before, after) in enumerate(zip(judging.EDITS, calls[:-1], calls[1:], strict=True)):
         changed = {name: before[name] != after[name] for name in before}
         counts = {name: int(where.sum()) for name, where in changed.items()}
-        if edit in ("element", "exchange"):
+        if edit in ("element", "exchange", "end"):
             name = ("x", "weight")[number % 2]
-            assert counts == {"x": 0, "weight": 0} | {name: {"element": 1, "exchange": 2}[edit]}
-            assert edit == "element" or (np.sort(before[name]) == np.sort(after[name])).all()
+            again = edit == "end" and number > judging.EDITS.index("end") + 1  # x has its other last value by then
+            assert counts == {"x": 0, "weight": 0} | {name: 0 if again else {"exchange": 2}.get(edit, 1)}
+            assert edit != "exchange" or (np.sort(before[name]) == np.sort(after[name])).all()
+            assert edit != "end" or again or changed[name].flat[-1]
             continue
         if edit == "reversed":
             assert all((before[name] == after[name][..., ::-1]).all() for name in before)
+            continue
+        if edit == "repeated":
+            for name, where in changed.items():
+                assert not where[..., ::2].any()
+                assert (where[..., 1::2].mean() if name == "x" else 0.5) == pytest.approx(0.5, abs=0.1)
+                seconds = after[name][..., 1::2]
+                assert (seconds == before[name][..., : 2 * seconds.shape[-1] : 2])[where[..., 1::2]].all()
+            continue
+        if edit == "alike":
+            assert counts["weight"] == 0
+            seconds = after["x"][1::2]
+            own = seconds != after["x"][: 2 * len(seconds) : 2]
+            assert (own.sum(-1) <= 1).all()
+            assert own.any()
+            assert not changed["x"][::2].any()
+            assert (seconds == before["x"][1::2])[own].all()
             continue
         for name, where in changed.items():
             all_of = np.zeros(where.shape, dtype=bool)
@@ -134,6 +152,29 @@ def test_each_call_differs_from_the_one_before_in_one_edit(judge: Judge, tmp_pat
                 all_of[..., slice(middle, None) if edit == "later" else slice(middle)] = True
             assert not where[~all_of].any()
             assert counts[name] == pytest.approx(int(all_of.sum()), abs=len(judging.EDITS))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float64, torch.uint8])
+def test_heads_and_batches_become_alike_as_rows_do(dtype: torch.dtype) -> None:
+    kept = torch.randperm(5 * 6 * 2 * 7).reshape(5, 6, 2, 7).remainder(250).to(dtype).transpose(1, 2)
+    inputs = {"x": kept.clone(), "few": torch.ones(3, 3), "none": torch.empty(0, 4), "scale": torch.tensor(2.0)}
+    judging._make_alike(inputs, torch.Generator().manual_seed(1))
+    x = inputs["x"].double()
+    assert x.shape == (5, 2, 6, 7)
+    assert [(x[batch] != x[batch + 1]).sum() <= 1 for batch in (0, 2)] == [True, True]
+    assert ((x[0, :, ::2] != x[0, :, 1::2]).sum(-1) <= 1).all()
+    assert (x[0, 0] != x[0, 1]).sum() > 12, "two heads are too few"
+    assert (x[4, :, ::2] == kept.double()[4, :, ::2]).all(), "whoever has no neighbour stays as it is, and so do firsts"
+    assert (inputs["few"] == 1).all()
+
+
+def test_a_row_that_repeats_values_keeps_two_at_least() -> None:
+    row, short = torch.arange(5.0), torch.arange(3.0)
+    for seed in range(20):
+        inputs = {"row": row.clone(), "short": short.clone(), "scale": torch.tensor(2.0)}
+        judging._repeat_values(inputs, torch.Generator().manual_seed(seed))
+        assert inputs["row"][[0, 2, 4]].tolist() == [0, 2, 4]
+        assert torch.equal(inputs["short"], short)
 
 
 @pytest.mark.parametrize("rows", [torch.full((2, 3), 3.0), torch.ones(4, 1), torch.ones(0, 4)])

@@ -957,6 +957,9 @@ def test_inputs_whose_values_belong_together_stay_so(tmp_path: Path) -> None:
     assert [(record.verdict, record.reason) for record in tested] == [("correct", None)] * 2
     passed = {each.name for each in tested[0].properties if each.status == "passed"}
     assert {"new values", "one new value", "new low bits"} <= passed
+    ties = {each.name: each.message for each in tested[0].properties if each.status == "skipped"}
+    assert set(ties) >= {"repeated values", "rows alike"}, "an index may name either of two equal values"
+    assert "an output is of whole numbers" in ties["rows alike"]
     bench.run(loaded, "buckets", "cpu", loaded.record("bench", "buckets-cpu"))
     record = records.read(loaded.record("bench", "buckets-cpu"), records.BenchRecord)
     assert [contender.outcome for contender in record.contenders] == ["timed"] * 2
@@ -965,6 +968,81 @@ def test_inputs_whose_values_belong_together_stay_so(tmp_path: Path) -> None:
     bench.run(loaded, "buckets", "cpu", loaded.record("bench", "buckets-cpu"))
     (told, _) = records.read(loaded.record("bench", "buckets-cpu"), records.BenchRecord).contenders
     assert told.outcome.startswith("not benchmarked: buckets.py was changed after the test (test again: ")
+
+
+SOFTMAX = """
+import torch
+
+from kernelproof.operators import Call, Cost, Reference, accumulation_floors, dims_of, forward_bound, units
+
+
+class Softmax:
+    name, dims, options = "softmax", {"rows": None, "cols": None}, {}
+    families, dtypes, axes = ("normal",), ("float32",), ("row", "column")
+
+    def make_call(self, case, generator):
+        d = dims_of(self, case)
+        x = torch.randn(d["rows"], d["cols"], generator=generator)
+        return Call({"x": x, "y": torch.empty_like(x)}, ("y",), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        x = call.tensor("x").to(device).double()
+        unit = units(precision, call.tensor("x").dtype)
+        output = x.softmax(-1)
+        accumulation = unit.accumulate * output * (8 + x.amax(-1, keepdim=True) - x + x.shape[-1] / 8)
+        bound = forward_bound(output, output, accumulation, unit)
+        return Reference(output, bound, unit.coarse, *accumulation_floors(output, accumulation, unit, accumulation))
+
+    def sanity_calls(self, case, generator):
+        return []
+
+    def cost(self, case):
+        return Cost(1.0, 1.0, 1.0)
+
+    def suspects(self, call, rows):
+        return iter(())
+
+
+OPERATOR = Softmax()
+"""
+SOFTMAXES = """
+import torch
+
+
+def right(x, y):
+    y.copy_(x.softmax(-1))
+
+
+def ties_counted_twice(x, y):
+    most = x == x.amax(-1, keepdim=True)
+    y.copy_(x.softmax(-1) / most.sum(-1, keepdim=True))
+
+
+def rows_by_their_start(x, y):
+    seen = {}
+    for row, result in zip(x, y):
+        result.copy_(seen.setdefault(tuple(row[:8].tolist()), row.softmax(-1)))
+
+
+def totals_by_the_maximum(x, y):
+    seen = {}
+    for row, result in zip(x, y):
+        highest = row.max()
+        result.copy_((row - highest).exp())
+        result.div_(seen.setdefault(highest.item(), result.sum()))
+"""
+
+
+def test_values_and_rows_that_random_inputs_never_have_twice(tmp_path: Path) -> None:
+    """Of an operator without exact calls and relations, whose one family has no two equal values."""
+    names = ["right", "ties_counted_twice", "rows_by_their_start", "totals_by_the_maximum"]
+    loaded = built(tmp_path, "softmax", "{rows: 24, cols: 67}", "float32", names, SOFTMAX, SOFTMAXES)
+    tested = test.run(loaded, "softmax", names, loaded.results / "test" / "softmax")
+    assert [record.verdict for record in tested] == ["correct", "wrong", "wrong", "wrong"]
+    _, ties, start, maximum = (record.reason or "" for record in tested)
+    assert "repeated values (values that come twice in a row give the result of their own)" in ties
+    for reason in (start, maximum):
+        assert "rows alike (rows, and what they make up, that differ from others in one value" in reason
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from kernelproof.records import Case, CaseResult, Failure, Histogram
 from kernelproof.sandbox import hide_memory
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
     from kernelproof.images import Layout, Returned
     from kernelproof.operators import Call, Operator, Reference, Relation, SanityCall, Suspect
@@ -58,10 +58,23 @@ METHODS = ("make_call", "reference", "sanity_calls")
 REDRAWN = 3  # times that the inputs of a case are made until they are those that they were
 TESTS_BESIDE = 4  # as many as the workflow runs at a time
 # What changes in the inputs of a case, call by call, so that each call differs from the one before it in that alone:
-# one element, of one input after the other; the places of two; the last elements of each input, one in TAIL_SHARE; the
-# later and the earlier half of all its rows; the order of all rows, in which sums, maxima and histograms stay.
-EDITS = (*3 * ("element",), *3 * ("exchange",), "tail", "later", "earlier", "reversed")
+# one element, of one input after the other; the places of two; the very last element, which no whole vector holds; the
+# last elements of each input, one in TAIL_SHARE; the later and the earlier half of all its rows; the order of all rows,
+# in which sums, maxima and histograms stay. And what random values never have: some that come twice in a row, and rows
+# that are like others but for one value.
+TIES = ("repeated", "alike")
+EDITS = (
+    *3 * ("element",),
+    *3 * ("exchange",),
+    *3 * ("end",),
+    "tail",
+    "later",
+    "earlier",
+    "reversed",
+    *TIES,
+)
 TAIL_SHARE = 4
+FEWEST_ALIKE = 4  # values of a row, or rows, of which some become like others: two at least differ all the same
 END_LIMIT_S = 5.0
 
 
@@ -71,8 +84,8 @@ class Job:
 
     case: the case itself. sanity: the exact call `name`. base, relation: the two calls of the relation `name`.
     repeat: the case once more, and of its repeats the first that gave other bits; `name` tells processes apart.
-    element, exchange, tail, later, earlier, reversed: the case with the first of EDITS, up to and with this one, in the
-    inputs that may be changed (`operators.changeable`); `name` is seed.n, for the n-th.
+    element, exchange, end, tail, later, earlier, reversed, repeated, alike: the case with the first of EDITS, up to and
+    with this one, in the inputs that may be changed (`operators.changeable`); `name` is seed.n, for the n-th.
     low: the case, but the low half of every number's mantissa drawn with the seed `name`.
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
     strided: the case with strides of their own for all tensors, or for the tensor `name` (with_own_strides).
@@ -178,9 +191,12 @@ class Judge:
         """
         return list(self._ask(module, "relations", case=case))
 
-    def changeable(self, module: str, case: Case) -> list[str]:
-        """The inputs of a case of which a part may take other values (`operators.changeable`)."""
-        return list(self._ask(module, "changeable", case=case))
+    def edits(self, module: str, case: Case) -> list[str]:
+        """Which of EDITS can be made of a case: none where no part of any input may take other values
+        (`operators.changeable`), and not TIES where an output is of whole numbers. Of two places with one value an
+        index may name either.
+        """
+        return list(self._ask(module, "edits", case=case))
 
     def views(self, module: str, case: Case) -> list[Job]:
         """The ways in which a case is also laid out in memory: with other strides, and off its boundary."""
@@ -409,10 +425,14 @@ class Chamber:
             for relation in self._relations(case).values()
         ]
 
-    def do_changeable(self, case: Case) -> list[str]:
+    def do_edits(self, case: Case) -> list[str]:
         from kernelproof.operators import changeable
 
-        return list(changeable(self.operator, self._call(Job(case))))
+        call = self._call(Job(case))
+        if not changeable(self.operator, call):
+            return []
+        whole = not all(call.tensor(name).is_floating_point() for name in call.outputs)
+        return [edit for edit in dict.fromkeys(EDITS) if not (whole and edit in TIES)]
 
     def do_views(self, case: Case) -> list[list[str]]:
         tensors = self._call(Job(case)).tensors
@@ -753,7 +773,8 @@ def _edit(
         name = names[number % len(names)]
         tensor = inputs[name]
         place = tuple(draw.randrange(size) for size in tensor.shape)
-        if edit == "element":
+        if edit in ("element", "end"):
+            place = place if edit == "element" else tuple(size - 1 for size in tensor.shape)
             tensor[place] = other(0).tensor(name)[place]
         elif edit == "exchange":
             _exchange(tensor, place)
@@ -761,6 +782,10 @@ def _edit(
             _replace_tails(inputs, other(0))
         elif edit == "reversed":
             _reverse_rows(inputs)
+        elif edit == "repeated":
+            _repeat_values(inputs, _generator(draw))
+        elif edit == "alike":
+            _make_alike(inputs, _generator(draw))
         else:
             _replace_halves(inputs, other(1), later=edit == "later")
 
@@ -802,6 +827,45 @@ def _reverse_rows(inputs: Mapping[str, Tensor]) -> None:
 
     for bits in map(bits_of, inputs.values()):
         bits.copy_(bits.flip(-1) if bits.dim() else bits)
+
+
+def _repeat_values(inputs: Mapping[str, Tensor], generator: Generator) -> None:
+    """Let the second of every two neighbours in a row have the value of the first, as a coin says."""
+    import torch
+
+    from kernelproof.results import bits_of
+
+    for tensor in inputs.values():
+        if tensor.dim() and tensor.shape[-1] >= FEWEST_ALIKE:
+            bits = bits_of(tensor)
+            second = bits[..., 1::2]
+            coins = torch.randint(2, second.shape, generator=generator, dtype=torch.bool)
+            second.copy_(torch.where(coins, bits[..., : bits.shape[-1] // 2 * 2 : 2], second))
+
+
+def _make_alike(inputs: Mapping[str, Tensor], generator: Generator) -> None:
+    """Make every second row like the one before it but for one value, then what rows make up, a head, a batch."""
+    import torch
+
+    from kernelproof.results import bits_of
+
+    for tensor in inputs.values():
+        bits = bits_of(tensor) if tensor.numel() else tensor
+        for axis in reversed(range(bits.dim() - 1)):
+            if bits.shape[axis] < FEWEST_ALIKE:
+                continue
+            firsts, seconds = (bits[(slice(None),) * axis + (slice(start, None, 2),)] for start in (0, 1))
+            firsts = firsts.narrow(axis, 0, seconds.shape[axis])
+            each = math.prod(seconds.shape[: axis + 1])
+            kept = torch.zeros(each, seconds.numel() // each, dtype=torch.bool)
+            kept[torch.arange(each), torch.randint(kept.shape[1], (each,), generator=generator)] = True
+            seconds.copy_(torch.where(kept.reshape(seconds.shape), seconds, firsts))
+
+
+def _generator(draw: random.Random) -> Generator:
+    import torch
+
+    return torch.Generator().manual_seed(draw.randrange(1 << 62))
 
 
 def _replace_low_bits(inputs: Mapping[str, Tensor], seed: int) -> None:

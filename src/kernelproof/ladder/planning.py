@@ -18,11 +18,18 @@ PARTS = {  # of the inputs, by the job's: a property's name and claim
     "low": ("new low bits", "other low bits of every number change the result"),
     "element": ("one new value", "another value of a single element of an input changes the result"),
     "exchange": ("two exchanged", "two values of a row of an input that change places change the result"),
+    "end": ("new last value", "another value of the last element of an input changes the result"),
     "tail": ("new last values", "other values in the last quarter of each input change the result"),
     "later": ("new later halves", "other values in the later half of every row change the result"),
     "earlier": ("new earlier halves", "other values in the earlier half of every row change the result"),
     "reversed": ("reversed rows", "the values of every row in the opposite order give a result of their own"),
+    "repeated": ("repeated values", "values that come twice in a row give the result of their own"),
+    "alike": ("rows alike", "rows, and what they make up, that differ from others in one value have their own result"),
 }
+NO_PARTS = (
+    "no part of any input may take other values: all are whole numbers of more than a byte, or named in OPERATOR.whole"
+)
+NO_TIES = "an output is of whole numbers, and of two places with one value an index may name either"
 SIDES = {"end": "behind", "start": "in front of"}  # of a tensor, where it is fenced
 
 
@@ -56,11 +63,15 @@ class CallPlan:
         # Each differs from the call before it in less than a kernel that recognises inputs by a few values, or by what
         # they sum up to, may notice; from the call before it, for who remembers no other.
         jobs += [(Job(other, edit, f"{seed + 2}.{number}"), *PARTS[edit]) for number, edit in enumerate(EDITS)]
-        return jobs if self.changeable(case) else [each for each in jobs if each[0].part not in PARTS]
+        left_out = self.left_out(case)
+        return [each for each in jobs if each[0].part not in left_out]
 
-    def changeable(self, case: Case) -> list[str]:
-        """The inputs of a case of which a part may take other values (Judge.changeable)."""
-        return self.session.judge.changeable(self.settings.module, case)
+    def left_out(self, case: Case) -> dict[str, str]:
+        """Those of PARTS that no call of a case is made for, and why."""
+        possible = self.session.judge.edits(self.settings.module, case)
+        if not possible:
+            return dict.fromkeys(PARTS, NO_PARTS)
+        return {edit: NO_TIES for edit in EDITS if edit not in possible}
 
     def relations(self, case: Case) -> list[dict[str, Any]]:
         """The operator's relations of a case (Judge.relations)."""

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from kernelproof.ladder.collecting import Collection
     from kernelproof.ladder.standing import Standing
 
-NO_PARTS = (
-    "no part of any input may take other values: all are whole numbers of more than a byte, or named in OPERATOR.whole"
-)
-
 
 class Properties:
     """The properties of one variant, judged on the calls that were collected."""
@@ -51,10 +47,9 @@ class Properties:
             if message:
                 gravity = outcomes.gravity(failures, result)
                 wrong.append((name, Outcome("failed", f"{name} ({claim}): {message}", gravity, case.id)))
-        if not self.plan.changeable(case):
-            self.standing.properties_found += [
-                PropertyResult(*part, case.id, "skipped", NO_PARTS) for part in PARTS.values()
-            ]
+        self.standing.properties_found += [
+            PropertyResult(*PARTS[part], case.id, "skipped", why) for part, why in self.plan.left_out(case).items()
+        ]
         if refused := self.plan.scalars_refused.get(case.id):
             for relation in self.plan.relations(case):
                 if relation["other_scalars"]:
