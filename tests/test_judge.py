@@ -14,7 +14,7 @@ import pytest
 import torch
 from emulated_flash import Flash
 
-from kernelproof import images, judge, simfp8, suite
+from kernelproof import images, judge, processes, simfp8, suite
 from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import KernelproofError, TestError, WorkerReplyError
 from kernelproof.images import BAND_BYTES, Returned
@@ -137,6 +137,29 @@ def test_a_wrong_scale_of_the_output_is_named() -> None:
     call, output = correct_output(case_of())
     result = judged(case_of(), call, (output.float() * 1.01).half())
     assert any("1.01" in f.message and "a wrong scale" in f.message for f in result.failures)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_what_holds_the_bytes_of_fresh_memory_was_never_written(dtype: str) -> None:
+    """Of a result in the candidate's own memory, of which the poison says nothing."""
+    call, output = correct_output(case_of(dtype=dtype))
+    words = " of these hold what fresh memory is full of here (the bytes 0x7f): they are never written"
+    output[..., -1, :] = torch.full((4,), processes.FILL, dtype=torch.uint8).view(output.dtype)[0]
+    result = judged(case_of(dtype=dtype), call, output)
+    assert any(words in failure.message for failure in result.failures)
+    output[..., -1, :] = 3.0
+    assert "fresh memory" not in " ".join(f.message for f in judged(case_of(dtype=dtype), call, output).failures)
+
+
+def test_a_wrong_scale_is_named_where_rounding_of_the_wrong_result_is_all_that_hides_it() -> None:
+    """An exact call's reference has no roundoff; what a fault makes of it is rounded all the same."""
+    expected = torch.arange(1.0, 257.0, dtype=torch.float64).reshape(4, 64)
+    call = Call({"x": torch.ones(4, 64), "y": torch.empty(4, 64, dtype=torch.float16)}, ("y",), ("row", "column"))
+    reference = Reference(expected, torch.zeros_like(expected), 0.0, exact=True)
+    output = (expected * 127 / 128).to(torch.float16)
+    case = Case("attention", "exact", {}, {}, "float16")
+    result = judge.judge(case, call, reference, Returned(output), TOLERANCE)
+    assert "Likely cause: every element is 0.99218" in result.failures[0].message
 
 
 def test_half_of_the_result_on_average_alone_is_not_called_a_wrong_scale() -> None:

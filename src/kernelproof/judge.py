@@ -32,6 +32,7 @@ import torch
 from kernelproof.errors import KernelproofError, TestError
 from kernelproof.images import Returned
 from kernelproof.operators import Call, Reference, Relation, Suspect
+from kernelproof.processes import FILL
 from kernelproof.records import (
     BIAS,
     BOUND,
@@ -508,6 +509,9 @@ class _Findings:
         self.ratio = torch.where(self.inside & (self.error == 0), 0.0, self.magnitude / reference.bound)
         self.comparable = self.finite & ~self.unwritten
         self.whole = bool(self.comparable.all())
+        # What a fault would give is rounded too, where the reference of an exact call is not.
+        rounding = torch.finfo(self.dtype).eps / 2 if self.dtype.is_floating_point else 0.0
+        self.unit = max(reference.unit_roundoff, rounding)
 
     def _added_to(self, poison: torch.Tensor, wrong: torch.Tensor) -> bool:
         """Whether what is wrong is the right result and what the memory held, or what is large comes near that.
@@ -589,6 +593,8 @@ def _nonfinite(found: _Findings, result: CaseResult) -> None:
     nan = int(torch.isnan(found.output[bad]).sum())
     if found.added:
         cause = ADDED
+    elif fresh := _fresh(found, bad):
+        cause = fresh
     elif nan == 0:
         cause = f"an overflow: the largest {_name(found.dtype)} is {torch.finfo(found.dtype).max:.4g}"
     elif bool((bad.all(-1) == bad.any(-1)).all()):
@@ -748,12 +754,30 @@ def _explain(found: _Findings, result: CaseResult, operator: Knowing | None) -> 
         cause = f"unknown, for the operator's `suspects` failed ({type(error).__name__}: {error})"
     if cause is None and found.added:
         cause = ADDED
+    cause = cause or _fresh(found, found.comparable & ~found.inside)
     cause = cause or _whole_number(found) or _constant(found) or _factor(found) or _truncated(found) or _stored(found)
     cause = cause or _few(found, result) or _one_a_row(found) or _precision(found, result)
     if cause is None:
         return
     numeric = next(f for f in result.failures if f.criterion in (BOUND, EXACT, RMS, BIAS))
     numeric.message += f". Likely cause: {cause}"
+
+
+def _fresh(found: _Findings, bad: torch.Tensor) -> str | None:
+    """Wrong elements of a result in the candidate's own memory that hold what all fresh memory is full of.
+
+    Of one byte that is a number like any other, and the largest int8.
+    """
+    if found.raw.element_size() == 1:
+        return None
+    filled = torch.full((found.raw.element_size(),), FILL, dtype=torch.uint8, device=found.raw.device).view(found.dtype)
+    fresh = _same_bits(found.raw, filled.expand(found.raw.shape)) & bad
+    if not bool(fresh.any()) or not _more_than_chance(fresh, bad, bits=8 * found.raw.element_size()):
+        return None
+    return (
+        f"{int(fresh.sum())} of these hold what fresh memory is full of here (the bytes 0x{FILL:x}): they are never "
+        "written, or what is added up in them is not cleared before"
+    )
 
 
 def _suspect(found: _Findings, operator: Knowing | None) -> str | None:
@@ -769,7 +793,7 @@ def _suspect(found: _Findings, operator: Knowing | None) -> str | None:
     got, expected = found.output.cpu()[index], found.expected.cpu()[index]
     finite = torch.isfinite(got)
     # The bound plus its own size relative to the value: a fault's result differs from O, and so does its rounding.
-    unit = max(found.reference.unit_roundoff, 2.0**-20)
+    unit = max(found.unit, 2.0**-20)
     slack = 2 * found.reference.bound.cpu()[index].nan_to_num(posinf=0.0)[finite]
     apart = (got - expected)[finite].abs().max()
     fitting: list[tuple[float, str, torch.Tensor]] = []
@@ -862,7 +886,7 @@ def _constant(found: _Findings) -> str | None:
     hint = "a zero point that encoder and decoder do not share gives this, or a correction for it that is missing"
     if not any(tensor.dtype.itemsize == 1 for tensor in found.call.inputs.values()):
         hint = "a term that is missing or there twice (of inputs that were codes, a zero point)"
-    mean, slack = float(error.mean()), found.reference.bound + found.reference.unit_roundoff * found.output.abs()
+    mean, slack = float(error.mean()), found.reference.bound + found.unit * found.output.abs()
     if error.numel() >= SEVERAL and abs(mean) > 0 and bool(_alike(error.flatten(), slack.flatten())):
         largest = float(found.expected.abs().max())
         return (
@@ -905,10 +929,10 @@ def _factor(found: _Findings) -> str | None:
     # What is left must be small beside the output: noise has next to nothing of the expected values in it. And it must
     # be so everywhere: a softmax over the wrong dimension is half of the right one, but for a few elements.
     right = min(total, factor * factor * square)
-    within = found.usable(found.reference.bound) * max(1.0, abs(factor)) + found.reference.unit_roundoff * output.abs()
+    within = found.usable(found.reference.bound) * max(1.0, abs(factor)) + found.unit * output.abs()
     if float(rest.square().sum()) >= right / 25 or bool((rest.abs() > 2 * within).any()):
         return None
-    if abs(factor - 1) <= found.reference.unit_roundoff:
+    if abs(factor - 1) <= found.unit:
         return None
     if (count := int((expected != 0).sum())) < expected.numel() / 4:
         return f"each of the {count} elements that are not 0 is {_times(factor)} what it should be"

@@ -74,6 +74,7 @@ EDITS = (
     *TIES,
 )
 TAIL_SHARE = 4
+MUCH_LARGER = 16  # than of values without TIES: an inverse near its pole, say
 FEWEST_ALIKE = 4  # values of a row, or rows, of which some become like others: two at least differ all the same
 END_LIMIT_S = 5.0
 
@@ -197,6 +198,13 @@ class Judge:
         index may name either.
         """
         return list(self._ask(module, "edits", case=case))
+
+    def ill_posed(self, module: str, job: Job, terms: Terms) -> str:
+        """Why an operator is not for the values of a call with TIES; empty where it is.
+
+        Two equal numbers have no quotient of differences, and rows that are alike no inverse.
+        """
+        return str(self._ask(module, "ill_posed", job=job, terms=terms))
 
     def views(self, module: str, case: Case) -> list[Job]:
         """The ways in which a case is also laid out in memory: with other strides, and off its boundary."""
@@ -433,6 +441,20 @@ class Chamber:
             return []
         whole = not all(call.tensor(name).is_floating_point() for name in call.outputs)
         return [edit for edit in dict.fromkeys(EDITS) if not (whole and edit in TIES)]
+
+    def do_ill_posed(self, job: Job, terms: Terms) -> str:
+        usual = self._reference(Job(job.case), terms)
+        try:
+            tied = self._reference(job, terms)
+        except Exception as error:
+            return f"the reference of such values fails ({type(error).__name__})"
+        for name, reference in tied.items():
+            if not reference.output.numel():
+                continue
+            largest, before = (float(each.output.double().abs().max()) for each in (reference, usual[name]))
+            if not largest <= MUCH_LARGER * before:
+                return f"the right result of such values is {largest:.3g} where that of others is at most {before:.3g}"
+        return ""
 
     def do_views(self, case: Case) -> list[list[str]]:
         tensors = self._call(Job(case)).tensors

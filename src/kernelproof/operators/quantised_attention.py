@@ -199,6 +199,14 @@ def _codec_suspects(call: Call, rows: torch.Tensor) -> Iterator[Suspect]:
                 name,
                 lambda n: simfp8.values(codes[n], scales[n][:, :1].expand_as(scales[n])),
             )
+        yield suspect(
+            f"the scale of {name.upper()} is applied twice",
+            name,
+            lambda n: simfp8.values(codes[n], scales[n] * scales[n]),
+        )
+    others = {"k": "v", "v": "k"}
+    for names, cause in (("kv", "are exchanged"), ("v", "are K's for both"), ("k", "are V's for both")):
+        yield suspect(f"the scales of K and V {cause}", names, lambda n: simfp8.values(codes[n], scales[others[n]]))
 
 
 def _zero_point_suspects(
