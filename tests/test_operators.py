@@ -17,7 +17,7 @@ import tvm_ffi
 import yaml
 
 from kernelproof import baselines, judge, operators, simfp8, toolchain
-from kernelproof.config import Precision, Tolerance, schema_file, stated
+from kernelproof.config import Precision, Tolerance, load, schema_file, stated
 from kernelproof.errors import ConfigError, JudgeError, KernelproofError
 from kernelproof.images import Returned
 from kernelproof.operators import attention, qkt, quantised_attention, rmsnorm
@@ -141,6 +141,19 @@ def test_load_says_what_is_wrong_with_a_module(tmp_path: Path, text: str, messag
     (tmp_path / "broken.py").write_text(text)
     with pytest.raises((ConfigError, JudgeError), match=message):
         operators.load("broken.py", tmp_path)
+
+
+def test_a_cost_that_is_a_number_is_called_none() -> None:
+    """And is no refusal of the shape, as a KernelproofError of the operator's own is."""
+
+    class Cheap(rmsnorm.RmsNorm):
+        def cost(self, case: Case) -> Any:
+            return 5 * case.dims["rows"]
+
+    root = Path(__file__).resolve().parents[1]
+    settings = load(root / "config.yaml", root=root).operator("rmsnorm")
+    with pytest.raises(KernelproofError, match="`cost` gave int where Cost belongs"):
+        operators.declared(Cheap(), settings)
 
 
 @pytest.mark.parametrize(

@@ -434,10 +434,12 @@ def declared(operator: Operator, settings: OperatorConfig) -> Declared:
         case = Case(operator.name, shape, dict(dims), {}, operator.dtypes[0])
         if set(dims) <= set(operator.dims) and all(n in dims for n, given in operator.dims.items() if given is None):
             try:
-                cost = operator.cost(case)
-                sizes[shape] = cost.bytes_read + cost.bytes_written
+                given = operator.cost(case)
             except KernelproofError as error:
                 refused[shape] = error.message
+                continue
+            (cost,) = expect(Cost, [given], "cost")
+            sizes[shape] = cost.bytes_read + cost.bytes_written
     options = {name: list(values) for name, values in operator.options.items()}
     return Declared(dict(operator.dims), options, list(operator.families), list(operator.dtypes), sizes, refused)
 
