@@ -57,7 +57,10 @@ PROCESSES_LIMIT = 256
 
 # What a candidate says that meets the sandbox, and who may not know of it.
 REFUSED = re.compile(r"PermissionError|Permission denied|Operation not permitted", re.IGNORECASE)
-BY_SANDBOX = "a candidate may not change what rank threads have, open connections or write outside its own folder"
+BY_SANDBOX = (
+    "a candidate may not change what rank threads have, open connections, write outside its own folder or make shared "
+    "memory and semaphores that have a name, as Python's multiprocessing does"
+)
 # What a candidate's process may know of our environment. HOME and the temporary folder are the scratch folder.
 ENVIRONMENT = (
     *("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_PROC_BIND", "OMP_PLACES"),
