@@ -14,14 +14,6 @@ __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// Every thread of the cluster is here, and what it wrote is seen.
-__device__ __forceinline__ void cluster_meet() {
-    asm volatile(
-        "barrier.cluster.arrive.release.aligned;\n"
-        "barrier.cluster.wait.acquire.aligned;" ::
-            : "memory");
-}
-
 // Where the block of this rank has what lies at `own_smem` here; an address for the instructions below only.
 __device__ __forceinline__ uint32_t cluster_address(const void *own_smem, uint32_t rank) {
     uint32_t address;
