@@ -195,6 +195,19 @@ def test_a_claim_that_could_not_be_timed_fails(loaded: config.Config) -> None:
     assert rows["fast"].reason == "claimed to be faster, but dropped: not captured"
 
 
+@pytest.mark.parametrize(("verdict", "code"), [("wrong", ExitCode.BAD_VERDICT), ("correct", ExitCode.WELL)])
+def test_who_was_tested_with_another_configuration_is_named_and_a_wrong_one_is_wrong(
+    loaded: config.Config, verdict: str, code: ExitCode
+) -> None:
+    after_test(loaded, "fast", "correct")
+    benched(loaded, {"hot": 0.9, "cold": 0.9})
+    after_test(loaded, "stranger", verdict, "its last column is not written" if verdict == "wrong" else None)
+    found, rows = judged(loaded)
+    assert found == code
+    assert rows["stranger"].correctness == verdict
+    assert "another configuration, which --config names" in rows["stranger"].reason
+
+
 def test_nothing_judged_could_not_run(loaded: config.Config) -> None:
     after_test(loaded, "gpu", "not_run", "no GPU")
     code, rows = judged(loaded)
@@ -228,7 +241,7 @@ def test_what_is_printed_is_plain_text_and_the_file_is_markdown(
     assert summary.startswith("The gate fails: 1 passed, 1 failed")
     plain, fast = (next(row for row in rows if row.startswith(f"op/{name}")) for name in ("plain", "fast"))
     assert plain.endswith("fails    new_var at [91] is *off* | <b>")
-    assert fast.index("0.880 [0.860, 0.900] vs base") == header.index("ours / best baseline")
+    assert fast.index("0.880 [0.860, 0.900] vs base") == header.index("worst case: ours / best baseline")
     assert rows[-1] == "- not compared: everything: nothing is kept in reports/reference/"
     assert not {"`", "\\"} & set("".join(rows))
     assert r"new\_var at \[91\] is \*off\* \| \<b\>" in Path("gate.md").read_text()

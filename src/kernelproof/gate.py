@@ -31,7 +31,7 @@ from kernelproof.runs import Run
 BAD_VERDICTS = {"wrong", "crashed", "hung", "failed_to_build"}
 KEPT = Path("reports") / "reference"
 UNDECIDED = "undecided"
-COLUMNS = ("variant", "device", "correctness", "speed", "ours / best baseline", "verdict", "reason")
+COLUMNS = ("variant", "device", "correctness", "speed", "worst case: ours / best baseline", "verdict", "reason")
 REGRESSION_COLUMNS = ("variant", "device", "now / reference", "verdict", "reason")
 
 
@@ -216,13 +216,31 @@ def run(config: Config | None, path: Path) -> GateResult:
     if config is None or (now.config and not known & {*now.builds, *now.tests}):
         own = configuration.of_run(now.config, f"{now.name}: config.json")
         config = replace(own, root=config.root if config else Path())
-    return GateResult(config.gate.max_ratio, list(_rows(config, now)), _regression(config, now))
+    return GateResult(config.gate.max_ratio, [*_rows(config, now), *_strangers(config, now)], _regression(config, now))
 
 
 def _rows(config: Config, now: Run) -> Iterator[Row]:
     for operator in config.operators.values():
         for variant in operator.variants.values():
             yield _row(config, variant, now)
+
+
+def _strangers(config: Config, now: Run) -> Iterator[Row]:
+    """Variants that were tested here with another configuration: a wrong one is wrong, and the others are named."""
+    known = {variant.key for variant in config.variants()}
+    for key, test in now.tests.items():
+        if test.role != "variant" or key in known:
+            continue
+        bad = test.verdict in BAD_VERDICTS
+        reason = (
+            f"it was tested with another configuration, which --config names; {test.reason or 'not judged by this one'}"
+        )
+        yield Row(
+            *(test.operator, test.variant, test.device, test.verdict.replace("_", " ")),
+            NO_CLAIM,
+            FAILS if bad else NOT_RUN,
+            reason,
+        )
 
 
 def _row(config: Config, variant: VariantConfig, now: Run) -> Row:

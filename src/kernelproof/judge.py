@@ -599,8 +599,8 @@ def _nonfinite(found: _Findings, result: CaseResult) -> None:
         cause = f"an overflow: the largest {_name(found.dtype)} is {torch.finfo(found.dtype).max:.4g}"
     elif bool((bad.all(-1) == bad.any(-1)).all()):
         cause = (
-            "whole rows are NaN: a sum of 0 that is divided by, ∞ − ∞ in a row that sees no key, or a read past the "
-            "end of an input (NaN lies there)"
+            "whole rows are NaN: a sum of 0 that is divided by, ∞/∞ behind an overflow (the exponential of a large "
+            "number), ∞ − ∞ in a row of which everything is masked, or a read past the end of an input (NaN lies there)"
         )
     else:
         cause = (

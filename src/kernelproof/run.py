@@ -456,6 +456,8 @@ def table(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
         lines.append(
             "   ? undecided: the interval does not say which is faster, or the times are doubtful: the report says why"
         )
+    if any(row[4] == "correct" and row[5] == "–" for row in rows[1:]):
+        lines.append("   – no ratio: not timed, or by too few processes undisturbed: the report and `gate` say why")
     if baselines:
         words = {"correct": "correct", "not_run": "not run here"}
         counts = Counter(words.get(str(verdict.get("correctness")), "") for verdict in baselines)

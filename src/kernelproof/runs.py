@@ -225,7 +225,7 @@ def _of_bundle(path: Path, name: str | None = None) -> Run:
         problem = str(result.problems[0]) if result.problems else result.status
         more = f" (and {len(result.problems) - 1} more)" if len(result.problems) > 1 else ""
         raise BundleError(
-            f"it {_REFUSED[result.status]}: {problem}{more}",
+            f"it {_REFUSED[result.status]}: {problem.removeprefix(f'{result.status}: ')}{more}",
             subject=str(path),
             hint=f"nothing of it was believed; see `kernelproof verify {path}`",
         )

@@ -626,7 +626,7 @@ def _body(blocks: _Inflated, name: str, size: int, keep: bool) -> tuple[Packed, 
         if keep:
             kept.append(data)
     if any(blocks.read(-size % BLOCK)):
-        raise Damaged("there is data between its end and the next member", name)
+        raise Damaged("there is data between its end and the next member, or the file was damaged on its way", name)
     return Packed(name, digest.hexdigest(), size, b"".join(kept) if keep else None), starts
 
 
@@ -827,7 +827,7 @@ def _tarball(path: Path, parser: argparse.ArgumentParser) -> Path:
         return path
     tarballs = sorted(path.glob("*.tar.gz"))
     if len(tarballs) != 1:
-        found = ", ".join(map(str, tarballs)) or "it holds none"
+        found = ", ".join(map(str, tarballs or sorted(path.glob("*/kernelproof-*.tar.gz")))) or "it holds none"
         parser.error(f"{path} is a folder; name the tarball in it, kernelproof-….tar.gz: {found}")
     return tarballs[0]
 

@@ -203,8 +203,9 @@ class Reference:
         if self.bound.shape != self.output.shape:
             raise KernelproofError(
                 f"it has shape {list(self.bound.shape)}, and the output {list(self.output.shape)}: it is one for each "
-                "element",
+                "element of the output",
                 subject="bound of a Reference",
+                hint="give both the shape of what the call's output is",
             )
 
 

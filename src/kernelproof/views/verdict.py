@@ -131,7 +131,7 @@ def _speeds(records: Records, settings: Settings) -> dict[tuple[str, str], tuple
 
 
 def verdict_groups(records: Records, settings: Settings) -> list[VerdictGroup]:
-    """The verdict tables, an operator's GPU first; those in which nothing ran last."""
+    """The verdict tables, an operator's GPU first; those in which no variant ran last."""
     speeds = _speeds(records, settings)
     benches = {(bench.operator, bench.device): bench for bench in records.benches}
     groups: dict[tuple[str, str], list[Verdict]] = defaultdict(list)
@@ -142,7 +142,12 @@ def verdict_groups(records: Records, settings: Settings) -> list[VerdictGroup]:
         for (operator, device), verdicts in groups.items()
     ]
     operators = list(dict.fromkeys(operator for operator, _ in groups))
-    return sorted(made, key=lambda group: (not group.shown, operators.index(group.operator), group.device == "cpu"))
+
+    def place(group: VerdictGroup) -> tuple[bool, bool, int, bool]:
+        ran = any(row.correctness.word not in ("not run", "no record") for row in group.rows)
+        return not ran, not group.shown, operators.index(group.operator), group.device == "cpu"
+
+    return sorted(made, key=place)
 
 
 def _verdict_group(
@@ -277,7 +282,8 @@ def headline(records: Records, groups: Sequence[VerdictGroup]) -> Headline:
         return Headline("warn", "nothing to judge", "There is no variant to judge.", ())
     waiting, untested = by_word.get("not run", []), len(by_word.get("no record", []))
     left = _waitingwords(records, groups, len(waiting)) if waiting else ""
-    said = _correctwords(correct, len(rows) - len(waiting) - untested, left, untested)
+    wrong = len(by_word.get("wrong", []))
+    said = _correctwords(correct, len(rows) - len(waiting) - untested, left, untested, wrong)
     sentence = f"{said}; {_claimwords([r.claim.word for _, r in rows])}."
     details = [
         f"{_named(names)} {_verb(word, len(names))}."
@@ -326,7 +332,7 @@ def _waitingwords(records: Records, groups: Sequence[VerdictGroup], number: int)
     return f"{number} {'was' if number == 1 else 'were'} not run"
 
 
-def _correctwords(correct: int, number: int, left: str, untested: int = 0) -> str:
+def _correctwords(correct: int, number: int, left: str, untested: int = 0, wrong: int = 0) -> str:
     """`number`: of variants that were tested; `left`: what keeps others back; `untested`: those without a record."""
     rest = f", {left}" if left else ""
     if number == 0 and not untested:
@@ -338,7 +344,8 @@ def _correctwords(correct: int, number: int, left: str, untested: int = 0) -> st
         ran = f" that {'was' if number == 1 else 'were'} tested"
         rest = f", {untested} {_verb('no record', untested)}{rest}"
     if number == 1:
-        return f"The variant{ran} is {'correct' if correct else 'not shown to be correct'}{rest}"
+        is_so = "correct" if correct else "wrong" if wrong else "not shown to be correct"
+        return f"The variant{ran} is {is_so}{rest}"
     if correct == number:
         return f"All {number} variants{ran} are correct{rest}"
     return f"{correct or 'None'} of {number} variants{ran} {'is' if correct < 2 else 'are'} correct{rest}"
