@@ -406,7 +406,7 @@ def test_a_benchmark_says_a_line_a_contender(
     assert cli.main(command) == ExitCode.WELL
     assert capsys.readouterr().out.splitlines() == [
         "attention/cpu_flash: timed; 0.800 to 1.000 times the fastest correct baseline "
-        "(cores_shared, undecided in 1 of 2)",
+        "(cores_shared, undecided in 1 of 2 cases and modes)",
         "attention/cpu_naive: dropped: hung",
         "attention/cpu_rows: timed",
         "  c, hot: no ratio: the ratio is not known",

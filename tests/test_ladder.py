@@ -143,6 +143,14 @@ def test_a_launcher_that_speaks_of_no_size_is_not_told_to_declare_them(message: 
     assert not outcomes.undeclared(WorkerReplyError(message), "python", *given)
 
 
+def test_a_function_that_takes_other_arguments_is_told_what_a_call_hands_over() -> None:
+    error = WorkerReplyError("TypeError: Mismatched number of arguments when calling: `run(0: DLTensor*)`")
+    assert "the function of the binding takes these" in outcomes.mismatched(error, "tvm_ffi")
+    assert 'entry: "file.py:function"' in outcomes.mismatched(error, "python")
+    assert not outcomes.mismatched(WorkerReplyError("TypeError: 'int' object is not callable"), "python")
+    assert not outcomes.mismatched(WorkerReplyError("RuntimeError: an argument is no number"), "python")
+
+
 @pytest.mark.parametrize(("name", "verdict", "rung", "words"), WRONG)
 def test_a_wrong_kernel_is_named_for_what_it_is(tmp_path: Path, name: str, verdict: str, rung: str, words: str) -> None:
     record = climbed(project(tmp_path, name), name)

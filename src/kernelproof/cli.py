@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelproof import EVENTS, RUN_PID, __version__, formats
-from kernelproof.errors import ConfigError, ExitCode, KernelproofError, RecordError, not_installed
+from kernelproof.errors import ConfigError, ExitCode, KernelproofError, RecordError, guide, not_installed
 
 if TYPE_CHECKING:
-    from kernelproof.records import ManifestRecord
+    from kernelproof.records import CaptureRecord, ManifestRecord
 
 CONFIG = Path("config.yaml")
 TRACEBACK = "KERNELPROOF_TRACEBACK"  # asks for the traceback of a fault of our own; a stage's log has it always
@@ -251,6 +251,8 @@ def _stage(
         _print_json(record)
     elif stage in ("bench", "profile"):
         _print_lines(_lines(stage, subject, record))
+    elif stage == "capture":
+        _print_lines([_captured(subject, record)])
     elif stage == "manifest":
         _print_lines([_gathered(subject, record)])
     elif stage == "report":
@@ -258,6 +260,15 @@ def _stage(
     elif stage == "bundle":
         _print_lines([f"{place / record.tarball}: {formats.plural(record.members, 'member')}, {record.overall}"])
     return ExitCode.WELL
+
+
+def _captured(subject: str, record: CaptureRecord) -> str:
+    """What was looked for and is not there."""
+    missing = [name for name, probe in record.probes.items() if probe.status != "ok"]
+    left = f"; not here: {formats.listed(missing)}" if missing else ""
+    return (
+        f"{subject}: captured, {len(record.probes) - len(missing)} of {len(record.probes)} probes found something{left}"
+    )
 
 
 def _gathered(subject: str, facts: ManifestRecord) -> str:
@@ -324,7 +335,7 @@ def _bench_lines(record: Any) -> Iterator[str]:
         span = f"{min(ratios):.3f} to {max(ratios):.3f}" if len(ratios) > 1 else "".join(f"{r:.3f}" for r in ratios)
         doubts = sorted({flag for row in rated for flag in row.flags})
         if undecided := sum(row.undecided for row in rated):
-            doubts.append(f"undecided in {undecided} of {len(rows)}")
+            doubts.append(f"undecided in {undecided} of {len(rows)} cases and modes")
         doubt = f" ({', '.join(doubts)})" if doubts else ""
         of = f"; {span} times the fastest correct baseline{doubt}" if ratios else ""
         yield f"{record.operator}/{contender.name}: {contender.outcome}{of}"
@@ -729,7 +740,8 @@ def _init(arguments: argparse.Namespace) -> int:
         which = f"--config {shlex.quote(str(into / 'config.yaml'))} --operator {arguments.operator} --variant cpu"
         print("\n".join(str(path) for path in written))
         print(f"next: kernelproof build {which}, then kernelproof test with the same options;")
-        print("      the files hold GELU as an example: docs/how-to/add-a-kernel.md says how to make them yours")
+        page = guide("how-to/add-a-kernel.md")
+        print(f"      the files hold GELU as an example: {page} says how to make them yours")
     return ExitCode.WELL
 
 

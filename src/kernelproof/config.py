@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof import privacy
-from kernelproof.errors import ConfigError
+from kernelproof.errors import ConfigError, guide
 from kernelproof.records import atomic_write, from_json
 from kernelproof.traces import FAMILIES
 
@@ -639,7 +639,7 @@ def _invalid(faults: Sequence[Fault]) -> ConfigError:
     distinct = sorted(dict.fromkeys(faults), key=lambda fault: fault.order)  # jsonschema has an order of its own
     count = f"{len(distinct)} fault{'s' if len(distinct) > 1 else ''} in the configuration"
     listed = "\n".join(str(fault) for fault in distinct)
-    return ConfigError(f"{count}\n{listed}", hint="docs/reference/config.md describes every key")
+    return ConfigError(f"{count}\n{listed}", hint=f"{guide('reference/config.md')} describes every key")
 
 
 def _read(path: Path) -> str:

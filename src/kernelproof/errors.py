@@ -17,6 +17,12 @@ from enum import IntEnum
 from pathlib import Path
 
 
+def guide(page: str) -> str:
+    """Where a page of `docs/` lies for who reads its name: from here, from anywhere, or its name where it is nowhere."""
+    ours = Path(__file__).resolve().parents[2] / "docs" / page
+    return str(Path("docs") / page if Path("docs", page).is_file() or not ours.is_file() else ours)
+
+
 class ExitCode(IntEnum):
     """Exit codes of every command, documented in docs/reference/commands.md."""
 

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from kernelproof import __version__
-from kernelproof.errors import ConfigError, ToolError
+from kernelproof.errors import ConfigError, ToolError, guide
 from kernelproof.processes import run
 from kernelproof.records import Provenance, sha256_file
 
@@ -47,7 +47,7 @@ def check_folder(*, snakefile: bool = True, configuration: bool = True) -> None:
     if snakefile and not has_snakefile():
         hint = (
             "run in a clone of kernelproof, or name the clone's: kernelproof run -- --snakefile CLONE/Snakefile "
-            "--configfile FILE; docs/how-to/own-repository.md"
+            f"--configfile FILE; {guide('how-to/own-repository.md')}"
         )
         raise ConfigError("there is no Snakefile here, hence no workflow to run", subject=here, hint=hint)
     if configuration and not Path("config.yaml").is_file():

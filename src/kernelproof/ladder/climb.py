@@ -225,7 +225,7 @@ class Climb:
         except WorkerRefused:
             raise
         except (WorkerError, TestError) as error:
-            self.standing.results.append(outcomes.not_judged(case, error, self._undeclared(error)))
+            self.standing.results.append(outcomes.not_judged(case, error, self._hint(error)))
             raise
         started = time.monotonic()
         result = self.calls.judged(Job(case), count=True)
@@ -261,16 +261,17 @@ class Climb:
             return outcomes.not_judged(case, refusal) if isinstance(refusal, ValuesRefused) else None
         except (WorkerError, TestError) as error:
             self.calls.blame_a_lack_of_memory(error)
-            return outcomes.not_judged(case, error, self._undeclared(error))
+            return outcomes.not_judged(case, error, self._hint(error))
         finally:
             self.leave()
         result = self.calls.judged(Job(case))
         self.session.judge.forget(self.settings.module)
         return result
 
-    def _undeclared(self, error: KernelproofError) -> str:
+    def _hint(self, error: KernelproofError) -> str:
         dims = list(dict.fromkeys(name for shape in self.settings.shapes.values() for name in shape))
-        return outcomes.undeclared(error, self.variant.abi, dims, self.settings.test.options)
+        undeclared = outcomes.undeclared(error, self.variant.abi, dims, self.settings.test.options)
+        return undeclared or outcomes.mismatched(error, self.variant.abi)
 
     # --- from one step to the next
 
@@ -295,7 +296,7 @@ class Climb:
             if rung == "load":
                 words = outcomes.words(error, "while it was loaded")
             else:
-                words = outcomes.words(error) + self._undeclared(error)
+                words = outcomes.words(error) + self._hint(error)
             wrong = Outcome("failed", words, outcomes.gravity_of(error), what)
             if rung in ("launch", "sanity") and self.calls.called:
                 wrong, what = dataclasses.replace(wrong, case=self.calls.called.case.id), self.calls.called.key

@@ -35,6 +35,9 @@ from kernelproof.records import (
 RUNGS = ("build", "load", "launch", "sanity", "correctness", "properties", "determinism", "sanitizer")
 # What these need of the candidate is run before any of it is judged.
 COLLECTED = ("correctness", "properties", "determinism")
+HANDED = "a call hands over the arguments of make_call, in their order"
+WRAP = f' ({HANDED}; wrap a function that takes others in a file of your own: entry: "file.py:function")'
+BINDING = f" ({HANDED}: the function of the binding takes these)"
 UNDECLARED = (
     ". If it does not take such a call: a variant declares the sizes that it takes, as in "
     "`limits: {%s: [64, 128]}`, its `dtypes` and `options` (config.yaml), and other cases are skipped"
@@ -117,6 +120,14 @@ def undeclared(error: KernelproofError, abi: str, dims: Sequence[str], options: 
     spoken = set(re.findall(r"\w+", message.lower()))
     share = {name: (name.lower() in spoken, len(words & parts[name]) / max(1, len(parts[name]))) for name in dims}
     return UNDECLARED % max(reversed(dims), key=share.__getitem__, default="NAME")  # of none or several: the last
+
+
+def mismatched(error: KernelproofError, abi: str) -> str:
+    """What to do where a function takes other arguments than a call hands over: not its kernel is at fault."""
+    said = isinstance(error, WorkerReplyError) and error.message.startswith("TypeError: ")
+    if not said or "argument" not in error.message:
+        return ""
+    return WRAP if abi == "python" else BINDING
 
 
 def kind(error: KernelproofError) -> str:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_che
 import torch
 
 from kernelproof.config import Declared
-from kernelproof.errors import ConfigError, KernelproofError, blamed
+from kernelproof.errors import ConfigError, KernelproofError, blamed, guide
 from kernelproof.records import Case
 
 if TYPE_CHECKING:
@@ -347,7 +347,7 @@ def load(module: str, root: Path) -> Operator:
     found = getattr(loaded, "OPERATOR", None)
     if found is None:
         raise ConfigError(
-            "the operator module defines no OPERATOR", subject=module, hint="see docs/how-to/add-a-kernel.md"
+            "the operator module defines no OPERATOR", subject=module, hint=f"see {guide('how-to/add-a-kernel.md')}"
         )
     if isinstance(found, type):
         raise ConfigError(f"OPERATOR is a class; write OPERATOR = {found.__name__}()", subject=module)
