@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from kernelproof import config, toolchain
-from kernelproof.errors import ConfigError
+from kernelproof.errors import ConfigError, guide
+
+ROOT = Path(__file__).resolve().parents[1]
 
 GOOD = {
     "schema": "kernelproof.config/1",
@@ -680,3 +682,14 @@ def test_the_projects_own_configuration_is_valid(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(("name", "known"), [("kernel", ["level", "rungs"]), ("gpu_wait", ["gate"])])
 def test_what_is_far_is_not_suggested(name: str, known: list[str]) -> None:
     assert "did you mean" not in config.among(name, known)
+
+
+def test_a_hint_names_a_page_that_can_be_opened_from_where_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path("docs") / "reference" / "config.md"
+    monkeypatch.chdir(ROOT)
+    assert guide("reference/config.md") == str(page)
+    monkeypatch.chdir(tmp_path)
+    assert guide("reference/config.md") == str(ROOT / page)
+    assert guide("reference/none.md") == str(Path("docs") / "reference" / "none.md")

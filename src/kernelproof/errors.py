@@ -18,7 +18,7 @@ from pathlib import Path
 
 
 def guide(page: str) -> str:
-    """Where a page of `docs/` lies for who reads its name: from here, from anywhere, or its name where it is nowhere."""
+    """Where a page of `docs/` lies, for who reads of it in any folder; its name alone where it lies nowhere."""
     ours = Path(__file__).resolve().parents[2] / "docs" / page
     return str(Path("docs") / page if Path("docs", page).is_file() or not ours.is_file() else ours)
 
