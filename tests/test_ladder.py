@@ -907,6 +907,20 @@ def test_who_leaves_is_told_with_the_status_that_it_asked_for(tmp_path: Path, st
     assert f"the candidate ended the process with exit code {code} in the middle of a call" in (record.reason or "")
 
 
+# What ends an operator that supplies neither exact calls nor suspects.
+NOTHING_MORE = """
+    def sanity_calls(self, case, generator):
+        return []
+
+    def cost(self, case):
+        return Cost(1.0, 1.0, 1.0)
+
+    def suspects(self, call, rows):
+        return iter(())
+
+
+OPERATOR = {}()
+"""
 BUCKETS = '''
 import torch
 
@@ -930,19 +944,8 @@ class Buckets:
         x, edges, order = (call.tensor(name).to(device) for name in ("x", "edges", "order"))
         n = torch.searchsorted(edges, x[order], right=True).double()
         return Reference(n, torch.zeros_like(n), 0.0)
-
-    def sanity_calls(self, case, generator):
-        return []
-
-    def cost(self, case):
-        return Cost(1.0, 1.0, 1.0)
-
-    def suspects(self, call, rows):
-        return iter(())
-
-
-OPERATOR = Buckets()
 '''
+BUCKETS += NOTHING_MORE.format("Buckets")
 BUCKET_KERNELS = """
 import torch
 
@@ -1000,19 +1003,8 @@ class Softmax:
         accumulation = unit.accumulate * output * (8 + x.amax(-1, keepdim=True) - x + x.shape[-1] / 8)
         bound = forward_bound(output, output, accumulation, unit)
         return Reference(output, bound, unit.coarse, *accumulation_floors(output, accumulation, unit, accumulation))
-
-    def sanity_calls(self, case, generator):
-        return []
-
-    def cost(self, case):
-        return Cost(1.0, 1.0, 1.0)
-
-    def suspects(self, call, rows):
-        return iter(())
-
-
-OPERATOR = Softmax()
 """
+SOFTMAX += NOTHING_MORE.format("Softmax")
 SOFTMAXES = """
 import torch
 
@@ -1075,19 +1067,8 @@ class Reciprocals:
         accumulation = unit.accumulate * output.abs() * (1 + x.abs().amax() * output.abs())
         bound = forward_bound(output, output, accumulation, unit)
         return Reference(output, bound, unit.coarse, float(bound.max()), 1.0)
-
-    def sanity_calls(self, case, generator):
-        return []
-
-    def cost(self, case):
-        return Cost(1.0, 1.0, 1.0)
-
-    def suspects(self, call, rows):
-        return iter(())
-
-
-OPERATOR = Reciprocals()
 """
+RECIPROCALS += NOTHING_MORE.format("Reciprocals")
 
 
 def test_nobody_is_asked_for_the_reciprocal_of_nothing(tmp_path: Path) -> None:

@@ -421,18 +421,17 @@ def test_the_criteria_are_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("correct", "number", "left", "said"),
+    ("correct", "wrong", "number", "left", "said"),
     [
-        (1, 1, "", "The variant is correct"),
-        (0, 1, "1 needs a GPU", "The variant that could run is not shown to be correct, 1 needs a GPU"),
-        (-1, 1, "1 needs a GPU", "The variant that could run is wrong, 1 needs a GPU"),
-        (0, 0, "3 need a GPU", "No variant could run, 3 need a GPU"),
-        (1, 3, "2 were not run", "1 of 3 variants that could run is correct, 2 were not run"),
+        (1, 0, 1, "", "The variant is correct"),
+        (0, 0, 1, "1 needs a GPU", "The variant that could run is not shown to be correct, 1 needs a GPU"),
+        (0, 1, 1, "1 needs a GPU", "The variant that could run is wrong, 1 needs a GPU"),
+        (0, 0, 0, "3 need a GPU", "No variant could run, 3 need a GPU"),
+        (1, 0, 3, "2 were not run", "1 of 3 variants that could run is correct, 2 were not run"),
     ],
 )
-def test_the_headline_counts_what_could_run(correct: int, number: int, left: str, said: str) -> None:
-    """correct: how many are; less than 0: how many are wrong."""
-    assert verdict_view._correctwords(max(correct, 0), number, left, wrong=max(-correct, 0)) == said
+def test_the_headline_counts_what_could_run(correct: int, wrong: int, number: int, left: str, said: str) -> None:
+    assert verdict_view._correctwords(correct, number, left, wrong=wrong) == said
 
 
 @pytest.mark.parametrize(

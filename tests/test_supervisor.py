@@ -190,7 +190,8 @@ def test_who_meets_the_sandbox_is_told_of_it(host: WorkerHost, call: CallFiles, 
     worker = host.spawn()
     worker.request("load", timeout_s=20, candidate={**writes, "library": None, "root": str(tmp_path)})
     with pytest.raises(
-        WorkerReplyError, match=r"PermissionError: .*Permission denied.* \(a candidate may not .*folder.*\)"
+        WorkerReplyError,
+        match=r"PermissionError: .*Permission denied.* \(a candidate may not .*folder or make .*does\)",
     ):
         worker.request("run", timeout_s=20, arguments=call.arguments, outputs=["y"])
     worker.close()
