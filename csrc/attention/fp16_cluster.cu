@@ -1,9 +1,13 @@
 // Attention forward for short sequences on sm_90a: the keys are shared out over the warpgroups of a cluster of two
 // blocks. A warpgroup takes its keys in tiles of 64, the first two of which are under way at once: the output of a tile
-// is computed while the scores of the next become weights. As soon as a warpgroup knows its highest scores it sends
-// them to the others, so that all of them refer their parts of the output to the same. These are added up once in a
-// block, each warpgroup having a share of the columns, and then once in the cluster. mbarriers count what arrives.
+// is computed while the scores of the next become weights. Parts of the output are added up once in a block, each
+// warpgroup having a share of the columns, and then once in the cluster. mbarriers count what arrives.
+//
+// Weights first refer to 0 and not to a row's highest score: then no score is compared with another, and all parts have
+// the same base. The sums, which all warps of a row get to know, say whether the weights of some row were
+// too large or too small for their type. If so the cluster does all of it again with an online softmax.
 #include <algorithm>
+#include <cfloat>
 
 #include "../common/approx.cuh"
 #include "../common/cluster.cuh"
@@ -40,16 +44,26 @@ struct Tiling {
     static constexpr int kStage = kWarpgroups * 2 * kTile;  // [kWarpgroups, K and V]
     static constexpr int kOwn = kDim / 2 / kParts;          // a thread's elements of a part of the columns
     static constexpr int kPart = kOwn * 4 * kWarpSize;      // bytes of a warp's: [kOwn / 4, 32 lanes] float4
-    static constexpr int kPairs = 8 * 8;                    // bytes: a value for each of 16 rows, [8] float2
-    static constexpr int kTops = kParts * kPairs;           // of a warp's rows, the highest scores of all parts
+    static constexpr int kSums = 8 * 16;                    // bytes: highest and sum of 16 rows, [8] float4
     static constexpr int kWarps = kWarpgroups * kWarpgroupWarps;
-    static constexpr int kFromBlock = kShares * kPart;  // bytes that a warp of the other warpgroup sends it
-    static constexpr int kFromOther = kPart + kPairs;   // bytes that the other block's warp sends it
     static constexpr int kSharedBytes =
-        2 * kSwizzleAlign + kSlabs * kQSlab + kStages * kStage + kWarps * (kFromBlock + kPairs + kFromOther + kTops);
+        2 * kSwizzleAlign + kSlabs * kQSlab + kStages * kStage + kWarps * ((kShares + 1) * kPart + kParts * kSums);
     static_assert(kOwn % 4 == 0, "parts are sent 16 bytes at a time");
     static_assert(2 * kWarps * 8 <= kSwizzleAlign, "the barriers have their place in front of the tiles");
     static_assert(kSharedBytes <= kBlockSharedBytes, "the tiles fit in shared memory");
+};
+
+// Weights that refer to no highest score are 2^(factor s + kExponent), and good if a row's sum is at most kMost and
+// their mean at least kLeastMean: none has overflowed, the highest is at least 2^0 for float16, as it is where weights
+// refer to the highest score, so that light ones keep their digits, and at most that for bfloat16, whose values go up
+// to 2^128.
+template <typename T>
+struct Direct {
+    static constexpr float kExponent = -15.0f, kMost = 1.0f, kLeastMean = 0x1p-25f;
+};
+template <>
+struct Direct<__half> {
+    static constexpr float kExponent = 5.0f, kMost = FLT_MAX, kLeastMean = 1.0f;
 };
 
 // Queues kCopies rows of this thread, kStep rows apart, for swizzled slabs; zeros for those from `rows` on.
@@ -77,19 +91,17 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
     using Tile = Tiling<kDim>;
     constexpr int kOwn = Tile::kOwn;
     constexpr int kScores = kKeys / 2, kOutputs = kDim / 2 / kShares;
-    constexpr float kBias = kWeightBias<T>;
 
     extern __shared__ char dynamic_smem[];
     // barriers, then tiles: Q [kSlabs, kRows, 64], stages of K and V, what other warps send
     uint64_t *parts_there =
         reinterpret_cast<uint64_t *>(dynamic_smem + (-shared_address(dynamic_smem) & (kSwizzleAlign - 1)));
-    uint64_t *tops_there = parts_there + Tile::kWarps;
+    uint64_t *sums_there = parts_there + Tile::kWarps;
     char *Q_smem = reinterpret_cast<char *>(parts_there) + kSwizzleAlign;
     char *stages_smem = Q_smem + Tile::kSlabs * Tile::kQSlab;
-    char *block_smem = stages_smem + kStages * Tile::kStage;           // [kWarps, kShares] of kPart
-    char *totals_smem = block_smem + Tile::kWarps * Tile::kFromBlock;  // [kWarps, 8] float2
-    char *other_smem = totals_smem + Tile::kWarps * Tile::kPairs;      // [kWarps] of kPart and kPairs bytes
-    char *tops_smem = other_smem + Tile::kWarps * Tile::kFromOther;    // [kWarps, 8, kParts] float2
+    char *block_smem = stages_smem + kStages * Tile::kStage;               // [kWarps, kShares] of kPart
+    char *other_smem = block_smem + Tile::kWarps * kShares * Tile::kPart;  // [kWarps] of kPart
+    char *sums_smem = other_smem + Tile::kWarps * Tile::kPart;             // [kWarps, 8, kParts] float4
 
     const unsigned warp_of_all = __shfl_sync(kAllLanes, threadIdx.x / kWarpSize, 0);  // uniform, the compiler knows
     const int warpgroup = warp_of_all / kWarpgroupWarps, warp = warp_of_all % kWarpgroupWarps;
@@ -110,7 +122,6 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
     char *stage_smem = stages_smem + warpgroup * 2 * Tile::kTile;
     const int end = call.visible_from(first_row + kRows - 1);
     const int first_key = (warpgroup * kShares + rank) * kKeys;
-    int key = first_key;
     const int own_row = warpgroup * kRowsAtOnce + copy_row;  // of Q, the first that the thread copies
     const char *q_from = row_at(call.q, call.q_stride, head, first_row + own_row);
     const char *k_from = row_at(call.k, call.k_stride, key_head, first_key + copy_row);
@@ -131,14 +142,16 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
     dependents_launch();
     if (lane == 0) {
         mbarrier_init(parts_there + warp_of_all, 1);
-        mbarrier_init(tops_there + warp_of_all, 1);
+        mbarrier_init(sums_there + warp_of_all, 1);
         mbarrier_init_fence();
     }
     __syncwarp();
-    if (lane == 0) {
-        mbarrier_arrive_expect(parts_there + warp_of_all, Tile::kFromOther);
-        mbarrier_arrive_expect(tops_there + warp_of_all, Tile::kTops - Tile::kPairs);
-    }
+    const auto expect = [&] {
+        if (lane != 0) return;
+        mbarrier_arrive_expect(parts_there + warp_of_all, Tile::kPart);
+        mbarrier_arrive_expect(sums_there + warp_of_all, (kParts - 1) * Tile::kSums);
+    };
+    expect();
     cluster_arrive();
     asm volatile("" : "+l"(q_from), "+l"(k_from), "+l"(v_from));  // computed before the wait
     prerequisites_wait();
@@ -147,42 +160,32 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
     copy_rows<kRows / kStep, kStep, Tile::kSlabs>(
         shared_address(Q_smem) + warpgroup * kRowsAtOnce * kSwizzleBytes + place, Tile::kQSlab, q_from,
         call.q_stride.row, call.query_rows - first_row - own_row, first_row + kRows <= call.query_rows);
-    load_keys(0, key);
-    cp_async_commit();
-    if (key + kStride < end) load_keys(1, key + kStride);
-    cp_async_commit();
-    load_values(0, key);
-    cp_async_commit();
-    if (key + kStride < end) load_values(1, key + kStride);
-    cp_async_commit();
+    const auto load_first = [&] {
+        load_keys(0, first_key);
+        cp_async_commit();
+        if (first_key + kStride < end) load_keys(1, first_key + kStride);
+        cp_async_commit();
+        load_values(0, first_key);
+        cp_async_commit();
+        if (first_key + kStride < end) load_values(1, first_key + kStride);
+        cp_async_commit();
+    };
+    load_first();
 
     float o_rmem[kShares][kOutputs];  // the columns that the other block finishes, then those that this one does
-#pragma unroll
-    for (int i = 0; i < kShares * kOutputs; ++i) o_rmem[i / kOutputs][i % kOutputs] = 0.0f;
-    float highest[2] = {-INFINITY, -INFINITY}, total[2] = {};  // of rows g and g + 8; a lane sums its own columns only
-    const float factor = call.scale.factor;
+    float own_rmem[kShares][kOwn];    // of these, what this warp adds up
+    float total[2];                   // of the weights of rows g and g + 8, all parts together
+    const float factor = call.scale.factor, direct_factor = call.scale.sign * factor;
     const int first_end = call.visible_from(first_row);
     const int part = rank * kWarpgroups + warpgroup;
-
-    // Sends the highest scores of this warp's rows to all warps that have parts of these rows, a lane to each.
-    const auto send_tops = [&] {
-        const int receiver = member % kWarpgroups * kWarpgroupWarps + warp, its_rank = member / kWarpgroups;
-        float2 *to = reinterpret_cast<float2 *>(tops_smem + receiver * Tile::kTops) + group * kParts + part;
-        if (member == part) {
-            *to = {highest[0], highest[1]};
-        } else {
-            cluster_store_async(cluster_address(to, its_rank), float2{highest[0], highest[1]},
-                                cluster_address(tops_there + receiver, its_rank));
-        }
-    };
+    char *const from_other = other_smem + warp_of_all * Tile::kPart;
 
     cluster_wait();  // every block has its barriers ready
     cp_async_wait<3>();
     async_proxy_fence();
     __syncthreads();  // Q and the first tiles of K are there
     const uint64_t q = swizzled_descriptor(Q_smem);
-    int stage = 0;
-    float s_rmem[kScores], shrink[2];
+    float s_rmem[kScores];
     uint32_t p_rmem[kKeys / 16][4];
     const auto queue_scores = [&](float (&to_rmem)[kScores], int its_stage) {
         const uint64_t k = swizzled_descriptor(stage_smem + its_stage * Tile::kStage);
@@ -213,180 +216,215 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
         async_proxy_fence();
         named_barrier_wait<kWarpgroupSize>(kTileBarrier + warpgroup);
     };
-    const auto pack_weights = [&] {
+    // All that lies between Q, the first tiles of K and this warp's own share of the output. Returns whether weights
+    // were such that it is right; with kOnline it is.
+    const auto attend = [&](auto online, uint32_t parity) {
+        constexpr bool kOnline = decltype(online)::value;
+        constexpr float kBias = kWeightBias<T>;
+        int key = first_key, stage = 0;
+        float highest[2] = {-INFINITY, -INFINITY}, shrink[2];
+        float sums[4] = {};  // of weights, as they are rounded: an accumulator whose columns are alike
 #pragma unroll
-        for (int i = 0; i < kScores; i += 2) p_rmem[i / 8][i / 2 % 4] = pack<T>(s_rmem[i], s_rmem[i + 1]);
-    };
+        for (int i = 0; i < kShares * kOutputs; ++i) o_rmem[i / kOutputs][i % kOutputs] = 0.0f;
 
-    // Scores become weights.
-    const auto weigh = [&](auto is_first) {
-        constexpr bool kFirst = decltype(is_first)::value;
-        if (call.scale.sign != 1.0f) {
+        const auto weigh = [&] {
+            if constexpr (!kOnline) {
 #pragma unroll
-            for (int i = 0; i < kScores; ++i) s_rmem[i] *= call.scale.sign;
-        }
-        if (key + kKeys > first_end) {  // some score is hidden
-            int last[2];
+                for (int i = 0; i < kScores; ++i) s_rmem[i] = fmaf(s_rmem[i], direct_factor, Direct<T>::kExponent);
+            } else if (call.scale.sign != 1.0f) {
 #pragma unroll
-            for (int r = 0; r < 2; ++r)
-                last[r] = call.visible_from(first_row + warp * 16 + r * 8 + group) - key - member * 2;
-#pragma unroll
-            for (int i = 0; i < kScores; ++i) {
-                if (i / 4 * 8 + i % 2 >= last[i / 2 % 2]) s_rmem[i] = -INFINITY;
+                for (int i = 0; i < kScores; ++i) s_rmem[i] *= call.scale.sign;
             }
-        }
-        const float before[2] = {highest[0], highest[1]};
-        float top[4];
+            if (key + kKeys > first_end) {  // some score is hidden
+                int last[2];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) top[i] = kFirst ? s_rmem[i] : fmaxf(highest[i / 2], s_rmem[i]);
+                for (int r = 0; r < 2; ++r)
+                    last[r] = call.visible_from(first_row + warp * 16 + r * 8 + group) - key - member * 2;
 #pragma unroll
-        for (int i = 4; i < kScores; ++i) top[i % 4] = fmaxf(top[i % 4], s_rmem[i]);
-        highest[0] = fmaxf(top[0], top[1]), highest[1] = fmaxf(top[2], top[3]);
-#pragma unroll
-        for (int apart = 1; apart <= 2; ++apart) {
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                highest[r] = fmaxf(highest[r], __shfl_xor_sync(kAllLanes, highest[r], apart));
+                for (int i = 0; i < kScores; ++i) {
+                    if (i / 4 * 8 + i % 2 >= last[i / 2 % 2]) s_rmem[i] = -INFINITY;
+                }
             }
-        }
-        if (key + kStride >= end) send_tops();
-        WeightBase base[2];
+            if constexpr (kOnline) {
+                const float before[2] = {highest[0], highest[1]};
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            base[r] = weight_base(highest[r], factor, kBias);
-            if (kFirst) continue;
-            shrink[r] = shrink_factor(before[r], highest[r], factor, kBias);
-            total[r] *= shrink[r];
-        }
+                for (int i = 0; i < kScores; ++i) highest[i / 2 % 2] = fmaxf(highest[i / 2 % 2], s_rmem[i]);
+                WeightBase base[2];
 #pragma unroll
-        for (int i = 0; i < kScores; ++i) s_rmem[i] = fmaf(s_rmem[i], factor, base[i / 2 % 2].base);
-        if (__any_sync(kAllLanes, base[0].rest != 0.0f || base[1].rest != 0.0f)) {
+                for (int r = 0; r < 2; ++r) {
 #pragma unroll
-            for (int i = 0; i < kScores; ++i) s_rmem[i] -= base[i / 2 % 2].rest;
-        }
+                    for (int apart = 1; apart <= 2; ++apart) {
+                        highest[r] = fmaxf(highest[r], __shfl_xor_sync(kAllLanes, highest[r], apart));
+                    }
+                    base[r] = weight_base(highest[r], factor, kBias);
+                    shrink[r] = shrink_factor(before[r], highest[r], factor, kBias);
+                    sums[2 * r] *= shrink[r];
+                }
 #pragma unroll
-        for (int i = 0; i < kScores; ++i) {
-            s_rmem[i] = exp2_approx(s_rmem[i]);
-            total[i / 2 % 2] += s_rmem[i];
-        }
-    };
+                for (int i = 0; i < kScores; ++i) {
+                    s_rmem[i] = fmaf(s_rmem[i], factor, base[i / 2 % 2].base) - base[i / 2 % 2].rest;
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < kScores; ++i) s_rmem[i] = exp2_approx(s_rmem[i]);
+        };
+        const auto take_weights = [&] {
+            constexpr uint32_t kOnes = std::is_same_v<T, __half> ? 0x3c003c00 : 0x3f803f80;
+#pragma unroll
+            for (int j = 0; j < kKeys / 16; ++j) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) p_rmem[j][i] = pack<T>(s_rmem[8 * j + 2 * i], s_rmem[8 * j + 2 * i + 1]);
+                mma_m16n8k16<T>(sums, p_rmem[j], {kOnes, kOnes});
+            }
+        };
 
-    queue_scores(s_rmem, 0);
-    wgmma_wait<0>(s_rmem);
-    // The scores of a tile are queued before the output of the tile before, which is computed while those are
-    // weighed.
-    weigh(std::true_type());
-    pack_weights();
-    bool second = true;
-    for (key += kStride; key < end; key += kStride) {
-        if (second) {
-            cp_async_wait<2>();
-        } else {
-            cp_async_wait<1>();
+        queue_scores(s_rmem, 0);
+        wgmma_wait<0>(s_rmem);
+        // The scores of a tile are queued before the output of the tile before, which is computed while those are
+        // weighed.
+        weigh();
+        take_weights();
+        bool second = true;
+        for (key += kStride; key < end; key += kStride) {
+            if (second) {
+                cp_async_wait<2>();
+            } else {
+                cp_async_wait<1>();
+            }
+            meet();
+            queue_scores(s_rmem, stage ^ 1);
+            if (key + kStride < end) load_keys(stage, key + kStride);
+            cp_async_commit();
+            if (!second) load_values(stage ^ 1, key);
+            cp_async_commit();
+            if (second) {
+                cp_async_wait<3>();
+            } else {
+                cp_async_wait<2>();
+            }
+            meet();
+            queue_output(stage, 0);
+            queue_output(stage, 1);
+            wgmma_wait<2>(s_rmem);
+            weigh();
+            finish_before_wait(s_rmem[kScores - 1]);
+            wgmma_wait<0>(o_rmem[0]);
+            pin(o_rmem[1]);
+            if constexpr (kOnline) {
+                scale_rows(o_rmem[0], shrink);
+                scale_rows(o_rmem[1], shrink);
+            }
+            take_weights();
+            stage ^= 1;
+            second = false;
         }
-        meet();
-        queue_scores(s_rmem, stage ^ 1);
-        if (key + kStride < end) load_keys(stage, key + kStride);
-        cp_async_commit();
-        if (!second) load_values(stage ^ 1, key);
-        cp_async_commit();
-        if (second) {
-            cp_async_wait<3>();
-        } else {
-            cp_async_wait<2>();
-        }
+        cp_async_wait<0>();
         meet();
         queue_output(stage, 0);
         queue_output(stage, 1);
-        wgmma_wait<2>(s_rmem);
-        weigh(std::false_type());
-        finish_before_wait(fmaxf(total[0], total[1]));
-        wgmma_wait<0>(o_rmem[0]);
-        pin(o_rmem[1]);
-        scale_rows(o_rmem[0], shrink);
-        scale_rows(o_rmem[1], shrink);
-        pack_weights();
-        stage ^= 1;
-        second = false;
-    }
-    cp_async_wait<0>();
-    meet();
-    queue_output(stage, 0);
-    queue_output(stage, 1);
 
-    // What this warp's part of the output is to be multiplied by, so that the highest scores of all parts are its base.
-    // The same is done to its sums, of which all lanes of a row have the whole then.
-    float times[2];
-    cluster_barrier_wait(tops_there + warp_of_all, 0);
-    const float2 tops = reinterpret_cast<const float2 *>(tops_smem + warp_of_all * Tile::kTops)[lane];
-    float top[2] = {tops.x, tops.y};
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-#pragma unroll
-        for (int apart = 1; apart <= 2; ++apart) {
-            top[r] = fmaxf(top[r], __shfl_xor_sync(kAllLanes, top[r], apart));
-            total[r] += __shfl_xor_sync(kAllLanes, total[r], apart);
+        // Highest scores and sums go to all warps that have parts of these rows, a lane to each.
+        const int receiver = member % kWarpgroups * kWarpgroupWarps + warp, its_rank = member / kWarpgroups;
+        const float4 own_sums = {highest[0], highest[1], sums[0], sums[2]};
+        float4 *to_sums =
+            reinterpret_cast<float4 *>(sums_smem + receiver * kParts * Tile::kSums) + group * kParts + part;
+        if (member == part) {
+            *to_sums = own_sums;
+        } else {
+            cluster_store_async(cluster_address(to_sums, its_rank), own_sums,
+                                cluster_address(sums_there + receiver, its_rank));
         }
-        times[r] = shrink_factor(highest[r], top[r], factor, kBias);
-        total[r] *= times[r];
-    }
-    finish_before_wait(fmaxf(times[0], times[1]));
+        // From all of them: the sums of the rows, and what this warp's part of the output is to be multiplied by so
+        // that the highest scores of all parts are its base.
+        float times[2];
+        const auto settle = [&] {
+            __syncwarp();
+            cluster_barrier_wait(sums_there + warp_of_all, parity);
+            const float4 its = reinterpret_cast<const float4 *>(sums_smem + warp_of_all * kParts * Tile::kSums)[lane];
+            const float its_highest[2] = {its.x, its.y}, its_total[2] = {its.z, its.w};
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                float top = its_highest[r];
+                total[r] = its_total[r];
+                if constexpr (kOnline) {
+                    for (int apart = 1; apart <= 2; ++apart) {
+                        top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, apart));
+                    }
+                    times[r] = shrink_factor(highest[r], top, factor, kBias);
+                    total[r] *= shrink_factor(its_highest[r], top, factor, kBias);
+                }
+#pragma unroll
+                for (int apart = 1; apart <= 2; ++apart) total[r] += __shfl_xor_sync(kAllLanes, total[r], apart);
+            }
+        };
+        if constexpr (kOnline) settle();
 
-    // Add up in the block: the warps of the same 16 rows meet, and each has half of the columns then.
-    float2 *const totals = reinterpret_cast<float2 *>(totals_smem) + group;  // of the first warp
-    const int partner = warp_of_all ^ kWarpgroupWarps;
-    const auto part_of = [&](int receiver, int share) {
-        return reinterpret_cast<float4 *>(block_smem + (receiver * kShares + share) * Tile::kPart) + lane;
-    };
-    float own_rmem[kShares][kOwn];
-    const auto add_up = [&](int share) {
-        scale_rows(o_rmem[share], times);
-        float send[kOwn];
+        // Add up in the block: the warps of the same 16 rows meet, and each has half of the columns then.
+        const int partner = warp_of_all ^ kWarpgroupWarps;
+        const auto part_of = [&](int whose, int share) {
+            return reinterpret_cast<float4 *>(block_smem + (whose * kShares + share) * Tile::kPart) + lane;
+        };
+        const auto add_up = [&](int share) {
+            if constexpr (kOnline) scale_rows(o_rmem[share], times);
+            float send[kOwn];
 #pragma unroll
-        for (int i = 0; i < kOwn; ++i) {
-            const float first = o_rmem[share][i], second = o_rmem[share][kOwn + i];
-            own_rmem[share][i] = warpgroup == 0 ? first : second;
-            send[i] = warpgroup == 0 ? second : first;
-        }
+            for (int i = 0; i < kOwn; ++i) {
+                const float first = o_rmem[share][i], second_part = o_rmem[share][kOwn + i];
+                own_rmem[share][i] = warpgroup == 0 ? first : second_part;
+                send[i] = warpgroup == 0 ? second_part : first;
+            }
+#pragma unroll
+            for (int i = 0; i < kOwn; i += 4) {
+                part_of(partner, share)[i / 4 * kWarpSize] = {send[i], send[i + 1], send[i + 2], send[i + 3]};
+            }
+            named_barrier_wait<2 * kWarpSize>(kPairBarrier + warp);
+#pragma unroll
+            for (int i = 0; i < kOwn; i += 4) {
+                const float4 four = part_of(warp_of_all, share)[i / 4 * kWarpSize];
+                float *own = &own_rmem[share][i];
+                own[0] += four.x, own[1] += four.y, own[2] += four.z, own[3] += four.w;
+            }
+        };
+        wgmma_wait<1>(o_rmem[0]);
+        add_up(0);
+
+        // And in the cluster: the other block is sent its share while this block's own is added up.
+        const uint32_t to = cluster_address(from_other, rank ^ 1);
+        const uint32_t arrival = cluster_address(parts_there + warp_of_all, rank ^ 1);
 #pragma unroll
         for (int i = 0; i < kOwn; i += 4) {
-            part_of(partner, share)[i / 4 * kWarpSize] = {send[i], send[i + 1], send[i + 2], send[i + 3]};
+            const float *send = &own_rmem[0][i];
+            cluster_store_async(to + lane * 16 + i / 4 * kWarpSize * 16, float4{send[0], send[1], send[2], send[3]},
+                                arrival);
         }
-        named_barrier_wait<2 * kWarpSize>(kPairBarrier + warp);
+        wgmma_wait<0>(o_rmem[1]);
+        add_up(1);
+        bool bad = false;
+        if constexpr (!kOnline) {
+            settle();
 #pragma unroll
-        for (int i = 0; i < kOwn; i += 4) {
-            const float4 four = part_of(warp_of_all, share)[i / 4 * kWarpSize];
-            float *own = &own_rmem[share][i];
-            own[0] += four.x, own[1] += four.y, own[2] += four.z, own[3] += four.w;
+            for (int r = 0; r < 2; ++r) {
+                const int seen = call.visible_from(first_row + warp * 16 + r * 8 + group);
+                bad |= !(total[r] <= Direct<T>::kMost && total[r] >= Direct<T>::kLeastMean * static_cast<float>(seen));
+            }
+            bad = named_barrier_any<kWarpgroupSize>(kTileBarrier + warpgroup, bad);
         }
+        cluster_barrier_wait(parts_there + warp_of_all, parity);
+        return !bad;
     };
-    wgmma_wait<1>(o_rmem[0]);
-    if (member == 0) totals[warp_of_all * 8] = {total[0], total[1]};
-    add_up(0);
-    const float2 partners = totals[partner * 8];
-    total[0] += partners.x, total[1] += partners.y;
-
-    // And in the cluster: the other block is sent its share while this block's own is added up.
-    char *const from_other = other_smem + warp_of_all * Tile::kFromOther;
-    const uint32_t to = cluster_address(from_other, rank ^ 1);
-    const uint32_t arrival = cluster_address(parts_there + warp_of_all, rank ^ 1);
-    if (member == 0) cluster_store_async(to + Tile::kPart + group * 8, float2{total[0], total[1]}, arrival);
-#pragma unroll
-    for (int i = 0; i < kOwn; i += 4) {
-        const float *send = &own_rmem[0][i];
-        cluster_store_async(to + lane * 16 + i / 4 * kWarpSize * 16, float4{send[0], send[1], send[2], send[3]},
-                            arrival);
+    if (!attend(std::false_type(), 0)) {  // for all warps of the cluster alike
+        expect();
+        cluster_meet();
+        load_first();
+        cp_async_wait<3>();
+        meet();
+        attend(std::true_type(), 1);
     }
-    wgmma_wait<0>(o_rmem[1]);
-    add_up(1);
 
     const int row = first_row + warp * 16 + group;
     char *o = call.o + call.o_stride.row_at(batch, head, row) * kUnit + part * kOwn * 4 + member * 4;
     const int64_t o_8_rows = int64_t{call.o_stride.row} * (8 * kUnit);
-    cluster_barrier_wait(parts_there + warp_of_all, 0);
     const float4 *parts = reinterpret_cast<const float4 *>(from_other);
-    const float2 others = reinterpret_cast<const float2 *>(from_other + Tile::kPart)[group];
-    total[0] += others.x, total[1] += others.y;
     float by[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) by[r] = total[r] > 0.0f ? reciprocal_approx(total[r]) : 0.0f;  // no visible key: zeros

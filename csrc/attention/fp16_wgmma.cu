@@ -19,9 +19,8 @@ constexpr int64_t kSectionBytes = 32 << 20;  // keys and values that causal item
 
 template <int kDim, int kConsumers>
 struct Tiling {
-    // Of a tile: the more, the less often the rows' highest scores are compared and their sums scaled. At head_dim 64
-    // the registers would do for more with one and two consumers, which is no faster.
-    static constexpr int kKeys = kDim == 128 ? 160 : 128;
+    // Of a tile. Two consumers at head_dim 64 have registers for more, which makes up for waiting for each other.
+    static constexpr int kKeys = kDim == 64 && kConsumers == 2 ? 192 : 128;
     static constexpr int kRows = kConsumers * kWarpgroupRows;  // query rows of an item
     static constexpr int kThreads = (kConsumers + 1) * kWarpgroupSize;
     static constexpr int kSlabs = kDim / kColumns;
@@ -109,7 +108,7 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
         };
         Place<kQueries> q_at;
         Place<kStages> k_at, v_at;
-        for (int64_t round = 0; snake(round) < schedule.items; ++round) {
+        for (int round = 0; snake(round) < schedule.items; ++round) {
             const Item item = item_at<kRows, kKeys>(args, schedule, snake(round));
             mbarrier_wait(&q_ring.empty[q_at.stage], q_at.parity ^ 1);
             load(Q_smem + q_at.stage * Tile::kQBytes, kRows, &q_map, &q_ring.full[q_at.stage], item.first_row,
@@ -150,11 +149,12 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
 
         Place<kQueries> q_at;
         Place<kStages> k_at, v_at;
-        for (int64_t round = 0; snake(round) < schedule.items; ++round) {
+        for (int round = 0; snake(round) < schedule.items; ++round) {
             const Item item = item_at<kRows, kKeys>(args, schedule, snake(round));
-            const int64_t row = item.first_row + own_row, first_row = item.first_row + consumer * kWarpgroupRows;
-            const int64_t last_row = min(first_row + kWarpgroupRows, args.query_rows) - 1;
-            const int64_t ends[2] = {visible_end(args, row), visible_end(args, row + 8)};
+            const int row = item.first_row + own_row, first_row = item.first_row + consumer * kWarpgroupRows;
+            const int last_row = min(first_row + kWarpgroupRows, static_cast<int>(args.query_rows)) - 1;
+            const int ends[2] = {static_cast<int>(visible_end(args, row)),
+                                 static_cast<int>(visible_end(args, row + 8))};
             // Of the tiles of keys, all rows of this warpgroup see the first `whole_tiles`, none those from `tiles` on.
             const int tiles =
                 first_row > last_row ? 0 : static_cast<int>((visible_end(args, last_row) + kKeys - 1) / kKeys);
@@ -168,10 +168,7 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
             int visible[2];
             const auto look_at = [&](int tile) {
 #pragma unroll
-                for (int r = 0; r < 2; ++r) {
-                    const int64_t seen = ends[r] - static_cast<int64_t>(tile) * kKeys;
-                    visible[r] = static_cast<int>(min(seen, static_cast<int64_t>(kKeys))) - lane % 4 * 2;
-                }
+                for (int r = 0; r < 2; ++r) visible[r] = min(ends[r] - tile * kKeys, kKeys) - lane % 4 * 2;
             };
 
             mbarrier_wait(&q_ring.full[q_at.stage], q_at.parity);
@@ -214,16 +211,26 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
                     queue_output<T>(o_rmem, p_rmem, descriptor_advance(v, v_at.stage * Tile::kTileBytes));
                     pass_turn();
                     wgmma_wait<1>(s_rmem);
+                    if constexpr (decltype(masked)::value) {
+                        look_at(tile);
+                        softmax<T, true>(s_rmem, rows, visible, scale.factor);
+                        wgmma_wait<0>(o_rmem);
+                        scale_rows(o_rmem, rows.shrink);
+                    } else if (softmax_by_earlier<T>(s_rmem, rows, scale.factor)) {
+                        wgmma_wait<0>(o_rmem);
+                    } else {  // rare, and then most likely not again in this item
+                        wgmma_wait<0>(o_rmem);
+                        scores_again<T, kDim>(s_rmem, own_q_smem + warp % kWarpgroupWarps * 16 * kSwizzleBytes,
+                                              kQSlabBytes, K_smem + k_at.stage * Tile::kTileBytes);
+                        softmax<T, false>(s_rmem, rows, visible, scale.factor);
+                        scale_rows(o_rmem, rows.shrink);
+                    }
+                    pack_weights<T>(p_rmem, s_rmem);
                     if (tile == 0) release(&q_ring.empty[q_at.stage]);
                     release(&k_ring.empty[k_at.stage]);
                     k_at.advance();
-                    look_at(tile);
-                    softmax<T, decltype(masked)::value>(s_rmem, rows, visible, scale.factor);
-                    wgmma_wait<0>(o_rmem);
                     release(&v_ring.empty[v_at.stage]);
                     v_at.advance();
-                    scale_rows(o_rmem, rows.shrink);
-                    pack_weights<T>(p_rmem, s_rmem);
                 };
                 while (--tile >= whole_tiles) step(std::true_type());
                 for (; tile >= 0; --tile) step(std::false_type());

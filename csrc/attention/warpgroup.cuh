@@ -8,12 +8,19 @@
 #include "../common/reduce.cuh"
 #include "online_softmax.h"
 
-// What weights in (0, 1] are multiplied by before rounding, as a power of two. float16 loses digits below 2^-14, so
-// weights use all of its range; the sums carry the factor too, and it divides out at the end.
+// What weights are multiplied by before rounding, as a power of two. They are in (0, 1] where they refer to the highest
+// score, and exceed that in tiles whose scores are not compared. float16 loses digits below 2^-14; bfloat16 has all of
+// them down to 2^-126, and there products with values of up to 2^128 are what may overflow. The sums carry the factor
+// too, and it divides out at the end.
 template <typename T>
-constexpr float kWeightExponent = 0.0f;
+constexpr float kWeightExponent = -16.0f;
 template <>
-constexpr float kWeightExponent<__half> = 15.0f;
+constexpr float kWeightExponent<__half> = 5.0f;
+
+template <typename T>
+constexpr float kMostWeight = 1.0f;
+template <>
+constexpr float kMostWeight<__half> = 65504.0f;
 
 // Scores times `factor` beyond this lose digits that matter when the maximum is subtracted after scaling.
 constexpr float kLargeExponent = 512.0f;
@@ -109,7 +116,7 @@ struct Place {
 
 // What a lane knows of its two rows.
 struct Rows {
-    float highest[2];  // score so far
+    float highest[2];  // score that weights refer to
     float total[2];    // this lane's share of the sum of weights
     float shrink[2];   // by how much the latest maximum shrinks what was summed before
 };
@@ -155,6 +162,53 @@ __device__ __forceinline__ void softmax(float (&s_rmem)[kSize], Rows &rows, cons
             }
         }
         rows.total[r] = rows.total[r] * rows.shrink[r] + sum;
+    }
+}
+
+// The same of a tile that all rows see whole, but by the highest scores of the tiles before: none are compared, and
+// what was summed stays as it is. Returns whether the weights fit T; if those of some row of the warp do not, nothing
+// is summed, and the scores are lost.
+template <typename T, int kSize>
+__device__ __forceinline__ bool softmax_by_earlier(float (&s_rmem)[kSize], Rows &rows, float factor) {
+    float sum[2] = {}, offset[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const float base = rows.highest[r] * factor;  // infinite as long as the row has seen no key
+        offset[r] = fabsf(base) <= kLargeExponent ? kWeightExponent<T> - base : NAN;
+    }
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+        s_rmem[i] = exp2_approx(fmaf(s_rmem[i], factor, offset[i / 2 % 2]));
+        sum[i / 2 % 2] += s_rmem[i];
+    }
+    if (__any_sync(kAllLanes, !(sum[0] <= kMostWeight<T> && sum[1] <= kMostWeight<T>))) return false;
+    rows.total[0] += sum[0], rows.total[1] += sum[1];
+    return true;
+}
+
+// A warp's 16 rows of Q K^T once more, which it computes alone: what wgmma leaves in its part of the accumulator. Both
+// tiles are swizzled slabs of 64 columns.
+template <typename T, int kDim, int kSize>
+__device__ __forceinline__ void scores_again(float (&s_rmem)[kSize], const char *q_smem, int q_slab,
+                                             const char *k_smem) {
+    constexpr int kColumns = kSwizzleBytes / 2, kKSlab = 2 * kSize * kSwizzleBytes;
+    const int lane = threadIdx.x % kWarpSize, line = lane % 8, half = lane / 8 % 2, last_half = lane / 16;
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) s_rmem[i] = 0.0f;
+#pragma unroll 1
+    for (int d = 0; d < kDim; d += 16) {
+        const int unit = d % kColumns / 8;
+        uint32_t a[4];
+        ldmatrix_x4(
+            a, q_smem + d / kColumns * q_slab + (half * 8 + line) * kSwizzleBytes + ((unit + last_half) ^ line) * 16);
+#pragma unroll
+        for (int i = 0; i < kSize; i += 8) {
+            uint32_t b[4];
+            ldmatrix_x4(b, k_smem + d / kColumns * kKSlab + (2 * i + last_half * 8 + line) * kSwizzleBytes +
+                               ((unit + half) ^ line) * 16);
+            mma_m16n8k16<T>(reinterpret_cast<float (&)[4]>(s_rmem[i]), a, {b[0], b[1]});
+            mma_m16n8k16<T>(reinterpret_cast<float (&)[4]>(s_rmem[i + 4]), a, {b[2], b[3]});
+        }
     }
 }
 

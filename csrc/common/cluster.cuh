@@ -14,6 +14,14 @@ __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+// Every thread of the cluster is here, and what it wrote is seen.
+__device__ __forceinline__ void cluster_meet() {
+    asm volatile(
+        "barrier.cluster.arrive.release.aligned;\n"
+        "barrier.cluster.wait.acquire.aligned;" ::
+            : "memory");
+}
+
 // Where the block of this rank has what lies at `own_smem` here; an address for the instructions below only.
 __device__ __forceinline__ uint32_t cluster_address(const void *own_smem, uint32_t rank) {
     uint32_t address;
@@ -27,13 +35,6 @@ __device__ __forceinline__ uint32_t cluster_address(const void *own_smem, uint32
 __device__ __forceinline__ void cluster_store_async(uint32_t to, float4 value, uint32_t received) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
                  "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(received)
-                 : "memory");
-}
-
-// The same of 8 bytes.
-__device__ __forceinline__ void cluster_store_async(uint32_t to, float2 value, uint32_t received) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
-                 "f"(value.x), "f"(value.y), "r"(received)
                  : "memory");
 }
 

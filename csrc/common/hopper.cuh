@@ -113,7 +113,22 @@ __device__ __forceinline__ void named_barrier_wait(int id) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
 }
 
-// The same without waiting.
+// The same, and whether `value` holds for any of the threads.
+template <int kThreads>
+__device__ __forceinline__ bool named_barrier_any(int id, bool value) {
+    uint32_t any;
+    asm volatile(
+        "{\n.reg .pred own, any;\n"
+        "setp.ne.u32 own, %3, 0;\n"
+        "bar.red.or.pred any, %1, %2, own;\n"
+        "selp.u32 %0, 1, 0, any;\n}"
+        : "=r"(any)
+        : "r"(id), "n"(kThreads), "r"(static_cast<uint32_t>(value))
+        : "memory");
+    return any != 0;
+}
+
+// Arrives without waiting.
 template <int kThreads>
 __device__ __forceinline__ void named_barrier_arrive(int id) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
@@ -191,6 +206,8 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kSize]) {
 #define HOPPER_NAMES_7 "%56, %57, %58, %59, %60, %61, %62, %63"
 #define HOPPER_NAMES_8 "%64, %65, %66, %67, %68, %69, %70, %71"
 #define HOPPER_NAMES_9 "%72, %73, %74, %75, %76, %77, %78, %79"
+#define HOPPER_NAMES_10 "%80, %81, %82, %83, %84, %85, %86, %87"
+#define HOPPER_NAMES_11 "%88, %89, %90, %91, %92, %93, %94, %95"
 #define HOPPER_D(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define HOPPER_D16(i) HOPPER_D(i), HOPPER_D(i + 4), HOPPER_D(i + 8), HOPPER_D(i + 12)
 #define HOPPER_D32(i) HOPPER_D16(i), HOPPER_D16(i + 16)
@@ -199,11 +216,12 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kSize]) {
 #define HOPPER_NAMES_N128                                                                                              \
     HOPPER_NAMES_0 ", " HOPPER_NAMES_1 ", " HOPPER_NAMES_2 ", " HOPPER_NAMES_3 ", " HOPPER_NAMES_4 ", " HOPPER_NAMES_5 \
                    ", " HOPPER_NAMES_6 ", " HOPPER_NAMES_7
-#define HOPPER_NAMES_N160 HOPPER_NAMES_N128 ", " HOPPER_NAMES_8 ", " HOPPER_NAMES_9
+#define HOPPER_NAMES_N192 \
+    HOPPER_NAMES_N128 ", " HOPPER_NAMES_8 ", " HOPPER_NAMES_9 ", " HOPPER_NAMES_10 ", " HOPPER_NAMES_11
 #define HOPPER_D_N32 HOPPER_D16(0)
 #define HOPPER_D_N64 HOPPER_D32(0)
 #define HOPPER_D_N128 HOPPER_D32(0), HOPPER_D32(32)
-#define HOPPER_D_N160 HOPPER_D_N128, HOPPER_D16(64)
+#define HOPPER_D_N192 HOPPER_D_N128, HOPPER_D32(64)
 
 #define HOPPER_WGMMA_SS(N, type, a_name, b_name, keep_name, transposed_name)                            \
     asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " keep_name                                    \
@@ -240,8 +258,8 @@ __device__ __forceinline__ void wgmma_k16(float (&d)[kSize], uint64_t a, uint64_
         HOPPER_WGMMA_BOTH(64, SS, "%32", "%33", "%34", "%35")
     } else if constexpr (kSize == 64) {
         HOPPER_WGMMA_BOTH(128, SS, "%64", "%65", "%66", "%67")
-    } else if constexpr (kSize == 80) {
-        HOPPER_WGMMA_BOTH(160, SS, "%80", "%81", "%82", "%83")
+    } else if constexpr (kSize == 96) {
+        HOPPER_WGMMA_BOTH(192, SS, "%96", "%97", "%98", "%99")
     } else {
         static_assert(kSize < 0, "no wgmma of this width has been written out above");
     }
