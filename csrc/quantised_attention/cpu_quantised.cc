@@ -1,4 +1,4 @@
-// Attention from codes on a CPU as the formula says it: every code decoded first, whole rows of scores, sums in double.
+// Attention from codes on a CPU as the formula says it: every code decoded first, whole rows of scores, all in float32.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -35,10 +35,10 @@ std::vector<float> decoded(const void *codes, const Strides3 &stride, int64_t he
     return made;
 }
 
-double dot(const float *a, const float *b, int64_t size) {
-    double sum = 0;
+float dot(const float *a, const float *b, int64_t size) {
+    float sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t d = 0; d < size; ++d) sum += static_cast<double>(a[d]) * b[d];
+    for (int64_t d = 0; d < size; ++d) sum += a[d] * b[d];
     return sum;
 }
 
@@ -46,14 +46,14 @@ void attend_row(const float *q,  // [head_dim]
                 const float *k,  // [key_rows, head_dim]
                 const float *v,  // [key_rows, head_dim]
                 _Float16 *o,     // [head_dim]
-                int64_t visible, int64_t head_dim, double score_scale, double value_scale) {
-    std::vector<double> weights(visible);
-    std::vector<double> mean(head_dim, 0.0);
+                int64_t visible, int64_t head_dim, float score_scale, float value_scale) {
+    std::vector<float> weights(visible);
+    std::vector<float> mean(head_dim, 0.0f);
     for (int64_t j = 0; j < visible; ++j) weights[j] = score_scale * dot(q, k + j * head_dim, head_dim);
-    const double highest = visible > 0 ? *std::max_element(weights.begin(), weights.end()) : 0.0;
-    double total = 0;
+    const float highest = visible > 0 ? *std::max_element(weights.begin(), weights.end()) : 0.0f;
+    float total = 0;
     for (int64_t j = 0; j < visible; ++j) {
-        const double weight = std::exp(weights[j] - highest);
+        const float weight = std::exp(weights[j] - highest);
         const float *value = v + j * head_dim;
         total += weight;
         for (int64_t d = 0; d < head_dim; ++d) mean[d] += weight * value[d];
@@ -89,8 +89,8 @@ const char *launch(const QuantisedAttentionArgs &quantised, void *) {
         const int64_t first_key = (batch * args.key_heads + key_head) * args.key_rows * args.head_dim;
         _Float16 *o = static_cast<_Float16 *>(args.o) + batch * args.o_stride.batch + head * args.o_stride.head;
         attend_row(q.data() + row * args.head_dim, k.data() + first_key, v.data() + first_key,
-                   o + i * args.o_stride.row, visible, args.head_dim, score_scale,
-                   scale(quantised.v_scale, quantised.v_scale_stride, key_head));
+                   o + i * args.o_stride.row, visible, args.head_dim, static_cast<float>(score_scale),
+                   static_cast<float>(scale(quantised.v_scale, quantised.v_scale_stride, key_head)));
     }
     return nullptr;
 }
