@@ -183,6 +183,17 @@ def test_text_around_the_tables_stays_and_cells_are_escaped(config: Config) -> N
     assert rows(text)["slow"][2] == r"one \| two"
 
 
+def test_a_rungs_idea_is_that_of_when_it_was_measured(config: Config) -> None:
+    configuration.save(config, config.root / GPU / derive.CONFIG)
+    newer = (config.root / "config.yaml").read_text(encoding="utf-8").replace("one | two", "three")
+    records.atomic_write(config.root / "config.yaml", newer)
+    found = rows(written(configuration.load(config.root / "config.yaml", root=config.root)))
+    assert found["slow"][2] == r"one \| two"
+    records.atomic_write(config.root / GPU / derive.CONFIG, "{}")  # of a version that nobody reads any more
+    found = rows(written(configuration.load(config.root / "config.yaml", root=config.root)))
+    assert found["slow"][2] == "three"
+
+
 def test_what_a_rung_takes_is_what_it_declares(config: Config) -> None:
     _, takes = written(config).split("<!-- derived: op takes -->")
     assert rows(takes)["fast"][2:] == ["float16", "head_dim 64", "sm_90a"]

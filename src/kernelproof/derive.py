@@ -15,6 +15,8 @@ a namespace of its own name.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 import os
 import re
@@ -25,10 +27,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from kernelproof import config as configuration
 from kernelproof import formats, known_times, margins, records, runs, samples
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Config, OperatorConfig, VariantConfig
-from kernelproof.errors import KernelproofError, RecordError
+from kernelproof.errors import ConfigError, KernelproofError, RecordError
 from kernelproof.formats import ABSENT
 from kernelproof.records import (
     BenchCase,
@@ -43,6 +46,7 @@ from kernelproof.records import (
 
 README = Path("csrc") / "README.md"
 CHOICES = "choices.h"
+CONFIG = "config.json"
 MARGINS_PAGE = Path("docs") / "explanation" / "correctness.md"
 CALIBRATION = "calibration.json"
 SELFCHECK_PAGE = Path("docs") / "explanation" / "selfcheck.md"
@@ -107,6 +111,19 @@ class Kept:
             self.known[path] = records.parse(self.files[path], kind, str(KEPT / self.name / "records" / path))
         found: R | None = self.known.get(path)
         return found
+
+    @cached_property
+    def config(self) -> Config | None:
+        """The run's own configuration, None where it was not kept or is of another version."""
+        with contextlib.suppress(KeyError, ValueError, ConfigError):
+            return configuration.of_run(json.loads(self.files[CONFIG]), f"{self.name}: {CONFIG}")
+        return None
+
+    def idea(self, variant: VariantConfig) -> str:
+        """What a variant was when it was measured."""
+        operator = self.config.operators.get(variant.operator) if self.config else None
+        measured = operator.variants.get(variant.name) if operator else None
+        return measured.idea if measured else variant.idea
 
     @cached_property
     def gpu(self) -> dict[str, str]:
@@ -241,7 +258,7 @@ def _row(operator: OperatorConfig, number: str, variant: VariantConfig, machine:
     return [
         number,
         _link(variant),
-        variant.idea,
+        machine.idea(variant) if machine else variant.idea,
         _time(bench, variant, main),
         _to_best(bench, variant, main),
         _rate(bench, variant, large, machine),
