@@ -208,6 +208,19 @@ def test_who_was_tested_with_another_configuration_is_named_and_a_wrong_one_is_w
     assert "another configuration, which --config names" in rows["stranger"].reason
 
 
+def test_who_was_tested_with_another_configuration_and_is_wrong_when_timed_is_wrong(loaded: config.Config) -> None:
+    after_test(loaded, "plain", "correct")
+    after_test(loaded, "stranger", "correct")
+    outcome = "dropped: wrong for new values in the same memory (hot)"
+    benched(loaded, {}, contenders=[Contender("stranger", "variant", "python", "wrong", False, outcome)])
+    code, rows = judged(loaded)
+    assert (code, rows["stranger"].correctness, rows["stranger"].status) == (
+        ExitCode.BAD_VERDICT,
+        "wrong when timed",
+        "fails",
+    )
+
+
 def test_nothing_judged_could_not_run(loaded: config.Config) -> None:
     after_test(loaded, "gpu", "not_run", "no GPU")
     code, rows = judged(loaded)

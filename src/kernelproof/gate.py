@@ -231,16 +231,11 @@ def _strangers(config: Config, now: Run) -> Iterator[Row]:
     for key, test in now.tests.items():
         if test.role != "variant" or key in known:
             continue
-        bad = test.verdict in BAD_VERDICTS
-        reason = (
-            f"it was tested with another configuration, which --config names; {test.reason or 'not judged by this one'}"
-        )
-        yield Row(
-            *(test.operator, test.variant, test.device, test.verdict.replace("_", " ")),
-            NO_CLAIM,
-            FAILS if bad else NOT_RUN,
-            reason,
-        )
+        fault = now.found_by_bench(key) if test.verdict == "correct" else None
+        outcome, why = fault or (test.verdict.replace("_", " "), test.reason or "not judged by this one")
+        reason = f"it was tested with another configuration, which --config names; {why}"
+        bad = fault is not None or test.verdict in BAD_VERDICTS
+        yield Row(test.operator, test.variant, test.device, outcome, NO_CLAIM, FAILS if bad else NOT_RUN, reason)
 
 
 def _row(config: Config, variant: VariantConfig, now: Run) -> Row:
