@@ -28,3 +28,4 @@ rule report:
         summary=REPORTS / "summary.md",
         manifest=REPORTS / "manifest.yaml",
         receipt=REPORTS / "bundle.json",
+        records=RECORDS,  # one that was removed is made again, and with it all that follows from it

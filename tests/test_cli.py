@@ -21,6 +21,7 @@ from kernelproof import (
     capture,
     cli,
     doctor,
+    environment,
     gate,
     manifest,
     privacy,
@@ -374,6 +375,23 @@ def test_a_stage_says_a_line_a_variant(
     monkeypatch.setattr(processes, "end_with", lambda _: None)
     assert cli.main(command) == ExitCode.WELL
     assert capsys.readouterr().out == ""  # the workflow has its own display
+
+
+def test_a_stage_by_hand_is_not_beside_a_run_but_beside_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run took its record for its own, and the bundle contradicted itself."""
+    monkeypatch.setattr(environment, "RUN_LOCK", tmp_path / "results" / ".lock")
+    monkeypatch.setattr(build, "run", lambda *_: BuildRecord(operator="attention", variant="fp16_wmma"))
+    command = ["build", CONFIG, "--operator", "attention", "--variant", "fp16_wmma"]
+    with environment.beside_no_run():
+        assert cli.main(command) == ExitCode.WELL
+    with environment.only_one(environment.RUN_LOCK, "at work"):
+        assert cli.main(command) == ExitCode.COULD_NOT_RUN
+        assert "another run is at work in this clone (process" in capsys.readouterr().err
+        monkeypatch.setenv(cli.RUN_PID, "1")
+        monkeypatch.setattr(processes, "end_with", lambda _: None)
+        assert cli.main(command) == ExitCode.WELL  # a part of the run
 
 
 def test_a_fault_of_our_own_is_no_verdict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

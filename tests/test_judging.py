@@ -304,6 +304,51 @@ def test_inputs_that_are_not_the_same_for_every_variant_condemn_nobody(tmp_path:
         judge.close()
 
 
+UNSEEDED = """
+import torch
+from kernelproof.operators.rmsnorm import OPERATOR as rmsnorm
+
+class Unseeded(type(rmsnorm)):
+    def make_call(self, case, generator):
+        call = super().make_call(case, generator)
+        call.tensor("x").flatten()[0] += torch.rand(()) if case.family == "offset" else 0
+        return call
+
+OPERATOR = Unseeded()
+"""
+
+
+def test_a_family_that_does_not_follow_from_the_seed_is_found_by_its_first_case(tmp_path: Path) -> None:
+    (tmp_path / "unseeded.py").write_text(UNSEEDED)
+    chamber = judging.Chamber(tmp_path, "unseeded.py")
+    chamber._drawn(CASE)
+    with pytest.raises(TestError, match="gave other inputs"):
+        chamber._drawn(dataclasses.replace(CASE, family="offset"))
+
+
+TWICE = """
+from kernelproof.operators.rmsnorm import OPERATOR as rmsnorm
+
+class Twice(type(rmsnorm)):
+    def sanity_calls(self, case, generator):
+        return [*super().sanity_calls(case, generator)] * 2
+
+OPERATOR = Twice()
+"""
+
+
+def test_exact_calls_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Of two with one name the first was dropped, and nobody was told."""
+    (tmp_path / "twice.py").write_text(TWICE)
+    judge = Judge(tmp_path, tmp_path, LIMIT_S)
+    try:
+        for _ in range(2):
+            with pytest.raises(JudgeError, match="two exact calls have this name"):
+                judge.exact_cases("twice.py", CASE)
+    finally:
+        judge.close()
+
+
 DEAF = """
 from kernelproof.operators import Call, rmsnorm
 
@@ -311,6 +356,7 @@ class Deaf(type(rmsnorm.OPERATOR)):
     def make_call(self, case, generator):
         call = super().make_call(case, generator)
         made = {name: getattr(value, "double", lambda: value)() for name, value in call.arguments.items()}
+        made |= {name: call.arguments[name] for name in call.outputs}  # which are no inputs
         return Call(made, call.outputs, call.axes)
 
 OPERATOR = Deaf()

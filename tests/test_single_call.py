@@ -63,6 +63,22 @@ def test_a_variant_that_returns_its_output(tmp_path: Path) -> None:
     assert single_call.once(loaded, "rmsnorm", "ours", "small", {}).elapsed_ms > 0
 
 
+def test_what_the_variant_raises_is_its_own_fault_and_not_ours(tmp_path: Path) -> None:
+    loaded = test_bench.project(tmp_path, {"ours": test_bench.contender("raising")}, {})
+    says = r"its call raised ValueError: no such launch \(contenders\.py:\d+\)"
+    with pytest.raises(BenchError, match=says) as caught:
+        single_call.once(loaded, "rmsnorm", "ours", "small", {})
+    assert caught.value.hint == "`kernelproof test --operator rmsnorm --variant ours` says what is wrong with it"
+
+
+def test_a_variant_that_was_not_built_is_told_how(tmp_path: Path) -> None:
+    loaded = defects.project(tmp_path, "good")
+    loaded.record("build", "rmsnorm", "good").unlink()
+    with pytest.raises(BenchError, match="it was not built") as caught:
+        single_call.once(loaded, "rmsnorm", "good", "odd", {})
+    assert "kernelproof build" in caught.value.hint
+
+
 def test_the_inputs_are_those_of_the_case(tmp_path: Path) -> None:
     kept = tmp_path / "kept.pt"
     (tmp_path / "keeper.py").write_text(KEEPER.format(path=str(kept)))

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from kernelproof import config as configuration
-from kernelproof import gpu, records, workflow
+from kernelproof import gpu, records, verify, workflow
 from kernelproof.errors import KernelproofError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -337,6 +337,33 @@ def test_a_deleted_deliverable_is_made_again(clone: Clone, deliverable: str) -> 
     path.unlink()
     assert stages(clone.run()) <= {"report", "bundle"}
     assert len(list(folder.glob(deliverable))) == 1
+
+
+@pytest.mark.parametrize(
+    ("record", "ran"),
+    [
+        ("results/bench/rmsnorm-cpu.json", {"bench", "manifest", "report", "bundle"}),
+        ("results/test/rmsnorm/first.json", {"test", "manifest", "report", "bundle"}),
+    ],
+)
+def test_a_deleted_record_is_made_again(clone: Clone, record: str, ran: set[str]) -> None:
+    (clone.folder / record).unlink()
+    assert {"manifest", "bundle"} <= stages(clone.run()) <= ran | {"bench"}
+    assert (clone.folder / record).is_file()
+
+
+def test_what_changes_while_a_run_is_at_work_gives_it_no_other_name(clone: Clone) -> None:
+    clone.append("kernels/first.cc", "// changed\n")
+    commit = clone.commit()
+    process = clone.start()
+    deadline = time.monotonic() + 120
+    while not clone.did("start") and time.monotonic() < deadline:
+        time.sleep(0.02)
+    clone.write("notes.txt", "made meanwhile\n")
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output
+    assert (clone.newest().name, clone.facts()["provenance"]["dirty"]) == (commit[:12], False)
+    assert verify.main(["--", *map(str, clone.newest().glob("*.tar.gz"))]) == 0
 
 
 def test_a_dirty_tree_is_marked(clone: Clone) -> None:

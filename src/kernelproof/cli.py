@@ -356,17 +356,23 @@ def _told(stage: str, subject: str, run: Callable[[], Any]) -> Any:
         from kernelproof.processes import end_with
 
         end_with(int(pid))
-    _event(stage, subject, "start")
-    try:
-        record = run()
-    except BaseException as error:
-        _event(stage, subject, "end", "error", str(error) or type(error).__name__)
-        raise
-    reason = _reason(record).partition("\n")[0]  # there is room for one line
-    if record.status == "failed" and (log := getattr(record, "log", None)):
-        reason += f" (log: {log})"
-    _event(stage, subject, "end", getattr(record, "verdict", None) or record.status, reason)
-    return record
+        beside_no_run: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    else:
+        from kernelproof import environment
+
+        beside_no_run = environment.beside_no_run()
+    with beside_no_run:
+        _event(stage, subject, "start")
+        try:
+            record = run()
+        except BaseException as error:
+            _event(stage, subject, "end", "error", str(error) or type(error).__name__)
+            raise
+        reason = _reason(record).partition("\n")[0]  # there is room for one line
+        if record.status == "failed" and (log := getattr(record, "log", None)):
+            reason += f" (log: {log})"
+        _event(stage, subject, "end", getattr(record, "verdict", None) or record.status, reason)
+        return record
 
 
 def _event(stage: str, subject: str, event: str, status: str = "", message: str = "") -> None:
@@ -576,7 +582,7 @@ def _folder(arguments: argparse.Namespace, config: Any) -> Path:
         return Path(arguments.folder)
     from kernelproof import repository
 
-    return Path(config.root) / "reports" / repository.folder_name(repository.provenance(config.root))
+    return Path(config.root) / "reports" / repository.folder_name(repository.of_run(config.root))
 
 
 def _manifest(arguments: argparse.Namespace) -> int:

@@ -234,18 +234,33 @@ def only_one(path: Path, what: str) -> Iterator[IO[str]]:
     """Hold a lock file; KernelproofError when another process holds it. The kernel frees it however that one ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            stream.seek(0)
-            holder = stream.read().strip() or "another process"
-            raise KernelproofError(
-                f"another run is {what} in this clone ({holder})", hint="wait until it ends, or use a second clone"
-            ) from None
+        _flock(stream, fcntl.LOCK_EX, what)
         stream.truncate(0)
         stream.write(f"process {os.getpid()}")
         stream.flush()
         yield stream
+
+
+@contextlib.contextmanager
+def beside_no_run() -> Iterator[None]:
+    """For a stage that was started by hand, beside which others may be at work, but no run: that would take its record
+    for its own. Raises KernelproofError where one is.
+    """
+    RUN_LOCK.parent.mkdir(parents=True, exist_ok=True)
+    with RUN_LOCK.open("a+") as stream:
+        _flock(stream, fcntl.LOCK_SH, "at work")
+        yield
+
+
+def _flock(stream: IO[str], how: int, what: str) -> None:
+    try:
+        fcntl.flock(stream, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stream.seek(0)
+        holder = stream.read().strip() or "another process"
+        raise KernelproofError(
+            f"another run is {what} in this clone ({holder})", hint="wait until it ends, or use a second clone"
+        ) from None
 
 
 def clear_results() -> None:

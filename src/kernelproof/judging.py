@@ -206,6 +206,10 @@ class Judge:
         """
         return str(self._ask(module, "ill_posed", job=job, terms=terms))
 
+    def insist_on_declared(self, module: str, job: Job, terms: Terms) -> None:
+        """See that a variant declares results of the type that a call has (judge.insist_on_declared)."""
+        self._ask(module, "insist_on_declared", job=job, terms=terms)
+
     def views(self, module: str, case: Case) -> list[Job]:
         """The ways in which a case is also laid out in memory: with other strides, and off its boundary."""
         return [Job(case, part, name) for part, name in self._ask(module, "views", case=case)]
@@ -358,6 +362,7 @@ class Chamber:
         self.exact: dict[str, dict[str, SanityCall]] = {}
         self.related: dict[str, dict[str, Relation]] = {}
         self.inputs: dict[str, str] = {}
+        self.families: set[str] = set()  # of which a case was drawn
         self.drawn_once: set[str] = set()  # cases whose digest rests on one draw
         self.odd_draw = ""  # the case whose first draw was forgiven
         self.references: OrderedDict[str, tuple[dict[str, Reference], int]] = OrderedDict()
@@ -455,6 +460,11 @@ class Chamber:
             if not largest <= MUCH_LARGER * before:
                 return f"the right result of such values is {largest:.3g} where that of others is at most {before:.3g}"
         return ""
+
+    def do_insist_on_declared(self, job: Job, terms: Terms) -> None:
+        from kernelproof import judge
+
+        judge.insist_on_declared(self._call(job), judge.resolved(terms.precision, job.case.dtype))
 
     def do_views(self, case: Case) -> list[list[str]]:
         tensors = self._call(Job(case)).tensors
@@ -599,7 +609,7 @@ class Chamber:
         return call
 
     def _drawn(self, case: Case) -> Call:
-        """A case's inputs, which are the same for every variant; those of the first case are made twice to see that.
+        """A case's inputs, which are the same for every variant: to see that, a family's first ones are made twice.
 
         Inputs that differ are made again before the operator is blamed: in three runs on loaded machines, and never
         alone, heavy tails of attention came out otherwise, for a reason that is not known. A first draw that is like no
@@ -610,7 +620,7 @@ class Chamber:
         def made() -> tuple[Call, str]:
             found = self.operator.make_call(case, judge.generator(case))
             call = operators.expect(operators.Call, [found], "make_call")[0]
-            types = sorted({operators.dtype_name(tensor.dtype) for tensor in call.tensors.values()})
+            types = sorted({operators.dtype_name(tensor.dtype) for tensor in (call.inputs or call.tensors).values()})
             if case.dtype not in types:
                 raise TestError(
                     f"`make_call` made tensors of {formats.listed(types)} for a case of {case.dtype}",
@@ -619,12 +629,14 @@ class Chamber:
                 )
             return call, _digest(call)
 
-        if not self.inputs:
-            self.inputs[case.id] = made()[1]
-        elif case.id not in self.inputs:
+        if case.id not in self.inputs:
+            known = bool(self.inputs)
             call, self.inputs[case.id] = made()
-            self.drawn_once.add(case.id)
-            return call
+            if known:
+                self.drawn_once.add(case.id)
+            if case.family in self.families:
+                return call
+            self.families.add(case.family)
         others = set()
         for _ in range(REDRAWN):
             call, digest = made()
@@ -649,6 +661,9 @@ class Chamber:
         if case.id not in self.exact:
             found = self.operator.sanity_calls(case, judge.generator(case))
             found = operators.expect(operators.SanityCall, found, "sanity_calls")
+            names = [exact.name for exact in found]
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise TestError("two exact calls have this name", subject=f"{self.module}: sanity_calls: {twice}")
             self.exact[case.id] = {exact.name: exact for exact in found}
         return self.exact[case.id]
 

@@ -37,6 +37,18 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.writev.restype = ctypes.c_ssize_t
 
 
+def raised_in(error: Exception, root: Path) -> str:
+    """` (kernels.py:12)`: the innermost line of the project's own, and not kernelproof's, that raised an exception."""
+    place, ours = "", Path(__file__).parent
+    trace = error.__traceback__
+    while trace is not None:
+        path = Path(trace.tb_frame.f_code.co_filename)
+        if path.is_relative_to(root) and not path.is_relative_to(ours):
+            place = f" ({path.relative_to(root)}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return place
+
+
 class Loadable(Protocol):
     """The part of a variant's configuration that loading needs."""
 

@@ -60,7 +60,7 @@ def run(config: Config, folder: str, output: Path) -> ManifestRecord:
     """Gather all records and write the facts of the run whose report goes to `reports/<folder>`."""
     configuration.save(config, config.results / "config.json")  # a member; the workflow has written the same already
     gathered = gather(config)
-    state = repository.provenance(config.root)
+    state = repository.of_run(config.root)
     times = [record.provenance.utc for record in gathered.records.values() if record.provenance.utc]
     state.utc = max(times, default=state.utc)  # the run's own time: this stage, run again, changes nothing
     facts = ManifestRecord(project=config.project, folder=folder, provenance=state)

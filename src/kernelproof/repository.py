@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import errno
 import hashlib
+import json
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
-from kernelproof import __version__
+from kernelproof import RUN_STATE, __version__
 from kernelproof.errors import ConfigError, ToolError, guide
 from kernelproof.processes import run
 from kernelproof.records import Provenance, sha256_file
@@ -97,6 +99,18 @@ def provenance(root: Path, *, refresh: bool = False) -> Provenance:
         found.dirty = True
         found.diff_sha256 = _diff_sha256(root, changes)
     return found
+
+
+def begin_run(root: Path) -> None:
+    """Take down the state for the stages of a run, which inherit our environment."""
+    os.environ[RUN_STATE] = json.dumps(dataclasses.asdict(provenance(root, refresh=True)))
+
+
+def of_run(root: Path) -> Provenance:
+    """The state in which the run began that we are a part of; the present one where we are of none."""
+    if said := os.environ.get(RUN_STATE):
+        return Provenance(**json.loads(said))
+    return provenance(root)
 
 
 def folder_name(state: Provenance) -> str:

@@ -74,7 +74,10 @@ def main(arguments: Sequence[str]) -> int:
                 signal.signal(number, handler)
     if status != 0:
         raise failure(status, display)
-    return conclude(display.folder, time.time() - started)
+    code = conclude(display.folder, time.time() - started)
+    if display.folder not in (None, repository.folder_name(repository.provenance(Path()))):
+        print("note     files changed while it ran: this is the run of the repository as it was when it began")
+    return code
 
 
 class _Interrupted(BaseException):

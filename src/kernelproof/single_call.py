@@ -87,7 +87,10 @@ def once(
             raise BenchError(f"no GPU: {why}", subject=settings.key, hint="run it on a machine with an NVIDIA GPU")
     library = None
     if settings.abi != "python":
-        built = read(config.record("build", operator, variant), BuildRecord)
+        path = config.record("build", operator, variant)
+        if not path.exists():
+            raise BenchError("it was not built", subject=settings.key, hint=f"`{config.command('build', settings)}`")
+        built = read(path, BuildRecord)
         library = builds.library(config, settings, built)
     with contextlib.ExitStack() as stack:
         if inputs is None:
@@ -112,13 +115,20 @@ def _made(config: Config, settings: VariantConfig, library: Path | None, inputs:
             value = where.view(buffers[-1], value)
         if settings.passing == "destination" or name not in call.outputs:
             values.append(value)
-    function(*values)
-    where.synchronise()
-    with nsight.profiled(settings.device):
-        started = time.perf_counter()
+    try:
         function(*values)
         where.synchronise()
-        elapsed_ms = 1000 * (time.perf_counter() - started)
+        with nsight.profiled(settings.device):
+            started = time.perf_counter()
+            function(*values)
+            where.synchronise()
+            elapsed_ms = 1000 * (time.perf_counter() - started)
+    except Exception as error:
+        raise BenchError(
+            f"its call raised {type(error).__name__}: {error}{loading.raised_in(error, config.root.resolve())}",
+            subject=settings.key,
+            hint=f"`{config.command('test', settings)}` says what is wrong with it",
+        ) from error
     return OneCall(settings.key, call.case, elapsed_ms, **call.cost)
 
 

@@ -307,7 +307,9 @@ class Worker:
         """An exception's type and message, as the supervisor takes them."""
         kind, words, place = type(error).__name__, str(error), ""
         if self.candidate and self.candidate.abi == "python":
-            place = "" if isinstance(error, NotImplementedError) else _raised_in(error, Path(self.candidate.root))
+            from kernelproof.loading import raised_in
+
+            place = "" if isinstance(error, NotImplementedError) else raised_in(error, Path(self.candidate.root))
         elif self.candidate and isinstance(error, UnicodeDecodeError):
             # A library's message is not UTF-8: who made an exception of it failed at that, and holds the whole of it.
             kind, words = "RuntimeError", error.object.decode(errors="replace")
@@ -592,18 +594,6 @@ class Worker:
         steps: dict[str, Callable[..., Any]]
         steps = {"hold": holding.hold, "replay": holding.replay, "move": holding.move, "let_go": holding.let_go}
         return steps[step](**payload)
-
-
-def _raised_in(error: Exception, root: Path) -> str:
-    """` (kernels.py:12)`: the innermost line of the project's own, and not kernelproof's, that raised an exception."""
-    place, ours = "", Path(__file__).parent
-    trace = error.__traceback__
-    while trace is not None:
-        path = Path(trace.tb_frame.f_code.co_filename)
-        if path.is_relative_to(root) and not path.is_relative_to(ours):
-            place = f" ({path.relative_to(root)}:{trace.tb_lineno})"
-        trace = trace.tb_next
-    return place
 
 
 def _first_lines(text: str, most: int = 12) -> str:

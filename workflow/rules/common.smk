@@ -27,7 +27,9 @@ except KernelproofError as error:
 
 support.compare_plain_parameters()
 support.limit_claims(workflow)
-STATE = repository.provenance(Path(), refresh=workflow.is_main_process)  # once, so that no stage has to
+if workflow.is_main_process:  # once: what changes while the run is at work gives it no other name
+    repository.begin_run(Path())
+STATE = repository.of_run(Path())
 REPORTS = Path("reports") / repository.folder_name(STATE)
 MACHINE = support.machine_fingerprint()
 DRIVER = support.has_driver()
@@ -81,3 +83,10 @@ def own_module(operator):
 BUILT = [variant for variant in CONFIG.variants()]
 PROFILED = [variant for operator in CONFIG.operators.values() for variant in operator.profiled()]
 BENCHED = sorted({(variant.operator, variant.device) for variant in BUILT})
+RECORDS = [
+    "results/capture/capture.json",
+    *(record(stage, variant) for stage in ("build", "test") for variant in BUILT),
+    *(f"results/bench/{operator}-{device}.json" for operator, device in BENCHED),
+    *(f"results/bench/ceilings/{device}.json" for device in sorted({device for _, device in BENCHED})),
+    *(record("profile", variant) for variant in PROFILED),
+]

@@ -1,11 +1,6 @@
 rule manifest:
     input:
-        capture="results/capture/capture.json",
-        build=[record("build", variant) for variant in BUILT],
-        test=[record("test", variant) for variant in BUILT],
-        bench=[f"results/bench/{operator}-{device}.json" for operator, device in BENCHED],
-        ceilings=[f"results/bench/ceilings/{device}.json" for device in sorted({device for _, device in BENCHED})],
-        profile=[record("profile", variant) for variant in PROFILED],
+        RECORDS,
     output:
         "results/manifest/{folder}.json",
     log:

@@ -182,6 +182,7 @@ class Climb:
     def _launch(self) -> str | None:
         refused: WorkerRefused | None = None
         for case in sorted(self.selection.cases, key=elements):
+            self.session.judge.insist_on_declared(self.settings.module, Job(case), self.calls.terms)
             try:
                 self.calls.run([Job(case)], self.limits.launch)
                 return None
