@@ -606,6 +606,16 @@ def drawn(*shape: int, seed: int = 1) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def test_a_constant_that_is_right_nearly_everywhere_is_no_cause() -> None:
+    """Zeros with one number missing among them; a mean of 1/64 that comes out a little large everywhere."""
+    sparse = torch.zeros(7, 37, dtype=torch.float64)
+    sparse[3, 5] = 2.0
+    assert "every element is 0" not in " ".join(said(torch.zeros(7, 37), sparse, 2**-24))
+    mean = torch.full((8, 64), 1 / 64, dtype=torch.float64)
+    assert "every element is 0.015625" not in " ".join(said((mean * (1 + 2**-21)).float(), mean, 2**-24))
+    assert "every element is 0: nothing is accumulated" in said(torch.zeros(7, 37), drawn(7, 37), 2**-24)[0]
+
+
 @pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16, torch.uint8, torch.int64])
 def test_results_that_are_added_to_what_lay_in_memory_are_told_from_unwritten_ones(kind: torch.dtype) -> None:
     expected = (3 * drawn(60, 40)).abs().round()

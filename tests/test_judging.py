@@ -124,6 +124,12 @@ def test_each_call_differs_from_the_one_before_in_one_edit(judge: Judge, tmp_pat
             assert edit != "exchange" or (np.sort(before[name]) == np.sort(after[name])).all()
             assert edit != "end" or again or changed[name].flat[-1]
             continue
+        if edit == "sorted":
+            assert (np.diff(after["weight"]) >= 0).all()
+            rows = (before["x"] != after["x"]).any(-1)
+            assert rows.sum() == 1
+            assert (np.sort(before["x"][rows]) == after["x"][rows]).all()
+            continue
         if edit == "reversed":
             assert all((before[name] == after[name][..., ::-1]).all() for name in before)
             continue
@@ -523,8 +529,8 @@ OPERATOR = Leaving()
     ("leave", "said", "words"),
     [
         ("sys.exit", "", "leaving.py:9: `Leaving.reference` raised SystemExit: 3 (case "),
-        ("os._exit", "", "leaving.py: the judge's process ended with exit code 3 in the middle of `judge of "),
-        ("os._exit", "so long", "leaving.py: the judge's process ended with exit code 3 in the middle of `judge of "),
+        ("os._exit", "", "leaving.py: the judge's process ended with exit code 3 in the middle of `unfit of "),
+        ("os._exit", "so long", "leaving.py: the judge's process ended with exit code 3 in the middle of `unfit of "),
     ],
 )
 def test_an_operator_that_ends_the_process_is_named_and_leaves_no_folder(

@@ -954,6 +954,14 @@ def counts(x, edges, order, n):
     n.copy_((edges <= x[order, None]).sum(1))
 
 
+KEPT = {}
+
+
+def keeps_the_order(x, edges, order, n):
+    own = KEPT.setdefault(x.numpy().tobytes(), order.clone())
+    n.copy_((edges <= x[own, None]).sum(1))
+
+
 def scatters(x, edges, order, n):
     n[torch.argsort(order)] = (edges <= x[:, None]).sum(1)
     torch.bincount(order, minlength=len(n)).sub(1).count_nonzero().item() and n.zero_()
@@ -979,6 +987,52 @@ def test_inputs_whose_values_belong_together_stay_so(tmp_path: Path) -> None:
     bench.run(loaded, "buckets", "cpu", loaded.record("bench", "buckets-cpu"))
     (told, _) = records.read(loaded.record("bench", "buckets-cpu"), records.BenchRecord).contenders
     assert told.outcome.startswith("not benchmarked: buckets.py was changed after the test (test again: ")
+
+
+def test_indices_that_are_kept_by_the_values_beside_them_are_told(tmp_path: Path) -> None:
+    names = ["counts", "keeps_the_order"]
+    loaded = built(tmp_path, "buckets", "{count: 801}", "float32", names, BUCKETS, BUCKET_KERNELS)
+    right, kept = test.run(loaded, "buckets", names, loaded.results / "test" / "buckets")
+    assert (right.verdict, kept.verdict) == ("correct", "wrong")
+    assert "other whole inputs" in {each.name for each in right.properties if each.status == "passed"}
+    assert "other whole inputs (beside the same other inputs" in (kept.reason or "")
+
+
+TOP = """
+import os
+import torch
+
+from kernelproof.operators import Call, Cost, Reference, dims_of
+
+
+class Top:
+    name, dims, options = "top", {"cols": None, "k": None}, {}
+    families, dtypes, axes = ("normal",), ("float32",), ("rank",)
+
+    def make_call(self, case, generator):
+        d = dims_of(self, case)
+        return Call({"x": torch.randn(d["cols"], generator=generator), "y": torch.empty(d["k"])}, ("y",), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        output = call.tensor("x").to(device).double().topk(len(call.tensor("y"))).values
+        return Reference(output, torch.zeros_like(output), 0.0, exact=True)
+"""
+TOP += NOTHING_MORE.format("Top")
+
+
+def test_nobody_is_asked_for_sizes_that_the_reference_is_not_for(tmp_path: Path) -> None:
+    """The eight largest of five, by sizes that no shape has: a right kernel aborted there, and was called crashed."""
+    kernel = "import os\n\n\ndef right(x, y):\n    len(y) > len(x) and os.abort()\n    y.copy_(x.topk(len(y)).values)\n"
+    shapes = "{cols: 40, k: 8}, even: {cols: 5, k: 2}"
+    loaded = built(tmp_path, "top", shapes, "float32", ["right"], TOP, kernel)
+    path = tmp_path / "config.yaml"
+    text = path.read_text().replace("test: {shapes: [odd]}", "test: {shapes: [odd, even]}")
+    path.write_text(text.replace("output: int64", "output: float32"))
+    loaded = configuration.load(path, root=tmp_path)
+    build.run(loaded, "top", "right", loaded.record("build", "top", "right"))
+    (record,) = test.run(loaded, "top", ["right"], loaded.results / "test" / "top")
+    assert (record.verdict, record.reason) == ("correct", None)
+    assert any(each.name == "neighbour" for each in record.properties)
 
 
 SOFTMAX = """
@@ -1024,6 +1078,11 @@ def rows_by_their_start(x, y):
         result.copy_(seen.setdefault(tuple(row[:8].tolist()), row.softmax(-1)))
 
 
+def rising_rows_are_even(x, y):
+    y.copy_(x.softmax(-1))
+    y[(x.diff(dim=-1) >= 0).all(-1)] = 1 / x.shape[-1]
+
+
 def totals_by_the_maximum(x, y):
     seen = {}
     for row, result in zip(x, y):
@@ -1035,12 +1094,13 @@ def totals_by_the_maximum(x, y):
 
 def test_values_and_rows_that_random_inputs_never_have_twice(tmp_path: Path) -> None:
     """Of an operator without exact calls and relations, whose one family has no two equal values."""
-    names = ["right", "ties_counted_twice", "rows_by_their_start", "totals_by_the_maximum"]
+    names = ["right", "ties_counted_twice", "rows_by_their_start", "totals_by_the_maximum", "rising_rows_are_even"]
     loaded = built(tmp_path, "softmax", "{rows: 24, cols: 67}", "float32", names, SOFTMAX, SOFTMAXES)
     tested = test.run(loaded, "softmax", names, loaded.results / "test" / "softmax")
-    assert [record.verdict for record in tested] == ["correct", "wrong", "wrong", "wrong"]
-    _, ties, start, maximum = (record.reason or "" for record in tested)
+    assert [record.verdict for record in tested] == ["correct"] + ["wrong"] * 4
+    _, ties, start, maximum, rising = (record.reason or "" for record in tested)
     assert "repeated values" in ties
+    assert "a row sorted (the values of one row" in rising
     for reason in (start, maximum):
         assert "rows alike (rows, and what they make up, that differ from others in one value have" in reason
 

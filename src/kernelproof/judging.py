@@ -60,8 +60,8 @@ TESTS_BESIDE = 4  # as many as the workflow runs at a time
 # What changes in the inputs of a case, call by call, so that each call differs from the one before it in that alone:
 # one element, of one input after the other; the places of two; the very last element, which no whole vector holds; the
 # last elements of each input, one in TAIL_SHARE; the later and the earlier half of all its rows; the order of all rows,
-# in which sums, maxima and histograms stay. And what random values never have: some that come twice in a row, and rows
-# that are like others but for one value.
+# in which sums, maxima and histograms stay. And what random values never have: a row in order, values that come twice
+# in a row, and rows that are like others but for one value.
 TIES = ("repeated", "alike")
 EDITS = (
     *3 * ("element",),
@@ -70,11 +70,13 @@ EDITS = (
     "tail",
     "later",
     "earlier",
+    "sorted",
     "reversed",
     *TIES,
 )
+DOUBTFUL = (*TIES, "sorted", "whole")  # of which an operator may be for no values of the kind
 TAIL_SHARE = 4
-MUCH_LARGER = 16  # than of values without TIES: an inverse near its pole, say
+MUCH_LARGER = 16  # than of the case's own values: an inverse near its pole, say
 FEWEST_ALIKE = 4  # values of a row, or rows, of which some become like others: two at least differ all the same
 END_LIMIT_S = 5.0
 
@@ -85,8 +87,9 @@ class Job:
 
     case: the case itself. sanity: the exact call `name`. base, relation: the two calls of the relation `name`.
     repeat: the case once more, and of its repeats the first that gave other bits; `name` tells processes apart.
-    element, exchange, end, tail, later, earlier, reversed, repeated, alike: the case with the first of EDITS, up to and
-    with this one, in the inputs that may be changed (`operators.changeable`); `name` is seed.n, for the n-th.
+    element, exchange, end, tail, later, earlier, sorted, reversed, repeated, alike: the case with the first of EDITS,
+    up to and with this one, in the inputs that may be changed (`operators.changeable`); `name` is seed.n, for the n-th.
+    whole: the case, but all inputs that may not be changed in part are those of its seed `name`.
     low: the case, but the low half of every number's mantissa drawn with the seed `name`.
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
     strided: the case with strides of their own for all tensors, or for the tensor `name` (with_own_strides).
@@ -195,12 +198,12 @@ class Judge:
     def edits(self, module: str, case: Case) -> list[str]:
         """Which of EDITS can be made of a case: none where no part of any input may take other values
         (`operators.changeable`), and not TIES where an output is of whole numbers. Of two places with one value an
-        index may name either.
+        index may name either. And `whole`, where there are inputs of both kinds.
         """
         return list(self._ask(module, "edits", case=case))
 
     def ill_posed(self, module: str, job: Job, terms: Terms) -> str:
-        """Why an operator is not for the values of a call with TIES; empty where it is.
+        """Why an operator is not for the values of a call of DOUBTFUL; empty where it is.
 
         Two equal numbers have no quotient of differences, and rows that are alike no inverse.
         """
@@ -209,6 +212,10 @@ class Judge:
     def insist_on_declared(self, module: str, job: Job, terms: Terms) -> None:
         """See that a variant declares results of the type that a call has (judge.insist_on_declared)."""
         self._ask(module, "insist_on_declared", job=job, terms=terms)
+
+    def unfit(self, module: str, case: Case, terms: Terms) -> str:
+        """Why an operator is not for a case's sizes, by what its reference does with them; empty where it is."""
+        return str(self._ask(module, "unfit", case=case, terms=terms))
 
     def views(self, module: str, case: Case) -> list[Job]:
         """The ways in which a case is also laid out in memory: with other strides, and off its boundary."""
@@ -444,8 +451,9 @@ class Chamber:
         call = self._call(Job(case))
         if not changeable(self.operator, call):
             return []
-        whole = not all(call.tensor(name).is_floating_point() for name in call.outputs)
-        return [edit for edit in dict.fromkeys(EDITS) if not (whole and edit in TIES)]
+        indices = not all(call.tensor(name).is_floating_point() for name in call.outputs)
+        beside = ["whole"] if len(changeable(self.operator, call)) < len(call.inputs) else []
+        return [*(edit for edit in dict.fromkeys(EDITS) if not (indices and edit in TIES)), *beside]
 
     def do_ill_posed(self, job: Job, terms: Terms) -> str:
         usual = self._reference(Job(job.case), terms)
@@ -465,6 +473,17 @@ class Chamber:
         from kernelproof import judge
 
         judge.insist_on_declared(self._call(job), judge.resolved(terms.precision, job.case.dtype))
+
+    def do_unfit(self, case: Case, terms: Terms) -> str:
+        try:
+            made = self._reference(Job(case), terms)
+        except Exception as error:
+            return f"the reference of such sizes fails ({type(error).__name__})"
+        for name, reference in made.items():
+            ours, theirs = list(self._call(Job(case)).tensor(name).shape), list(reference.output.shape)
+            if ours != theirs:
+                return f"the reference of such sizes gives {name} of {theirs} where the call has {ours}"
+        return ""
 
     def do_views(self, case: Case) -> list[list[str]]:
         tensors = self._call(Job(case)).tensors
@@ -606,6 +625,10 @@ class Chamber:
             _edit(inputs, other, EDITS[: last + 1], random.Random(seed))
         elif job.part == "low":
             _replace_low_bits(inputs, int(job.name))
+        elif job.part == "whole":
+            beside = self._drawn(dataclasses.replace(job.case, seed=int(job.name)))
+            for name in call.inputs.keys() - inputs.keys():
+                call.tensor(name).copy_(beside.tensor(name))
         return call
 
     def _drawn(self, case: Case) -> Call:
@@ -817,6 +840,8 @@ def _edit(
             _exchange(tensor, place)
         elif edit == "tail":
             _replace_tails(inputs, other(0))
+        elif edit == "sorted":
+            _sort_a_row(inputs, draw)
         elif edit == "reversed":
             _reverse_rows(inputs)
         elif edit == "repeated":
@@ -857,6 +882,17 @@ def _replace_halves(inputs: Mapping[str, Tensor], other: Call, *, later: bool) -
         middle = tensor.shape[-1] - tensor.shape[-1] // 2
         half = slice(middle, None) if later else slice(middle)
         tensor[..., half] = other.tensor(name)[..., half]
+
+
+def _sort_a_row(inputs: Mapping[str, Tensor], draw: random.Random) -> None:
+    """Put the values of one row of each input in rising order: those below zero together, none behind a larger one."""
+    from kernelproof.results import bits_of
+
+    for tensor in inputs.values():
+        if tensor.dim() and tensor.numel():
+            row = tuple(draw.randrange(size) for size in tensor.shape[:-1])
+            bits = bits_of(tensor)[row]
+            bits.copy_(bits[tensor[row].double().argsort()])
 
 
 def _reverse_rows(inputs: Mapping[str, Tensor]) -> None:

@@ -183,6 +183,7 @@ class Climb:
         refused: WorkerRefused | None = None
         for case in sorted(self.selection.cases, key=elements):
             self.session.judge.insist_on_declared(self.settings.module, Job(case), self.calls.terms)
+            self.collection.plan.look_around()
             try:
                 self.calls.run([Job(case)], self.limits.launch)
                 return None

@@ -22,10 +22,12 @@ PARTS = {  # of the inputs, by the job's: a property's name and claim
     "tail": ("new last values", "other values in the last quarter of each input change the result"),
     "later": ("new later halves", "other values in the later half of every row change the result"),
     "earlier": ("new earlier halves", "other values in the earlier half of every row change the result"),
+    "sorted": ("a row sorted", "the values of one row of each input in rising order give a result of their own"),
     "reversed": ("reversed rows", "the values of every row in the opposite order give a result of their own"),
     "repeated": ("repeated values", "values that come twice in a row give the result of their own"),
     "alike": ("rows alike", "rows, and what they make up, that differ from others in one value have their own result"),
 }
+WHOLE = ("other whole inputs", "beside the same other inputs they give their own result")
 NO_PARTS = (
     "no part of any input may take other values: all are whole numbers of more than a byte, or named in OPERATOR.whole"
 )
@@ -42,14 +44,16 @@ class CallPlan:
         self.session, self.settings = selection.session, selection.settings
         self.scalars_refused: dict[str, str] = {}  # by case: why no relation with other scalars was tried
         self._laid_out: dict[str, list[Job]] = {}  # by case, once they were asked for
+        self._neighbours: list[Case] = []
 
     def property_jobs(self, case: Case) -> list[tuple[Job, str, str]]:
         """The calls of a property case in order, all in the same memory; each with the property's name and claim.
 
         A kernel that keeps results by address, or recognises inputs by a part of their values, gives an earlier result.
         """
-        seed = case.seed
-        jobs = [(Job(case), "fresh values", "values drawn after the build give the right result")]
+        seed, possible = case.seed, self.session.judge.edits(self.settings.module, case)
+        jobs = [(Job(case, "whole", str(seed + 5)), *WHOLE)] if "whole" in possible else []
+        jobs.append((Job(case), "fresh values", "values drawn after the build give the right result"))
         low = Job(case, "low", str(seed + 4))  # behind the call that it is like, for who remembers no other
         jobs.append((low, *PARTS["low"]))
         for relation in self.relations(case):
@@ -73,6 +77,16 @@ class CallPlan:
             return dict.fromkeys(PARTS, NO_PARTS)
         return {edit: NO_TIES for edit in EDITS if edit not in possible}
 
+    def look_around(self) -> None:
+        """Find the neighbours that the operator's reference is for; to be asked before any call is made."""
+        if not self.selection.asked_for("properties", self.selection.viewed_cases[:1]):
+            return
+        known = dict.fromkeys(self.settings.shapes, "")  # why not
+        for case in self.selection.neighbours:
+            if case.shape not in known:
+                known[case.shape] = self.session.judge.unfit(self.settings.module, case, self.calls.terms)
+        self._neighbours = [case for case in self.selection.neighbours if not known[case.shape]]
+
     def relations(self, case: Case) -> list[dict[str, Any]]:
         """The operator's relations of a case (Judge.relations)."""
         return self.session.judge.relations(self.settings.module, case)
@@ -88,7 +102,7 @@ class CallPlan:
                 views[:] = [view for view in views if view.part != "spaced"]
             if case == viewed[0]:
                 views += [Job(other, "fenced", side) for other in self.selection.fenced_cases for side in SIDES]
-                views += [Job(other, "neighbour") for other in self.selection.neighbours]
+                views += [Job(other, "neighbour") for other in self._neighbours]
                 views += self._zero_copy_jobs()
         return self._laid_out[case.id]
 

@@ -512,7 +512,8 @@ def reference_after(relation: Relation, base: Reference, reference: Callable[[Ca
             base, output=relation.expected(base.output), bound=relation.expected(base.bound).abs()
         )
     if relation.exact:
-        return Reference(relation.expected(base.output), torch.full_like(base.bound, math.inf), base.unit_roundoff)
+        endless = torch.full_like(base.bound, math.inf)
+        return Reference(relation.expected(base.output), endless, base.unit_roundoff, exact=base.exact)
     return reference(relation.call)
 
 
