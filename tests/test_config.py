@@ -496,6 +496,14 @@ def test_a_source_is_a_file_of_the_repository(folder: Path, tmp_path_factory: py
         config.load(written(GOOD, folder))
 
 
+def test_who_stands_in_a_sub_folder_is_told_where_paths_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    below = folder / "kernels" / "below"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    with pytest.raises(ConfigError, match=r"'v\.cc' does not exist, but does in \.\./\.\.: a command is run where"):
+        config.load(written(GOOD, below))
+
+
 def test_missing_file(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.yaml: the configuration does not exist"):
         config.load(Path("nowhere.yaml"))

@@ -117,6 +117,12 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_folder_in_the_way_is_named_and_no_temporary_file(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError) as caught:
+        records.atomic_write(tmp_path, "text")
+    assert caught.value.filename == str(tmp_path)
+
+
 def test_case_ids_tell_cases_apart() -> None:
     case = records.Case("attention", "mission", {"seq": 512}, {"causal": True, "layout": "bshd"}, "float16", "peaky", 3)
     assert case.id == "mission-causal-bshd-float16-peaky-s3"

@@ -1103,7 +1103,11 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path, dtypes: Sequ
     def missing(key: Key, path: str, folder: bool = False, *, anywhere: bool = False) -> Iterator[Fault]:
         if not (root / path).exists():
             siblings = [str(p.relative_to(root)) for p in sorted((root / path).parent.glob("*"))]
-            yield fault(key, f"{path!r} does not exist{_nearest(path, siblings)}")
+            above = next((folder for folder in root.resolve().parents[:3] if (folder / path).exists()), None)
+            elsewhere = (
+                f", but does in {os.path.relpath(above, root)}: a command is run where paths start" if above else ""
+            )
+            yield fault(key, f"{path!r} does not exist{elsewhere or _nearest(path, siblings)}")
         elif not anywhere and not (root / path).resolve().is_relative_to(root.resolve()):
             yield fault(key, f"{path!r} leads out of the repository, whose files alone are packed; copy it here")
         elif folder != (root / path).is_dir():

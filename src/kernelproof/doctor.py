@@ -257,7 +257,7 @@ def workflow() -> Check:
     absent = {} if repository.has_snakefile() else {"Snakefile": f"--snakefile {clone}"}
     absent |= {} if Path("config.yaml").is_file() else {"config.yaml": "--configfile FILE"}
     if not absent:
-        return Check(name, OK, "Snakefile and config.yaml are here, and reports/ can be written")
+        return Check(name, OK, "Snakefile and config.yaml are here, and results/ and reports/ can be written")
     detail = f"no {' and no '.join(absent)} here: a run has to name {'it' if len(absent) == 1 else 'both'}"
     makes = "; `kernelproof init` makes a FILE" if "config.yaml" in absent else ""
     return Check(name, LIMITED, detail, f"kernelproof run -- {' '.join(absent.values())}{makes}")

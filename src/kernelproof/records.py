@@ -7,6 +7,7 @@ before anything else. Files are written to a temporary name and renamed, so a re
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import hashlib
 import json
@@ -1224,6 +1225,8 @@ def _unserialisable(value: Any) -> Any:
 def atomic_write(path: Path, content: str | bytes) -> None:
     """Write a file under a temporary name in the same folder, then rename it into place."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():  # the system would name the temporary file
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     data = content.encode("utf-8") if isinstance(content, str) else content
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

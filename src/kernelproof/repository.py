@@ -55,16 +55,16 @@ def check_folder(*, snakefile: bool = True, configuration: bool = True) -> None:
     if configuration and not Path("config.yaml").is_file():
         hint = "name another file: kernelproof run -- --configfile FILE (`kernelproof init` makes one)"
         raise ConfigError("there is no config.yaml here", subject=here, hint=hint)
-    reports = Path("reports")
-    for folder, lost in ((Path("results"), "no record can be kept"), (reports, "no report can be written")):
-        if why := why_no_folder(folder):
+    for folder, lost in ((Path("results"), "no record can be kept"), (Path("reports"), "no report can be written")):
+        why = why_no_folder(folder)
+        try:
+            if not why:
+                with tempfile.TemporaryFile(dir=folder if folder.exists() else Path()):
+                    pass
+        except OSError as error:
+            why = error.strerror
+        if why:
             raise ToolError(f"{lost}: {why}", subject=f"{folder}/", hint="make it a folder that you may write to")
-    try:
-        with tempfile.TemporaryFile(dir=reports if reports.exists() else Path()):
-            pass
-    except OSError as error:
-        message = f"no report can be written: {error.strerror}"
-        raise ToolError(message, subject=f"{reports}/", hint="make it a folder that you may write to") from None
 
 
 def why_no_folder(path: Path) -> str | None:

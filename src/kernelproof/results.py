@@ -36,7 +36,9 @@ def distinct(results: Sequence[Result]) -> list[tuple[Result, int]]:
 
 def not_plain(kind: type) -> TypeError:
     """What a call returned is no plain tensor. A subclass may compute when it is read, which no clock sees."""
-    return TypeError(f"it returned a {kind.__name__}, not a plain Tensor")
+    said = f"it returned a {kind.__name__}, not a plain Tensor"
+    filling = "; a function that fills its outputs says so by `passing: destination`"
+    return TypeError(said + (filling if kind is type(None) else ""))
 
 
 def bits_of(value: Tensor) -> Tensor:

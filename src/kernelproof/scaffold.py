@@ -12,6 +12,8 @@ import shlex
 from pathlib import Path
 from string import Template
 
+import yaml
+
 from kernelproof.errors import KernelproofError
 from kernelproof.records import atomic_write
 
@@ -30,6 +32,10 @@ def run(operator_name: str, into: Path) -> list[Path]:
             "not a name for an operator: lower-case letters, digits and _, a letter first",
             subject=operator_name,
             hint=f"for example {_suggestion(operator_name)}",
+        )
+    if not isinstance(yaml.safe_load(operator_name), str):
+        raise KernelproofError(
+            "no name for an operator: YAML does not read it as text", subject=operator_name, hint=f"my_{operator_name}"
         )
     folder = Path(os.path.relpath(into))
     if ".." in folder.parts:

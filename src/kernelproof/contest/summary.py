@@ -226,7 +226,7 @@ class Summary:
         if slow := self.slow(contender, case):
             said, where = formats.one_line(slow[0]["message"]), slow[0]["mode"]
             before = "" if where == mode else f"already when {where}: "
-            return "too slow", f"{before}{said} (bench.max_seconds sets it)"
+            return "too slow", f"{before}{said} (bench.max_seconds sets it, for all modes together)"
         key = (contender, case, mode, self.primary)
         where = dict(zip(("contender", "case", "mode", "method"), key, strict=True))
         entries = [entry for entry in self.record.discarded if where.items() <= entry.items()]

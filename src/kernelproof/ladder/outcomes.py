@@ -36,7 +36,10 @@ RUNGS = ("build", "load", "launch", "sanity", "correctness", "properties", "dete
 # What these need of the candidate is run before any of it is judged.
 COLLECTED = ("correctness", "properties", "determinism")
 HANDED = "a call hands over the arguments of make_call, in their order"
-WRAP = f' ({HANDED}; wrap a function that takes others in a file of your own: entry: "file.py:function")'
+WRAP = (
+    f" ({HANDED}, and outputs among them with `passing: destination` alone; wrap a function that takes others in a "
+    'file of your own: entry: "file.py:function")'
+)
 BINDING = f" ({HANDED}: the function of the binding takes these)"
 UNDECLARED = (
     ". If it does not take such a call: a variant declares the sizes that it takes, as in "
