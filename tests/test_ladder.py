@@ -982,6 +982,9 @@ def test_inputs_whose_values_belong_together_stay_so(tmp_path: Path) -> None:
     bench.run(loaded, "buckets", "cpu", loaded.record("bench", "buckets-cpu"))
     record = records.read(loaded.record("bench", "buckets-cpu"), records.BenchRecord)
     assert [contender.outcome for contender in record.contenders] == ["timed"] * 2
+    flagged = [row for row in record.times if row.method == "cpu_clock"]
+    assert all("values_never_changed" in row.flags for row in flagged)  # x moves, and not what lies beside it
+    assert all("edges and order; whether" in " ".join(row.reasons) for row in flagged)
     with (tmp_path / "buckets.py").open("a") as module:
         module.write("# judged by other words\n")
     bench.run(loaded, "buckets", "cpu", loaded.record("bench", "buckets-cpu"))

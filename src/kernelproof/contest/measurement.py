@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import counters, footprint, records, replies, traces
+from kernelproof import counters, footprint, formats, records, replies, traces
 from kernelproof.config import Config
 from kernelproof.contest.entrants import TIMED, Arena, Entrant, values_of
 from kernelproof.errors import (
@@ -54,7 +54,7 @@ ONLY_BEHIND_ITSELF, NOT_CAPTURED = "faster_behind_itself", "not_captured"
 NOT_SEEN = "not_seen_from_outside"
 NOT_TRIED = "not tried: other programs had the cores whenever it was looked at; measure again on a quiet machine"
 NEVER_CHANGED, RESTLESS = "values_never_changed", "restless"
-UNCHANGED_WORDS = "its inputs are `whole`, or may be indices: whether results are remembered was not tried"
+UNCHANGED_WORDS = "may be indices, or named in `whole`: {}; whether what follows from them is remembered was not tried"
 NOTED = (
     OTHER_PATH,
     records.OUTSIDE_DISAGREES,
@@ -637,8 +637,10 @@ class Measurement:
             return Escape(f"times escape: {words}", spoils_others=True)
         if apart > AGREE_WITHIN:
             self.note(name, arena.id, records.OUTSIDE_DISAGREES, words)
+        inputs, moving = arena.calls[TIMED].inputs, arena.payload["drawn"]
+        if still := [each for each, tensor in inputs.items() if tensor.numel() > 1 and each not in moving]:
+            self.note(name, arena.id, NEVER_CHANGED, UNCHANGED_WORDS.format(formats.listed(still)))
         if "moved" not in arena.calls:
-            self.note(name, arena.id, NEVER_CHANGED, UNCHANGED_WORDS)
             return None
         escape = self.remembers(outside, arena, seen_us)
         drawn = self.rows_too_far_apart(outside, arena) if escape is None else None

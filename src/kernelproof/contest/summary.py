@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kernelproof import claims, formats, launches, methods, records
 from kernelproof.config import Config
 from kernelproof.contest.entrants import TIMED, Arena, Entrant
-from kernelproof.contest.measurement import NOT_TRIED, NOTED, OTHERS_SHARE, Measured, reasons_of
+from kernelproof.contest.measurement import NEVER_CHANGED, NOT_TRIED, NOTED, OTHERS_SHARE, Measured, reasons_of
 from kernelproof.records import BenchRecord, EnergyRow, OracleRow, RatioRow, TimeRow, UntimedRow
 from kernelproof.samples import DISCARDED_STATES, PRIMARY
 
@@ -197,7 +197,7 @@ class Summary:
             yield "one_call_a_process", ""
         for note in self.found.notes:
             if note["outcome"] in NOTED and (note["contender"], note["case"]) == (contender, case):
-                yield str(note["outcome"]), ""
+                yield str(note["outcome"]), str(note["message"]) if note["outcome"] == NEVER_CHANGED else ""
         if changed := self.clock_change(key):
             yield "clock_changed", changed
         if shared := self.shared():
