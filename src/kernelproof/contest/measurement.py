@@ -72,7 +72,7 @@ OUTSIDE_LIMIT_OF_SAMPLES = 1.5
 SLOPE_AGREES, REPLAY_US = 1.1, 10.0
 # A heap sort of one row of 4000 numbers takes 3.3 times as long where they are new: its branches cannot be predicted.
 PREDICTED = 5.0
-# Hot samples are at most so many times as long as cold ones; of kept medians the largest ratio is 1.04.
+# Hot samples are at most so many times as long as cold ones. Of kept medians the largest ratio is 1.07 (a power limit).
 HOT_OVER_COLD = 1.25
 # Of a CPU's cores, in the worst process: threads that spin for one another take hundreds of times as long beside more.
 OTHERS_SHARE = 0.1
