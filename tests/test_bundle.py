@@ -17,7 +17,7 @@ import packed_run
 import pytest
 import yaml
 
-from kernelproof import bundle, cli, manifest, privacy, records, report, verify
+from kernelproof import OF_A_RUN, bundle, cli, manifest, privacy, records, report, verify
 from kernelproof import config as configuration
 from kernelproof.config import Config
 from kernelproof.errors import BundleError
@@ -334,7 +334,7 @@ def test_each_step_by_hand_says_what_it_made(
 ) -> None:
     monkeypatch.chdir(run.root)
     (run.root / "config.yaml").write_text(json.dumps(packed_run.SETTINGS))
-    for name in (cli.EVENTS, cli.RUN_PID):
+    for name in OF_A_RUN:
         monkeypatch.delenv(name, raising=False)
     folder = f"--folder=reports/{packed_run.FOLDER}"
     said = []

@@ -16,6 +16,7 @@ import pytest
 import simulated_runs
 
 from kernelproof import (
+    OF_A_RUN,
     bench,
     build,
     capture,
@@ -61,7 +62,7 @@ def names() -> list[str]:
 def in_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     """The configuration's paths start at the repository. No run is listening to these commands."""
     monkeypatch.chdir(ROOT)
-    for name in (cli.EVENTS, cli.RUN_PID):
+    for name in OF_A_RUN:
         monkeypatch.delenv(name, raising=False)
 
 

@@ -1002,7 +1002,6 @@ def test_indices_that_are_kept_by_the_values_beside_them_are_told(tmp_path: Path
 
 
 TOP = """
-import os
 import torch
 
 from kernelproof.operators import Call, Cost, Reference, dims_of

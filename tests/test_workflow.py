@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
+from kernelproof import OF_A_RUN, gpu, records, verify, workflow
 from kernelproof import config as configuration
-from kernelproof import gpu, records, verify, workflow
 from kernelproof.errors import KernelproofError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,7 +83,7 @@ class Clone:
         self.python = sys.executable
         self.environment = dict(os.environ)
         # With byte code, which copies keep, a stage of the clone starts in half the time.
-        for variable in ("KERNELPROOF_EVENTS", "KERNELPROOF_RUN_PID", "CI", "PYTHONDONTWRITEBYTECODE"):
+        for variable in (*OF_A_RUN, "CI", "PYTHONDONTWRITEBYTECODE"):
             self.environment.pop(variable, None)
 
     def write(self, path: str, text: str) -> None:

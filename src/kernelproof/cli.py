@@ -352,16 +352,15 @@ def _print_json(records: Any) -> None:
 
 def _told(stage: str, subject: str, run: Callable[[], Any]) -> Any:
     """A stage's record for one subject, the progress display being told how it starts and ends."""
-    if pid := os.environ.get(RUN_PID):
-        from kernelproof.processes import end_with
+    with contextlib.ExitStack() as held:
+        if pid := os.environ.get(RUN_PID):
+            from kernelproof.processes import end_with
 
-        end_with(int(pid))
-        beside_no_run: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    else:
-        from kernelproof import environment
+            end_with(int(pid))
+        else:
+            from kernelproof.environment import beside_no_run
 
-        beside_no_run = environment.beside_no_run()
-    with beside_no_run:
+            held.enter_context(beside_no_run())
         _event(stage, subject, "start")
         try:
             record = run()

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kernelproof import EVENTS, RUN_PID, RUN_STATE, gpu, mutations, processes, records, sass
+from kernelproof import OF_A_RUN, gpu, mutations, processes, records, sass
 from kernelproof import config as configuration
 from kernelproof.config import Config, OperatorConfig, TimeLimits, VariantConfig
 from kernelproof.errors import MutantsError, RecordError
@@ -309,8 +309,7 @@ class Workshop:
             self._record(stage, operator, name).unlink(missing_ok=True)
         command = [sys.executable, "-P", "-m", "kernelproof", stage, "--config", self._path(round_name).name]
         command += ["--operator", operator, *(part for name in names for part in ("--variant", name))]
-        hidden = (EVENTS, RUN_PID, RUN_STATE)
-        environment = {key: value for key, value in os.environ.items() if key not in hidden}
+        environment = {key: value for key, value in os.environ.items() if key not in OF_A_RUN}
         environment["PYTHONPATH"] = processes.python_path()
         if board := next(self._boards, None):  # GPUs take turns
             environment["CUDA_VISIBLE_DEVICES"] = board

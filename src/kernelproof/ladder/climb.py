@@ -181,9 +181,9 @@ class Climb:
 
     def _launch(self) -> str | None:
         refused: WorkerRefused | None = None
+        self.collection.plan.look_around()
         for case in sorted(self.selection.cases, key=elements):
             self.session.judge.insist_on_declared(self.settings.module, Job(case), self.calls.terms)
-            self.collection.plan.look_around()
             try:
                 self.calls.run([Job(case)], self.limits.launch)
                 return None

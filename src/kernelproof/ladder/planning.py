@@ -44,6 +44,7 @@ class CallPlan:
         self.session, self.settings = selection.session, selection.settings
         self.scalars_refused: dict[str, str] = {}  # by case: why no relation with other scalars was tried
         self._laid_out: dict[str, list[Job]] = {}  # by case, once they were asked for
+        self._edits: dict[str, list[str]] = {}  # likewise
         self._neighbours: list[Case] = []
 
     def property_jobs(self, case: Case) -> list[tuple[Job, str, str]]:
@@ -51,8 +52,8 @@ class CallPlan:
 
         A kernel that keeps results by address, or recognises inputs by a part of their values, gives an earlier result.
         """
-        seed, possible = case.seed, self.session.judge.edits(self.settings.module, case)
-        jobs = [(Job(case, "whole", str(seed + 5)), *WHOLE)] if "whole" in possible else []
+        seed = case.seed
+        jobs = [(Job(case, "whole", str(seed + 5)), *WHOLE)] if "whole" in self.edits(case) else []
         jobs.append((Job(case), "fresh values", "values drawn after the build give the right result"))
         low = Job(case, "low", str(seed + 4))  # behind the call that it is like, for who remembers no other
         jobs.append((low, *PARTS["low"]))
@@ -72,10 +73,16 @@ class CallPlan:
 
     def left_out(self, case: Case) -> dict[str, str]:
         """Those of PARTS that no call of a case is made for, and why."""
-        possible = self.session.judge.edits(self.settings.module, case)
+        possible = self.edits(case)
         if not possible:
             return dict.fromkeys(PARTS, NO_PARTS)
         return {edit: NO_TIES for edit in EDITS if edit not in possible}
+
+    def edits(self, case: Case) -> list[str]:
+        """What may be changed in the inputs of a case (Judge.edits)."""
+        if case.id not in self._edits:
+            self._edits[case.id] = self.session.judge.edits(self.settings.module, case)
+        return self._edits[case.id]
 
     def look_around(self) -> None:
         """Find the neighbours that the operator's reference is for; to be asked before any call is made."""
