@@ -220,8 +220,8 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
                         wgmma_wait<0>(o_rmem);
                     } else {  // rare, and then most likely not again in this item
                         wgmma_wait<0>(o_rmem);
-                        scores_again<T, kDim>(s_rmem, own_q_smem + warp % kWarpgroupWarps * 16 * kSwizzleBytes,
-                                              kQSlabBytes, K_smem + k_at.stage * Tile::kTileBytes);
+                        scores_again<T, 2 * kDim>(s_rmem, own_q_smem + warp % kWarpgroupWarps * 16 * kSwizzleBytes,
+                                                  kQSlabBytes, K_smem + k_at.stage * Tile::kTileBytes);
                         softmax<T, false>(s_rmem, rows, visible, scale.factor);
                         scale_rows(o_rmem, rows.shrink);
                     }

@@ -1,6 +1,8 @@
 // What the wgmma rungs of attention share: the order of work, the softmax of a tile in registers, and the way out.
 #pragma once
 
+#include <cuda_fp8.h>
+
 #include "../common/cuda_launch.h"
 #include "../common/divide.h"
 #include "../common/hopper.cuh"
@@ -9,18 +11,26 @@
 #include "online_softmax.h"
 
 // What weights are multiplied by before rounding, as a power of two. They are in (0, 1] where they refer to the highest
-// score, and exceed that in tiles whose scores are not compared. float16 loses digits below 2^-14; bfloat16 has all of
-// them down to 2^-126, and there products with values of up to 2^128 are what may overflow. The sums carry the factor
-// too, and it divides out at the end.
+// score, and exceed that in tiles whose scores are not compared. float16 loses digits below 2^-14, float8_e4m3 below
+// 2^-6; bfloat16 has all of them down to 2^-126, and there products with values of up to 2^128 are what may overflow.
+// The sums carry the factor too, and it divides out at the end.
 template <typename T>
-constexpr float kWeightExponent = -16.0f;
+constexpr float kWeightExponent = 5.0f;
 template <>
-constexpr float kWeightExponent<__half> = 5.0f;
+constexpr float kWeightExponent<__nv_bfloat16> = -16.0f;
 
 template <typename T>
 constexpr float kMostWeight = 1.0f;
 template <>
 constexpr float kMostWeight<__half> = 65504.0f;
+template <>
+constexpr float kMostWeight<__nv_fp8_e4m3> = 448.0f;
+
+// So many weights add up to less than that as long as none exceeds 1: what a sum is looked at for is a higher score.
+template <typename T>
+constexpr int kTogether = 1024;
+template <>
+constexpr int kTogether<__nv_fp8_e4m3> = 8;
 
 // Scores times `factor` beyond this lose digits that matter when the maximum is subtracted after scaling.
 constexpr float kLargeExponent = 512.0f;
@@ -170,44 +180,56 @@ __device__ __forceinline__ void softmax(float (&s_rmem)[kSize], Rows &rows, cons
 // is summed, and the scores are lost.
 template <typename T, int kSize>
 __device__ __forceinline__ bool softmax_by_earlier(float (&s_rmem)[kSize], Rows &rows, float factor) {
-    float sum[2] = {}, offset[2];
+    constexpr int kGroup = kSize < 2 * kTogether<T> ? kSize : 2 * kTogether<T>;  // of both rows
+    static_assert(kSize % kGroup == 0, "all groups are whole");
+    float sum[2], offset[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const float base = rows.highest[r] * factor;  // infinite as long as the row has seen no key
         offset[r] = fabsf(base) <= kLargeExponent ? kWeightExponent<T> - base : NAN;
     }
+    bool fit = true;
 #pragma unroll
-    for (int i = 0; i < kSize; ++i) {
-        s_rmem[i] = exp2_approx(fmaf(s_rmem[i], factor, offset[i / 2 % 2]));
-        sum[i / 2 % 2] += s_rmem[i];
+    for (int first = 0; first < kSize; first += kGroup) {
+        float part[2] = {};
+#pragma unroll
+        for (int i = first; i < first + kGroup; ++i) {
+            s_rmem[i] = exp2_approx(fmaf(s_rmem[i], factor, offset[i / 2 % 2]));
+            part[i / 2 % 2] += s_rmem[i];
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            sum[r] = first == 0 ? part[r] : sum[r] + part[r];
+            fit &= part[r] <= kMostWeight<T>;
+        }
     }
-    if (__any_sync(kAllLanes, !(sum[0] <= kMostWeight<T> && sum[1] <= kMostWeight<T>))) return false;
+    if (__any_sync(kAllLanes, !fit)) return false;
     rows.total[0] += sum[0], rows.total[1] += sum[1];
     return true;
 }
 
-// A warp's 16 rows of Q K^T once more, which it computes alone: what wgmma leaves in its part of the accumulator. Both
-// tiles are swizzled slabs of 64 columns.
-template <typename T, int kDim, int kSize>
+// A warp's 16 rows of Q K^T once more, which it computes alone: what wgmma leaves in its part of the accumulator. Rows
+// of both tiles are kRowBytes, in swizzled slabs of 128.
+template <typename T, int kRowBytes, int kSize>
 __device__ __forceinline__ void scores_again(float (&s_rmem)[kSize], const char *q_smem, int q_slab,
                                              const char *k_smem) {
-    constexpr int kColumns = kSwizzleBytes / 2, kKSlab = 2 * kSize * kSwizzleBytes;
+    constexpr int kUnit = 16, kKSlab = 2 * kSize * kSwizzleBytes;
     const int lane = threadIdx.x % kWarpSize, line = lane % 8, half = lane / 8 % 2, last_half = lane / 16;
 #pragma unroll
     for (int i = 0; i < kSize; ++i) s_rmem[i] = 0.0f;
 #pragma unroll 1
-    for (int d = 0; d < kDim; d += 16) {
-        const int unit = d % kColumns / 8;
+    for (int at = 0; at < kRowBytes; at += 2 * kUnit) {
+        const int slab = at / kSwizzleBytes, unit = at % kSwizzleBytes / kUnit;
         uint32_t a[4];
-        ldmatrix_x4(
-            a, q_smem + d / kColumns * q_slab + (half * 8 + line) * kSwizzleBytes + ((unit + last_half) ^ line) * 16);
+        ldmatrix_x4(a,
+                    q_smem + slab * q_slab + (half * 8 + line) * kSwizzleBytes + ((unit + last_half) ^ line) * kUnit);
 #pragma unroll
         for (int i = 0; i < kSize; i += 8) {
             uint32_t b[4];
-            ldmatrix_x4(b, k_smem + d / kColumns * kKSlab + (2 * i + last_half * 8 + line) * kSwizzleBytes +
-                               ((unit + half) ^ line) * 16);
-            mma_m16n8k16<T>(reinterpret_cast<float (&)[4]>(s_rmem[i]), a, {b[0], b[1]});
-            mma_m16n8k16<T>(reinterpret_cast<float (&)[4]>(s_rmem[i + 4]), a, {b[2], b[3]});
+            ldmatrix_x4(b, k_smem + slab * kKSlab + (2 * i + last_half * 8 + line) * kSwizzleBytes +
+                               ((unit + half) ^ line) * kUnit);
+            mma_32_bytes<T>(reinterpret_cast<float (&)[4]>(s_rmem[i]), a, {b[0], b[1]});
+            mma_32_bytes<T>(reinterpret_cast<float (&)[4]>(s_rmem[i + 4]), a, {b[2], b[3]});
         }
     }
 }

@@ -85,6 +85,16 @@ __device__ __forceinline__ void mma_m16n8k32_e4m3(float (&d)[4], const uint32_t 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// Either of them: a row of `a` and a column of `b` are 32 bytes of T.
+template <typename T>
+__device__ __forceinline__ void mma_32_bytes(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    if constexpr (sizeof(T) == 2) {
+        mma_m16n8k16<T>(d, a, b);
+    } else {
+        mma_m16n8k32_e4m3(d, a, b);
+    }
+}
+
 // Four numbers as float8_e4m3, the first in the lowest byte, rounded to nearest; beyond 448 they become 448.
 __device__ __forceinline__ uint32_t pack_e4m3(float first, float second, float third, float fourth) {
     uint16_t low, high;

@@ -1,4 +1,4 @@
-// True FP8 attention for sm_90a: fp16_wgmma's ring of tiles, roles and turns, with both products by wgmma on
+// True FP8 attention for sm_90a: fp16_wgmma's ring of tiles and roles, with both products by wgmma on
 // float8_e4m3. wgmma wants V by columns, which is a matter of layout that no copy engine settles for bytes: the
 // producer's four warps transpose each tile of V while the consumers multiply. The keys of 32 change places in that, so
 // that weights, packed where the scores lay, are an operand. The tensor cores keep 14 bits of a sum of 8-bit products:
@@ -12,16 +12,11 @@
 #include "../common/tensor_map.h"
 #include "scales.cuh"
 
-// 2^8 is just inside e4m3's range of 448; below 2^-6 it loses digits.
-template <>
-constexpr float kWeightExponent<__nv_fp8_e4m3> = 8.0f;
-
 namespace e4m3_wgmma {
 
 constexpr int kConsumers = 2;             // warpgroups
 constexpr int kKeys = 128;                // of a tile
 constexpr int kStages = 3, kQueries = 2;  // of the rings of keys and values, and of the ring of queries
-constexpr int kTurnBarrier = 1;           // named barriers kTurnBarrier + consumer
 constexpr int kProducerRegisters = 40;
 constexpr int kStep = 32;            // elements of the sum of a wgmma
 constexpr int kUnit = 16;            // bytes that a swizzle moves together
@@ -120,6 +115,12 @@ __device__ __forceinline__ void add_share(float (&o_rmem)[kSize], const float (&
     for (int i = 0; i < kSize; ++i) o_rmem[i] = fmaf(o_rmem[i], shrink[i / 2 % 2], share_rmem[i]);
 }
 
+template <int kSize>
+__device__ __forceinline__ void add_share(float (&o_rmem)[kSize], const float (&share_rmem)[kSize]) {
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) o_rmem[i] += share_rmem[i];
+}
+
 template <int kSize, int kSteps>
 __device__ __forceinline__ void pack_bytes(uint32_t (&p_rmem)[kSteps][4], const float (&s_rmem)[kSize]) {
     static_assert(kSize == 16 * kSteps, "a step takes four 8-column blocks of the accumulator");
@@ -139,6 +140,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
               const __grid_constant__ CUtensorMap q_map,  // [batch, query_heads, query_rows, kDim]
               const __grid_constant__ CUtensorMap k_map,  // [batch, key_heads, key_rows, kDim]
               const __grid_constant__ CUtensorMap v_map) {
+    using T = __nv_fp8_e4m3;
     using Tile = Tiling<kDim>;
     constexpr int kRows = Tile::kRows;
     const AttentionArgs &args = quantised.attention;
@@ -217,19 +219,14 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
     } else {
         registers_claim<Tile::kConsumerRegisters>();
         const uint64_t k = swizzled_descriptor(K_smem), v = swizzled_descriptor(Vt_smem);
-        const uint64_t own_q = swizzled_descriptor(Q_smem + consumer * kWarpgroupRows * kSwizzleBytes);
+        const char *own_q_smem = Q_smem + consumer * kWarpgroupRows * kSwizzleBytes;
+        const uint64_t own_q = swizzled_descriptor(own_q_smem);
         const int own_row = consumer * kWarpgroupRows + warp % kWarpgroupWarps * 16 + lane / 4;
 
-        const auto take_turn = [&] { named_barrier_wait<2 * kWarpgroupSize>(kTurnBarrier + consumer); };
-        const auto pass_turn = [&] {
-            const int next = consumer + 1 == kConsumers ? 0 : consumer + 1;
-            named_barrier_arrive<2 * kWarpgroupSize>(kTurnBarrier + next);
-        };
         const auto release = [&](uint64_t *empty) {
             __syncwarp();  // no lane may still wait for the phase that this ends
             if (lane == 0) mbarrier_arrive(empty);
         };
-        if (consumer == kConsumers - 1) pass_turn();  // the first consumer begins
 
         Place<kQueries> q_at;
         Place<kStages> k_at, v_at;
@@ -254,7 +251,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
 #pragma unroll
                 for (int r = 0; r < 2; ++r) visible[r] = min(ends[r] - tile * kKeys, kKeys) - lane % 4 * 2;
                 if (scale.sign != 1.0f) scale_rows(s_rmem, {scale.sign, scale.sign});
-                softmax<__nv_fp8_e4m3, decltype(masked)::value>(s_rmem, rows, visible, scale.factor);
+                softmax<T, decltype(masked)::value>(s_rmem, rows, visible, scale.factor);
             };
 
             if (item.tiles > 0) mbarrier_wait(&q_ring.full[q_at.stage], q_at.parity);
@@ -268,7 +265,6 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                 mbarrier_wait(&vt_ring.full[v_at.stage], v_at.parity);
                 release(&vt_ring.empty[v_at.stage]);
                 v_at.advance();
-                if (tile > 0) take_turn(), pass_turn();
             }
             if (tiles > 0) {
                 int tile = tiles - 1;
@@ -284,25 +280,46 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
 
                 // The scores of a tile are queued before the share of the tile before, so that the softmax of the one
                 // hides the product of the other.
-                const auto step = [&](auto masked) {
-                    mbarrier_wait(&k_ring.full[k_at.stage], k_at.parity);
-                    mbarrier_wait(&vt_ring.full[v_at.stage], v_at.parity);
-                    take_turn();
-                    wgmma_fence();
-                    queue_scores<kDim>(s_rmem, q, descriptor_advance(k, k_at.stage * Tile::kTileBytes));
-                    queue_share<kDim>(share_rmem, p_rmem, descriptor_advance(v, v_at.stage * Tile::kTransposedBytes));
-                    pass_turn();
-                    wgmma_wait<1>(s_rmem);
-                    if (tile == 0) release(&q_ring.empty[q_at.stage]);
-                    release(&k_ring.empty[k_at.stage]);
-                    k_at.advance();
-                    const float shrink[2] = {rows.shrink[0], rows.shrink[1]};  // what came before the share's tile
-                    weigh(masked, tile);
-                    finish_before_wait(fmaxf(rows.total[0], rows.total[1]));
+                const auto wait_for_share = [&] {
                     wgmma_wait<0>(share_rmem);
                     release(&vt_ring.empty[v_at.stage]);
                     v_at.advance();
-                    add_share(o_rmem, share_rmem, shrink);
+                    add_share(o_rmem, share_rmem);
+                };
+                const auto release_scored = [&] {
+                    if (tile == 0) release(&q_ring.empty[q_at.stage]);
+                    release(&k_ring.empty[k_at.stage]);
+                    k_at.advance();
+                };
+                const auto step = [&](auto masked) {
+                    mbarrier_wait(&k_ring.full[k_at.stage], k_at.parity);
+                    mbarrier_wait(&vt_ring.full[v_at.stage], v_at.parity);
+                    wgmma_fence();
+                    queue_scores<kDim>(s_rmem, q, descriptor_advance(k, k_at.stage * Tile::kTileBytes));
+                    queue_share<kDim>(share_rmem, p_rmem, descriptor_advance(v, v_at.stage * Tile::kTransposedBytes));
+                    wgmma_wait<1>(s_rmem);
+                    if constexpr (decltype(masked)::value) {
+                        release_scored();
+                        weigh(masked, tile);
+                        finish_before_wait(fmaxf(rows.total[0], rows.total[1]));
+                        wait_for_share();
+                        scale_rows(o_rmem, rows.shrink);
+                    } else {
+                        if (scale.sign != 1.0f) scale_rows(s_rmem, {scale.sign, scale.sign});
+                        if (softmax_by_earlier<T>(s_rmem, rows, scale.factor)) {
+                            release_scored();
+                            wait_for_share();
+                        } else {  // rare, and then most likely not again in this item
+                            wait_for_share();
+                            scores_again<T, kDim>(
+                                s_rmem,
+                                own_q_smem + q_at.stage * Tile::kQBytes + warp % kWarpgroupWarps * 16 * kSwizzleBytes,
+                                0, K_smem + k_at.stage * Tile::kTileBytes);
+                            release_scored();
+                            weigh(masked, tile);
+                            scale_rows(o_rmem, rows.shrink);
+                        }
+                    }
                     pack_bytes(p_rmem, s_rmem);
                 };
                 while (--tile >= whole_tiles) step(std::true_type());
@@ -311,10 +328,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                 mbarrier_wait(&vt_ring.full[v_at.stage], v_at.parity);
                 wgmma_fence();
                 queue_share<kDim>(share_rmem, p_rmem, descriptor_advance(v, v_at.stage * Tile::kTransposedBytes));
-                wgmma_wait<0>(share_rmem);
-                release(&vt_ring.empty[v_at.stage]);
-                v_at.advance();
-                add_share(o_rmem, share_rmem, rows.shrink);
+                wait_for_share();
             }
             if (item.tiles > 0) q_at.advance();
             normalise(o_rmem, rows);
