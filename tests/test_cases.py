@@ -126,6 +126,12 @@ def test_benchmark_has_one_case_for_each_shape_option_and_data_type() -> None:
     ]
 
 
+def test_the_benchmark_takes_the_first_family_of_an_operator_that_has_no_usual_one() -> None:
+    """Its module refuses any other."""
+    for families, timed in (((), "normal"), (("wide", "normal"), "normal"), (("wide", "narrow"), "wide")):
+        assert {case.family for case in enumerate_cases(operator(), variant(), "bench", families=families)} == {timed}
+
+
 def test_shapes_for_a_gpu_are_tested_on_no_cpu() -> None:
     selection = replace(operator().test, shapes=["main", "s63"], cuda_shapes=["s513"])
     tested = {device: enumerate_cases(operator(test=selection), variant(device=device)) for device in ("cpu", "cuda")}

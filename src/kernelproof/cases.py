@@ -35,6 +35,11 @@ Options = dict[str, Any]
 Which = Literal["test", "bench"]
 
 
+def usual_family(families: Sequence[str]) -> str:
+    """The family of usual values among an operator's, or of those that are tested: `normal`, else the first."""
+    return DEFAULT_FAMILY if DEFAULT_FAMILY in families else families[0]
+
+
 @dataclass(frozen=True)
 class Skipped:
     """A case that a variant cannot take, and why."""
@@ -75,14 +80,15 @@ def select_cases(
     """All cases of an operator for a variant, split into what it can take and what it cannot.
 
     Order is deterministic and ids are unique. Seeds and families are the selection's own, else those given. The
-    benchmark uses only the default family and one seed, since neither changes the work. `quick` keeps no more than the
-    first of the three kinds of cases.
+    benchmark uses only the usual family of those given and one seed, since neither changes the work. `quick` keeps no
+    more than the first of the three kinds of cases.
     """
     chosen = operator.test if which == "test" else operator.bench
     numbers = chosen.seeds or list(seeds) or list(FALLBACK_SEEDS)
     combinations = _combinations(chosen.options)
     if which == "bench":
-        wanted = _timed(operator, variant, chosen, combinations, numbers[0])
+        family = usual_family(families or [DEFAULT_FAMILY])
+        wanted = _timed(operator, variant, chosen, combinations, family, numbers[0])
     else:
         families = chosen.families or list(families) or [DEFAULT_FAMILY]
         wanted = _tested(operator, variant, chosen, combinations, families, numbers, quick)
@@ -189,10 +195,15 @@ def unsupported(variant: VariantConfig, case: Case) -> str | None:
 
 
 def _timed(
-    operator: OperatorConfig, variant: VariantConfig, chosen: CaseSelection, combinations: list[Options], seed: int
+    operator: OperatorConfig,
+    variant: VariantConfig,
+    chosen: CaseSelection,
+    combinations: list[Options],
+    family: str,
+    seed: int,
 ) -> list[Case]:
     return [
-        Case(operator.name, shape, dict(operator.shapes[shape]), dict(options), dtype, DEFAULT_FAMILY, seed)
+        Case(operator.name, shape, dict(operator.shapes[shape]), dict(options), dtype, family, seed)
         for shape in chosen.shapes_on(variant.device)
         for options in combinations
         for dtype in variant.dtypes
@@ -212,7 +223,7 @@ def _tested(
     seed_of, dtype_of = itertools.cycle(seeds), itertools.cycle(variant.dtypes)
     main = operator.profile.shape
     family_shape = chosen.family_shape or main
-    default = DEFAULT_FAMILY if DEFAULT_FAMILY in families else families[0]
+    default = usual_family(families)
 
     def case(shape: str, options: Options, dtype: str, family: str, seed: int) -> Case:
         return Case(operator.name, shape, dict(operator.shapes[shape]), dict(options), dtype, family, seed)

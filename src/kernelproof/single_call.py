@@ -15,11 +15,12 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from kernelproof import builds, memory, nsight, processes
+from kernelproof.cases import usual_family
 from kernelproof.config import Config, OperatorConfig, VariantConfig, among, load, stated
 from kernelproof.errors import BenchError, KernelproofError, ToolError, blamed, describe_exit
 from kernelproof.records import BuildRecord, Case, atomic_write, read
@@ -191,6 +192,7 @@ def _laid_out(config: Config, case: Case, folder: Path) -> LaidOut:
     from kernelproof import images, judge, operators
 
     owner = operators.load(config.operator(case.operator).module, config.root)
+    case = replace(case, family=usual_family(owner.families))
     call, cost = owner.make_call(case, judge.generator(case)), owner.cost(case)
     spec = images.layout_images(call, folder).spec
     numbers = {"flops": cost.flops, "bytes_read": cost.bytes_read, "bytes_written": cost.bytes_written}

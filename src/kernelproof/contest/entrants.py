@@ -158,7 +158,7 @@ def arenas_of(settings: OperatorConfig, operator: Operator, entrants: Sequence[E
     wanted: dict[str, tuple[Case, list[str]]] = {}
     for entrant in entrants:
         if entrant.contender.correct:
-            for case in enumerate_cases(settings, entrant.variant, "bench"):
+            for case in enumerate_cases(settings, entrant.variant, "bench", families=operator.families):
                 _, names = wanted.setdefault(case.bench_id, (case, []))
                 if entrant.name not in names:
                     names.append(entrant.name)

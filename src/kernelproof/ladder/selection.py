@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from kernelproof import suite
 from kernelproof.cases import (
-    DEFAULT_FAMILY,
     Selection,
     case_of,
     covering_cases,
     select_cases,
     shape_of,
     unsupported,
+    usual_family,
 )
 from kernelproof.judging import Job
 from kernelproof.records import Case, CaseResult
@@ -214,8 +214,7 @@ class RungCases:
     @property
     def family(self) -> str:
         """The input family of usual values."""
-        families = self.session.families(self.variant)
-        return DEFAULT_FAMILY if DEFAULT_FAMILY in families else families[0]
+        return usual_family(self.session.families(self.variant))
 
     @functools.cached_property
     def repeated_cases(self) -> list[Case]:

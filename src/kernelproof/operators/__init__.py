@@ -432,7 +432,7 @@ def declared(operator: Operator, settings: OperatorConfig) -> Declared:
     sizes: dict[str, float] = {}
     refused: dict[str, str] = {}
     for shape, dims in settings.shapes.items():
-        case = Case(operator.name, shape, dict(dims), {}, operator.dtypes[0])
+        case = Case(operator.name, shape, dict(dims), {}, operator.dtypes[0], operator.families[0])
         if set(dims) <= set(operator.dims) and all(n in dims for n, given in operator.dims.items() if given is None):
             try:
                 given = operator.cost(case)
