@@ -143,6 +143,27 @@ def test_a_wrong_command_line_could_not_run(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["tset"], "kernelproof: error: argument COMMAND: there is no 'tset'; allowed: bench, "),
+        (["tset"], "; did you mean 'test'?"),
+        (["bench", "--device", "gpu"], "there is no 'gpu'; allowed: cpu, cuda; did you mean 'cuda'?"),
+        (
+            ["test", "--oeprator=x"],
+            "kernelproof test: error: unrecognized arguments: --oeprator=x; did you mean --operator?",
+        ),
+        (["test", "zzz"], "kernelproof test: error: unrecognized arguments: zzz\n"),
+    ],
+)
+def test_a_mistyped_word_is_answered_with_what_may_have_been_meant(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(arguments)
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
         (["build", "--operator", "atention", "--variant", "x"], "atention: no such operator"),
         (["test", "--operator", "attention", "--variant", "cpu_flsh"], "did you mean 'cpu_flash'?"),
         (["build"], "config.yaml: give --operator, one of attention, qkt, quantised_attention, rmsnorm"),

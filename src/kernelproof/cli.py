@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import difflib
 import functools
 import json
 import os
@@ -88,8 +89,26 @@ def _leave_standard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class _Parser(argparse.ArgumentParser):
+    """One that says which word was meant, as argparse does from Python 3.14 on; a command refuses its own options."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            from kernelproof.config import among
+
+            raise argparse.ArgumentError(action, f"there is no {value!r}; {among(value, action.choices)}")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            known = [name for action in self._actions for name in action.option_strings]
+            meant = difflib.get_close_matches(unknown[0].partition("=")[0], known, 1)
+            self.error(f"unrecognized arguments: {shlex.join(unknown)}{f'; did you mean {meant[0]}?' if meant else ''}")
+        return found, unknown
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="kernelproof",
         description="Turn a commit of a CUDA kernel repository into evidence that a reviewer can check.",
         epilog="exit codes: 0 all well; 1 some verdict is bad; 2 it could not run",
