@@ -382,6 +382,7 @@ def test_a_record_that_changed_since_the_manifest_stops_the_packing(run: Run) ->
     with pytest.raises(BundleError, match="changed since the manifest was made") as caught:
         run.pack()
     assert caught.value.subject == "results/bench/op-cpu.csv.gz"
+    assert "kernelproof manifest, then report" in str(caught.value.hint)
 
 
 def test_a_missing_page_stops_the_packing(run: Run) -> None:

@@ -457,6 +457,52 @@ def test_a_benchmark_says_a_line_a_contender(
     assert capsys.readouterr().out == "attention on cpu: not run: no GPU\n"
 
 
+@pytest.mark.parametrize("stage", ["manifest", "report", "bundle"])
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("file", "file: Not a directory\n  next: name another folder with --folder\n"),
+        ("file/below", "file: Not a directory\n"),
+        (".", ".: a report's facts are kept by the name of its folder, and this has none\n  next: for example "),
+        ("a/..", "a/..: a report's facts are kept by the name of its folder, and this has none\n"),
+    ],
+)
+def test_a_folder_that_can_be_no_reports(
+    stage: str,
+    folder: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cli.main(["init", "squash", "--into", "mine"])
+    Path("file").touch()
+    before = sorted(tmp_path.rglob("*"))
+    assert cli.main([stage, "--config", "mine/config.yaml", "--folder", folder]) == ExitCode.COULD_NOT_RUN
+    assert capsys.readouterr().err.startswith(f"kernelproof: {said}")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("stage", ["report", "bundle"])
+def test_a_folder_for_which_nothing_was_gathered(
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cli.main(["init", "squash", "--into", "mine"])
+    command = [stage, "--config", "mine/config.yaml", "--folder", "reports/tpyo"]
+    for made, others in ((None, ""), ("typo", " (there is something for typo)")):
+        if made:
+            Path("results/manifest").mkdir(parents=True)
+            Path(f"results/manifest/{made}.json").touch()
+        assert cli.main(command) == ExitCode.COULD_NOT_RUN
+        assert capsys.readouterr().err == (
+            f"kernelproof: reports/tpyo: nothing was gathered for a folder of this name{others}\n"
+            "  next: kernelproof manifest --config mine/config.yaml --folder reports/tpyo\n"
+        )
+    assert not Path("reports").exists()
+
+
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 

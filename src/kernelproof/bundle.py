@@ -41,6 +41,7 @@ PAGES = ("report.html", "summary.md")
 HARD_MAX_BYTES = 25_000_000  # what GitHub takes as an attachment
 LEVEL = 7  # 2 % larger than at 9, in a quarter of the time
 TAR_NAME_BYTES = 100  # of a ustar header; a longer path is split into prefix and name
+AGAIN = "run again; by hand: kernelproof manifest, then report, then bundle, with the same --config and --folder"
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -126,11 +127,9 @@ def _collect(config: Config, facts: ManifestRecord, folder: Path, name: str) -> 
         try:
             data = members.content(config.root, member.source or member.path, member.path, names)
         except FileNotFoundError:
-            raise BundleError(
-                "it is gone since the manifest was made", subject=member.source, hint="run again"
-            ) from None
+            raise BundleError("it is gone since the manifest was made", subject=member.source, hint=AGAIN) from None
         if hashlib.sha256(data).hexdigest() != member.sha256:
-            raise BundleError("changed since the manifest was made", subject=member.source, hint="run again")
+            raise BundleError("changed since the manifest was made", subject=member.source, hint=AGAIN)
         packed.append(Packed(member, data))
     packed += [_made(page, _page(config, folder / page), members.CONTEXT) for page in PAGES]
     packed.append(_made(REPLAY, replay_text(facts, name, config.source).encode(), members.CONTEXT))

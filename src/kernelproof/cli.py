@@ -596,11 +596,31 @@ def _profile(arguments: argparse.Namespace) -> int:
 
 
 def _folder(arguments: argparse.Namespace, config: Any) -> Path:
-    if arguments.folder:
-        return Path(arguments.folder)
+    """Where a report goes: by its name the facts are kept. Raises KernelproofError for what can be no such folder."""
     from kernelproof import repository
 
-    return Path(config.root) / "reports" / repository.folder_name(repository.of_run(config.root))
+    if not arguments.folder:
+        return Path(config.root) / "reports" / repository.folder_name(repository.of_run(config.root))
+    folder = Path(arguments.folder)
+    if folder.name in ("", ".."):
+        message = "a report's facts are kept by the name of its folder, and this has none"
+        raise KernelproofError(message, subject=str(folder), hint="for example --folder reports/NAME")
+    for place in (folder, *folder.parents):
+        if why := repository.why_no_folder(place):
+            raise KernelproofError(why, subject=str(place), hint="name another folder with --folder")
+    return folder
+
+
+def _facts(arguments: argparse.Namespace, config: Any, folder: Path) -> Path:
+    """What `manifest` gathered for a folder. Raises RecordError where it did not, with the folders that it did."""
+    path = Path(config.record("manifest", folder.name))
+    if not path.exists():
+        made = sorted(found.stem for found in path.parent.glob("*.json"))
+        others = f" (there is something for {formats.listed(made)})" if made else ""
+        given = "" if arguments.config == CONFIG else f" --config {shlex.quote(str(arguments.config))}"
+        hint = f"kernelproof manifest{given} --folder {shlex.quote(str(folder))}"
+        raise RecordError(f"nothing was gathered for a folder of this name{others}", subject=str(folder), hint=hint)
+    return path
 
 
 def _manifest(arguments: argparse.Namespace) -> int:
@@ -617,7 +637,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
     config = _config(arguments)
     folder = _folder(arguments, config)
-    facts = config.record("manifest", folder.name)
+    facts = _facts(arguments, config, folder)
     return _stage(
         arguments,
         "report",
@@ -631,7 +651,7 @@ def _bundle(arguments: argparse.Namespace) -> int:
 
     config = _config(arguments)
     folder = _folder(arguments, config)
-    facts = config.record("manifest", folder.name)
+    facts = _facts(arguments, config, folder)
     return _stage(arguments, "bundle", folder.name, lambda: bundle.run(config, facts, folder), folder)
 
 
