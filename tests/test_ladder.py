@@ -327,6 +327,18 @@ def test_a_crash_in_one_case_leaves_the_others(tmp_path: Path) -> None:
     (crashed,) = (case for case in record.cases if case.status == "failed")
     assert crashed.failures[0].criterion == "crash"
     assert "SIGSEGV" in crashed.failures[0].message
+    assert re.search(r"gdb .*--args python -m kernelproof bench .*--once --shape odd ", str(record.remedy)), (
+        record.remedy
+    )
+
+
+def test_the_log_of_a_crash_has_the_candidates_own_functions_and_not_those_that_called_it(tmp_path: Path) -> None:
+    record = told(tmp_path, "os.kill(os.getpid(), 11)")
+    log = (tmp_path / str(record.log)).read_text()
+    printed = log[log.index("--- printed by the candidate's processes ---") :]
+    assert 'mine.py", line 4 in run\n  (kernelproof, which made the call)\n\n' in printed
+    assert "worker.py" not in printed
+    assert record.remedy is None  # no debugger of C++ says more
 
 
 def told(folder: Path, kernel: str) -> TestRecord:

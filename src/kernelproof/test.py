@@ -282,7 +282,16 @@ def _candidate_output(path: Path) -> str:
         if size > 2 * half:
             stream.seek(-half, os.SEEK_END)
             data += f"\n[... {size - 2 * half} bytes left out ...]\n".encode() + stream.read()
-    return "\n--- printed by the candidate's processes ---\n" + data.decode("utf-8", errors="replace")
+    return "\n--- printed by the candidate's processes ---\n" + _without_own_frames(
+        data.decode("utf-8", errors="replace")
+    )
+
+
+def _without_own_frames(printed: str) -> str:
+    """What faulthandler printed of a crash, without the functions of ours that had called the candidate."""
+    ours = re.escape(str(Path(__file__).resolve().parent))
+    frame = rf'  File "(?:{ours}/.*|<frozen runpy>)", line \d+ in .*\n'
+    return re.sub(f"(?:{frame})+", "  (kernelproof, which made the call)\n", printed)
 
 
 def _scrub_junit(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ OTHERWISE = (
     "its kernels were started from the cubin alone; if it passes with test.sealed=never, its host code does more than "
     "launch them on the caller's stream"
 )
+KILLED = re.compile("was killed by SIG(SEGV|BUS|ABRT|FPE|ILL)")
 WITHOUT = {
     "sanity": "no exact call was made, for the operator has none that it takes: errors within the bounds are not "
     "looked for that way",
@@ -84,6 +86,7 @@ def record(standing: Standing, calls: Calls, collection: Collection, examined: S
         more = f"; failed too: {others}" if standing.ended and others else ""
         record.status, record.reason = records.FAILED, f"{told.name}: {told.message}{more}"
         remedies = [standing.remedy] * (verdict == "hung") + [OTHERWISE] * bool(sealing and sealing.sealed)
+        remedies.append(_backtrace(standing, selection))
         record.remedy = "; ".join(filter(None, remedies)) or None
     return record
 
@@ -109,6 +112,26 @@ def _repeat(standing: Standing) -> str | None:
         return None
     case = standing.told[rung.name].case
     return standing.session.config.command("test", standing.variant) + (f" --case {case}" if case else "")
+
+
+def _backtrace(standing: Standing, selection: RungCases) -> str | None:
+    """How to see where a CPU variant's own code was when its process was killed, where one call of usual values does
+    that too: not where memory ends beside a tensor, nor of sizes that the configuration does not have.
+    """
+    rung, variant = _told_rung(standing), standing.variant
+    if rung is None or rung.name not in ("launch", "correctness") or not KILLED.search(rung.message or ""):
+        return None
+    case = next((case for case in selection.cases if case.id == standing.told[rung.name].case), None)
+    if case is None or (case.dtype, variant.device) != (variant.dtypes[0], "cpu"):
+        return None
+    if variant.abi == "python":  # the log has its lines
+        return None
+    call = standing.session.config.command("bench", variant).removeprefix("kernelproof ")
+    options = "".join(f" --option {name}={str(value).lower()}" for name, value in case.options.items())
+    return (
+        f"for a backtrace: gdb -batch -ex run -ex bt --args python -m kernelproof {call} --once --shape {case.shape}"
+        f"{options} (lines have numbers with -g in the variant's flags)"
+    )
 
 
 def _verdict(rungs: Sequence[Rung], selection: RungCases, standing: Standing) -> str:
