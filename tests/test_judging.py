@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -500,12 +501,19 @@ OPERATOR = Endless()
 """
 
 
-def test_an_operator_that_never_ends_is_ended_and_named(tmp_path: Path) -> None:
+def test_an_operator_that_never_ends_is_ended_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(judging, "PATIENCE_S", 4.0)
     (tmp_path / "endless.py").write_text(ENDLESS)
     judge = Judge(tmp_path, tmp_path, limit_s=5.0)
     with pytest.raises(JudgeError, match=r"did not answer `lay out of odd-float32-normal-s3` within 5 s") as caught:
         judge.lay_out("endless.py", Job(CASE), tmp_path / "first")
-    assert (caught.value.subject, caught.value.log) == ("endless.py", None)  # it printed nothing
+    place = r"endless\.py:\d, in make_call"
+    assert re.fullmatch(place, str(caught.value.subject))
+    assert "endless.py" in Path(str(caught.value.log)).read_text()  # the whole stack
+    said = capfd.readouterr().err
+    assert re.search(rf"^kernelproof: waiting for {place} \(`lay out of odd-.*`\), since 4 of 5 s$", said, re.MULTILINE)
     assert "test.operator_limit_s" in str(caught.value.hint)
     assert judge._process.poll() is not None
     judge.close()

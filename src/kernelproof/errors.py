@@ -111,12 +111,17 @@ def blamed(module: str, root: Path) -> Iterator[None]:
         raise
 
 
-def _in_module(error: BaseException, module: str, root: Path) -> JudgeError | None:
-    path = str((root / module).resolve())
+def file_of(module: str, root: Path) -> Path:
+    """The file of an operator's module: a dotted name, or a `.py` path relative to `root`."""
     if not module.endswith(".py"):
         with contextlib.suppress(ImportError):
             spec = importlib.util.find_spec(module)
-            path = str(spec and spec.origin)
+            return Path(str(spec and spec.origin))
+    return (root / module).resolve()
+
+
+def _in_module(error: BaseException, module: str, root: Path) -> JudgeError | None:
+    path = str(file_of(module, root))
     lines = [(f.f_code, line) for f, line in traceback.walk_tb(error.__traceback__) if f.f_code.co_filename == path]
     if isinstance(error, SyntaxError) and error.filename == path:
         where, line, what = "<module>", error.lineno, error.msg

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import faulthandler
 import functools
 import hashlib
 import importlib.util
@@ -19,10 +20,13 @@ import json
 import math
 import os
 import random
+import re
+import select
 import signal
 import socket
 import sys
 import tempfile
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelproof import formats, records
 from kernelproof.config import Declared, OperatorConfig, Precision, Tolerance
-from kernelproof.errors import JudgeError, KernelproofError, TestError, blamed, describe_exit, not_installed
+from kernelproof.errors import JudgeError, KernelproofError, TestError, blamed, describe_exit, file_of, not_installed
 from kernelproof.processes import (
     IDLE_THREADS_SLEEP,
     collect_rarely,
@@ -79,6 +83,9 @@ TAIL_SHARE = 4
 MUCH_LARGER = 16  # than of the case's own values: an inverse near its pole, say
 FEWEST_ALIKE = 4  # values of a row, or rows, of which some become like others: two at least differ all the same
 END_LIMIT_S = 5.0
+SAYS_WITHIN_S = 1.0
+PATIENCE_S = 20.0  # after which is said what is waited for
+WHERE = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)  # as faulthandler prints it
 
 
 @dataclass(frozen=True)
@@ -283,14 +290,16 @@ class Judge:
         end(self._process, END_LIMIT_S)
 
     def _ask(self, module: str, command: str, **payload: Any) -> Any:
+        about = _about(command, payload)
         try:
             self._connection.sendall(_line([self._root, module, command, payload]))
-            line = self._lines.readline()
+            line = self._awaited(module, about)
         except TimeoutError:
+            place = self._at_work(module)
             kill_group(self._process)
             raise JudgeError(
-                f"it did not answer `{_about(command, payload)}` within {self._limit_s:g} s, and was ended",
-                subject=module,
+                f"it did not answer `{about}` within {self._limit_s:g} s, and was ended",
+                subject=place or module,
                 log=self._kept_log,
                 hint="mend the operator's module, or set test.operator_limit_s to more seconds",
             ) from None
@@ -298,7 +307,7 @@ class Judge:
             line = b""
         if not line:
             end(self._process, END_LIMIT_S)
-            code, about = self._process.returncode, _about(command, payload)
+            code = self._process.returncode
             raise JudgeError(
                 f"the judge's process {describe_exit(code)} in the middle of `{about}`; nobody is condemned for that",
                 subject=module,
@@ -311,6 +320,37 @@ class Judge:
         if "error" in answer:
             raise JudgeError(**answer["error"])
         return answer["result"]
+
+    def _awaited(self, module: str, about: str) -> bytes:
+        """The answer; who waits long for it is told for what. Raises TimeoutError where there is none in time."""
+        soon = min(PATIENCE_S, self._limit_s)
+        if not select.select([self._connection], [], [], soon)[0]:
+            if soon < self._limit_s:
+                what = f"{self._at_work(module) or module} (`{about}`), since {soon:g} of {self._limit_s:g} s"
+                # What the process of a test prints is otherwise for its log.
+                print(f"kernelproof: waiting for {what}", file=sys.__stderr__ or sys.stderr, flush=True)
+            if not select.select([self._connection], [], [], self._limit_s - soon)[0]:
+                raise TimeoutError
+        return self._lines.readline()
+
+    def _at_work(self, module: str) -> str | None:
+        """Which line of an operator's module the process is in, `mine.py:31, in reference`; None where in none."""
+        try:
+            status = Path(f"/proc/{self._process.pid}/status").read_text()
+        except OSError:
+            return None
+        caught = re.search(r"^SigCgt:\s*(\w+)", status, re.MULTILINE)
+        if not caught or not int(caught[1], 16) >> signal.SIGUSR1 - 1 & 1:  # it has only been started
+            return None
+        said = self._log.stat().st_size
+        os.kill(self._process.pid, signal.SIGUSR1)
+        root, deadline = Path(self._root), time.monotonic() + SAYS_WITHIN_S
+        while time.monotonic() < deadline:
+            time.sleep(SAYS_WITHIN_S / 20)
+            for path, line, function in WHERE.findall(self._log.read_bytes()[said:].decode(errors="replace")):
+                if Path(path).resolve() == file_of(module, root):
+                    return f"{module}:{line}, in {function}"
+        return None
 
 
 def _about(command: str, payload: Mapping[str, Any]) -> str:
@@ -334,6 +374,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Answer requests until the supervisor hangs up."""
+    faulthandler.register(signal.SIGUSR1)  # it prints where it is
     hide_memory()
     collect_rarely()
     keep_freed_memory()
