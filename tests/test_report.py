@@ -193,6 +193,21 @@ def test_the_page_tells_of_who_crashed_what_the_reason_tells(tmp_path: Path) -> 
     assert re.findall(r"<pre[^>]*>(it failed in \w+)</pre>", page) == ["it failed in properties"]
 
 
+def test_a_baseline_that_is_wrong_is_told_from_the_variants(tmp_path: Path) -> None:
+    facts, found = report_records.gpu_run()
+    said = "it is the baseline's own result that does not meet them"
+    assert not any(said in text.replace("&#39;", "'") for text in render(tmp_path / "all correct", (facts, found)))
+    tested = found["results/test/attention/sdpa_cudnn.json"]
+    assert isinstance(tested, TestRecord)
+    tested.status, tested.verdict, tested.reason = "failed", "wrong", "correctness: rms: 1.2 times the limit"
+    verdict = next(v for v in facts.verdicts if v.variant == "sdpa_cudnn")
+    verdict.correctness, verdict.reason = "wrong", tested.reason
+    page, summary = render(tmp_path / "one wrong", (facts, found))
+    assert f"sdpa_cudnn: it is held to the same criteria as the variants, and {said}" in checked(page).text
+    assert said in summary
+    assert re.findall(r'name">(\w+)</span> <small>baseline</small>', page) == ["sdpa_cudnn"]
+
+
 def test_the_same_records_give_the_same_bytes_anywhere(tmp_path: Path) -> None:
     page, summary = render(tmp_path, report_records.gpu_run())
     script = (

@@ -84,6 +84,18 @@ class VerdictGroup:
     one_at: float
     gate_at: float
 
+    @property
+    def refused_baselines(self) -> str:
+        """What is to be thought of baselines that are not correct; empty where all are."""
+        names = [row.name for row in self.baselines if row.correctness.kind == "bad"]
+        if not names:
+            return ""
+        each = "it is" if len(names) == 1 else "they are"
+        return (
+            f"{formats.listed(names)}: {each} held to the same criteria as the variants, and it is the baseline's own "
+            "result that does not meet them. No variant is blamed for that, or compared with such a baseline."
+        )
+
 
 @dataclass(frozen=True)
 class Headline:
