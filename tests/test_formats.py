@@ -139,7 +139,17 @@ def test_what_was_made_inert_reads_in_a_terminal_as_it_was() -> None:
     text = "large_d128: **0.95** > 0.9 | @team #12 <b> [x](y) `z`"
     assert formats.md_as_typed(formats.md_text(text)) == text
     assert formats.md_as_typed(formats.md_text(r"C:\tmp\_x")) == r"C:\tmp\_x"
-    assert formats.md_as_typed(formats.md_code(r"a | b\.c\_d")) == r"`a | b\.c\_d`"
+    assert formats.md_as_typed(formats.md_code(r"a | b\.c\_d")) == r"a | b\.c\_d"
+    assert formats.md_as_typed(f"**{formats.md_code('`a` b')}**") == "`a` b"
+
+
+def test_a_terminal_shows_columns_and_no_marks() -> None:
+    cells = [formats.md_code("a | b"), formats.md_text("x\\"), f"**{formats.md_text('*|<details>')}**"]
+    rows = "\n".join(f"| {cell} | 1 |" for cell in cells)
+    folded = "<details><summary>3 of `them`</summary>\n\n</details>"
+    assert formats.md_on_terminal(f"## Title\n\n| name | n |\n| --- | ---: |\n{rows}\n\n{folded}\n\nend\n") == (
+        "Title\n\nname         n\na | b        1\nx\\           1\n*|<details>  1\n\n3 of them\n\nend"
+    )
 
 
 def test_a_block_cannot_be_closed_from_inside() -> None:

@@ -751,7 +751,7 @@ def _tell(result: Any, arguments: argparse.Namespace) -> int:
         print(result.text())
     else:
         text = result.markdown().rstrip("\n")
-        print(formats.md_as_typed(text) if sys.stdout.isatty() else text)
+        print(formats.md_on_terminal(text) if sys.stdout.isatty() else text)
     return int(result.exit_code)
 
 

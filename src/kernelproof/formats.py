@@ -231,12 +231,27 @@ def md_text(text: object) -> str:
 
 
 def md_as_typed(markdown: str) -> str:
-    """Markdown for who reads it as it is, in a terminal: what was made inert, as it was before."""
+    """Markdown as text: what was made inert, as it was before, without marks for code and bold."""
 
     def typed(found: re.Match[str]) -> str:
-        return found[2] or found[0].replace("\\|", "|")  # in a code span nothing else is escaped
+        return found[4] or (found[3] or "").replace("\\|", "|")  # in a code span nothing else is escaped
 
-    return re.sub(r"(`+).*?\1|\\([!-/:-@\[-`{-~])", typed, markdown.replace("@<!-- -->", "@"))
+    return re.sub(r"(`+)( ?)(.*?)\2\1|\*\*|\\([!-/:-@\[-`{-~])", typed, markdown.replace("@<!-- -->", "@"))
+
+
+def md_on_terminal(markdown: str) -> str:
+    """Markdown for who reads it in a terminal: as text, with tables in aligned columns."""
+    lines, table = list[str](), list[list[str]]()
+    for line in [*markdown.splitlines(), ""]:
+        if line.startswith("|"):
+            if line.strip("|-: "):
+                table.append([md_as_typed(cell.strip()) for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+            continue
+        lines += columns(table) if table else []
+        table.clear()
+        folded = re.fullmatch(r"</?details>(?:<summary>(.*)</summary>)?", line)
+        lines.append(md_as_typed(folded[1] or "" if folded else re.sub("^#+ ", "", line)))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip()
 
 
 def md_code(text: object, limit: int = 240) -> str:
