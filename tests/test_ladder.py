@@ -438,6 +438,8 @@ def test_a_misspelt_entry_is_told_with_its_place_in_the_configuration(tmp_path: 
     operators = configuration.load(path, root=tmp_path).operators
     record = climbed(dataclasses.replace(config, operators=operators), "good")
     assert "no TVM-FFI function 'runn'" in (record.reason or "")
+    assert "; mend `entry` in the configuration, or end the binding with " in (record.reason or "")
+    assert "next:" not in (record.reason or "")  # that is for the remedy
     assert record.remedy == "mend operators.rmsnorm.variants.good.entry, now 'runn': config.yaml:16"
 
 

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernelproof import formats, sandbox
-from kernelproof.errors import WorkerGreedy, WorkerReplyError
+from kernelproof.errors import KernelproofError, WorkerGreedy, WorkerReplyError
 from kernelproof.processes import collect_rarely, die_with_parent, fill_fresh_memory, once_there_is_room
 
 if TYPE_CHECKING:
@@ -306,6 +306,8 @@ class Worker:
     def words_of(self, error: Exception) -> dict[str, str]:
         """An exception's type and message, as the supervisor takes them."""
         kind, words, place = type(error).__name__, str(error), ""
+        if isinstance(error, KernelproofError) and error.hint:  # what comes next the record says, once
+            words = f"{KernelproofError(error.message, subject=error.subject)}; {error.hint}"
         if self.candidate and self.candidate.abi == "python":
             from kernelproof.loading import raised_in
 
