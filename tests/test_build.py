@@ -215,6 +215,14 @@ def test_undefined_symbol_is_found_when_linking(project: Path) -> None:
     record = built(project, variant("unlinked", sources=["csrc/unlinked.cc"]))
     assert record.status == "failed"
     assert "undefined reference to `defined_nowhere()'" in str(record.compiler_message)
+    assert str(record.remedy).startswith("hold its definition against its declaration")
+
+
+def test_a_header_that_is_not_found_is_told_with_the_key_for_its_folder(project: Path) -> None:
+    (project / "csrc" / "answer.cc").write_text('#include "mine/fast.h"\n')
+    record = built(project, variant("plain"))
+    assert "mine/fast.h: No such file" in str(record.reason)
+    assert "the folder from which mine/fast.h is included to operators.toy.include" in str(record.remedy)
 
 
 @pytest.mark.parametrize("name", ["ans$wer.cc", "ans#wer.cc", "an $$s:wer.cc"])

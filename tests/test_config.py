@@ -235,6 +235,8 @@ OP = "operators.op"
         (f"{OP}.variants.v.device", "gpu", '"gpu" is not known; allowed: cpu, cuda'),
         (f"{OP}.variants.v.device", None, "the key 'device' is missing"),
         (f"{OP}.variants.v.dtypes", ["float23"], "did you mean 'float32'?"),
+        (f"{OP}.variants.v.dtypes", ["fp32"], "did you mean 'float32'?"),
+        (f"{OP}.variants.v.precision", "float32", '"float32" is not a mapping: write {output: float32}'),
         (f"{OP}.variants.v.dtypes", "float32", '"float32" is not a list: write [float32]'),
         (f"{OP}.variants.v.flags", "-O3 -g", '"-O3 -g" is not a list: write [-O3, -g]'),
         (f"{OP}.variants.v.sources", ["w.cc"], "'w.cc' does not exist; did you mean 'v.cc'?"),
@@ -409,6 +411,7 @@ def test_all_faults_come_at_once(folder: Path) -> None:
     ("text", "expected"),
     [
         ("a: [1", "not valid YAML"),
+        ("a:\n\tb: 1", "there is a tab in this line: YAML is indented with spaces"),
         ("", "the file is empty"),
         ("# nothing\n", "the file is empty"),
         ("- 1", "is not a mapping"),

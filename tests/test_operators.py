@@ -124,6 +124,10 @@ def test_what_is_no_tuple_of_names_is_told_with_what_to_write_or_nothing(
         ("X = 1\nY = (\n", "broken.py:2: it cannot be imported: SyntaxError: '\\(' was never closed"),
         ("X = 1\n", "defines no OPERATOR"),
         ("class O:\n    pass\nOPERATOR = O\n", r"OPERATOR is a class; write OPERATOR = O\(\)"),
+        (
+            f"{CHANGED}    dims = ('rows',)\nOPERATOR = O()\n",
+            r"OPERATOR.dims is \('rows',\), not a mapping like {\"rows\": ",
+        ),
         (f"{CHANGED}    axes = 'row'\nOPERATOR = O()\n", "OPERATOR.axes is 'row', not a tuple of names"),
         (f"{CHANGED}    axes = ()\nOPERATOR = O()\n", r"OPERATOR.axes is \(\), not a tuple of names"),
         (

@@ -782,6 +782,17 @@ def extension_name(variant: VariantConfig) -> str:
     return re.sub(r"\W", "_", f"kernelproof_{variant.operator}_{variant.name}")
 
 
+def _remedy(message: str, operator: str) -> str:
+    """What to do about a compiler's or linker's words, where they do not say that themselves."""
+    whole = "the log has the compiler's whole output"
+    if missing := re.search(r"fatal error: '?([^':\s]+)'?(: No such file| file not found)", message):
+        key = f"operators.{operator}.include"
+        return f"add the folder from which {missing[1]} is included to {key}, if it is in the project; {whole}"
+    if "undefined reference to" in message:
+        return f'hold its definition against its declaration: name, namespace, arguments, const, extern "C"; {whole}'
+    return whole
+
+
 def _sets_standard(flags: Sequence[str]) -> bool:
     return any(flag.startswith(("-std=", "--std=", "--std")) for flag in flags)
 
@@ -817,7 +828,7 @@ def _ninja(plan: Plan, edges: Sequence[Edge], temporary: Path, name: str, shown:
         raise Unbuildable(
             first or "the compiler failed and said nothing",
             compiler_message=message,
-            remedy="the log has the compiler's whole output",
+            remedy=_remedy(message, plan.variant.operator),
         )
     for edge in edges:
         _check_made(plan, edge)

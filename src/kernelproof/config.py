@@ -752,6 +752,8 @@ def _compose(text: str, path: Path) -> _Document:
         mark = error.problem_mark
         place = f"{path}:{mark.line + 1}" if mark else str(path)
         hint = "look at brackets, quotes and indentation in this line and above it"
+        if mark and "\t" in "".join(text.splitlines()[mark.line : mark.line + 1]):
+            hint = "there is a tab in this line: YAML is indented with spaces"
         raise ConfigError(f"not valid YAML: {error.problem}", subject=place, hint=hint) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"not valid YAML: {error}", subject=str(path), hint="save it as plain text") from None
@@ -944,6 +946,8 @@ def among(name: Any, names: Iterable[str]) -> str:
 
 
 _SYNONYMS = {"gpu": "cuda", "nvidia": "cuda", "host": "cpu"}  # what is written for what is meant, near it or not
+_SYNONYMS |= dict.fromkeys(("fp32", "f32", "float", "single"), "float32") | {"bf16": "bfloat16", "fp8": "float8_e4m3fn"}
+_SYNONYMS |= dict.fromkeys(("fp16", "f16", "half"), "float16") | dict.fromkeys(("fp64", "f64", "double"), "float64")
 
 
 def _nearest(name: Any, names: Iterable[str]) -> str:
@@ -987,6 +991,8 @@ def _schema_faults(error: Any, places: _Places) -> Iterator[Fault]:
         case "type":
             kinds = [limit] if isinstance(limit, str) else limit
             meant = f": write [{', '.join(value.split())}]" if kinds == ["array"] and isinstance(value, str) else ""
+            if kinds == ["object"] and isinstance(value, str) and len(needed := error.schema.get("required", [])) == 1:
+                meant = f": write {{{needed[0]}: {value}}}"
             yield fault(f"{_shown(value)} is not {' or '.join(_TYPE_NAMES[kind] for kind in kinds)}{meant}")
         case "enum":
             yield fault(f"{_shown(value)} is not known; {among(value, limit)}")

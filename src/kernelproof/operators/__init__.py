@@ -371,6 +371,10 @@ def load(module: str, root: Path) -> Operator:
             single = "a result that is one number has shape [1], and one axis" if name == "axes" else None
             hint = f"write {name} = ({given!r},)" if isinstance(given, str) else single
             raise ConfigError(f"OPERATOR.{name} is {given!r}, not a tuple of names", subject=module, hint=hint)
+    for name, example in (("dims", '{"rows": None}'), ("options", '{"causal": (False, True)}')):
+        if not isinstance(getattr(found, name), Mapping):
+            given = getattr(found, name)
+            raise ConfigError(f"OPERATOR.{name} is {given!r}, not a mapping like {example}", subject=module)
     if isinstance(whole := getattr(found, "whole", ()), str) or not isinstance(whole, Iterable):
         raise ConfigError(f"OPERATOR.whole is {whole!r}, not a tuple of names of inputs", subject=module)
     if unknown := [name for name in found.dtypes if name not in DTYPES]:
