@@ -381,6 +381,14 @@ def left_over(tmp_path_factory: pytest.TempPathFactory) -> BenchRecord:
     return measured(loaded)
 
 
+def test_who_was_not_run_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    loaded = project(tmp_path, {"ours": contender("once")}, {})
+    tested = TestRecord(operator="rmsnorm", variant="ours", status="not_run", reason="nothing was built yet")
+    records.write(loaded.record("test", "rmsnorm", "ours"), tested)
+    (entrant,) = contest.entrants.entrants_of(loaded, loaded.operator("rmsnorm"), "cpu")
+    assert entrant.contender.outcome == "not benchmarked: not run: nothing was built yet"
+
+
 def test_only_correct_contenders_are_timed(left_over: BenchRecord) -> None:
     assert outcomes(left_over)["bad"] == "not benchmarked: wrong"
     assert outcomes(left_over)["new"].startswith("not benchmarked: it was not tested (do that with: ")

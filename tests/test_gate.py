@@ -43,6 +43,14 @@ def loaded(tmp_path: Path) -> config.Config:
     return config.load(tmp_path / "config.yaml", root=tmp_path)
 
 
+def test_records_of_stages_by_hand_need_a_configuration(loaded: config.Config) -> None:
+    after_test(loaded, "plain", "correct")
+    with pytest.raises(RecordError, match="no configuration is kept in it") as caught:
+        gate.run(None, loaded.results)
+    assert "kernelproof gate --config FILE" in str(caught.value.hint)
+    assert gate.run(loaded, loaded.results).rows
+
+
 def after_test(loaded: config.Config, name: str, verdict: str, reason: str | None = None, **more: Any) -> None:
     path = loaded.record("test", "op", name)
     records.write(path, TestRecord(operator="op", variant=name, verdict=verdict, reason=reason, **more))

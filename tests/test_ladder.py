@@ -265,6 +265,9 @@ def test_a_library_may_decline_a_case(tmp_path: Path) -> None:
 def test_a_case_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TestError, match="there is no such case; the nearest is odd-float32-normal-s7"):
         test.run(project(tmp_path, "good"), "rmsnorm", ["good"], tmp_path / "again", "od-float32-normal-s7")
+    with pytest.raises(TestError, match="there is no such case") as caught:
+        test.run(project(tmp_path, "good"), "rmsnorm", ["good"], tmp_path / "again", "odd-float32")
+    assert caught.value.hint is None  # it is of a shape of ours, and no exact call
     with pytest.raises(
         TestError, match=r"no such case(.|\n)*exact calls are no cases: they are made whatever case is asked for"
     ):

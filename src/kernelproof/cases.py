@@ -123,7 +123,9 @@ def case_of(operator: OperatorConfig, variant: VariantConfig, id: str, families:
         raise ConfigError(
             f"there is no such case; the nearest is {near[0] if near else 'none'}",
             subject=id,
-            hint=None if first in shapes else "exact calls are no cases: they are made whatever case is asked for",
+            hint=None
+            if id.split("-")[0] in shapes
+            else "exact calls are no cases: they are made whatever case is asked for",
         )
     if reason := unsupported(variant, found):
         raise ConfigError(f"{variant.key} {reason}", subject=id)

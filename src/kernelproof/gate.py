@@ -214,6 +214,9 @@ def run(config: Config | None, path: Path) -> GateResult:
         raise RecordError(unread.reason, subject=f"{now.name}: {unread.path}", hint="run its stage again")
     known = {variant.key for variant in config.variants()} if config else set()
     if config is None or (now.config and not known & {*now.builds, *now.tests}):
+        if not now.config:
+            hint = "the configuration that its stages were given: kernelproof gate --config FILE"
+            raise RecordError("no configuration is kept in it, as a run would have done", subject=now.name, hint=hint)
         own = configuration.of_run(now.config, f"{now.name}: config.json")
         config = replace(own, root=config.root if config else Path())
     return GateResult(config.gate.max_ratio, [*_rows(config, now), *_strangers(config, now)], _regression(config, now))

@@ -77,7 +77,10 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
         contender.verdict, contender.correct = test.verdict, test.verdict == "correct"
         tested = [case for case in test.cases if case.status == "passed"]
         if not contender.correct:
-            contender.outcome = f"not benchmarked: {test.verdict.replace('_', ' ')}"
+            unjudged = test.verdict == records.NOT_RUN and test.reason
+            contender.outcome = (
+                f"not benchmarked: {test.verdict.replace('_', ' ')}{f': {unjudged}' if unjudged else ''}"
+            )
         elif test.module and builds.altered(test.module, config.root):
             contender.correct = False
             contender.outcome = f"not benchmarked: {test.module.path} was changed after the test (test again: {again})"
