@@ -2,7 +2,7 @@
 // float8_e4m3. wgmma wants V by columns, which is a matter of layout that no copy engine settles for bytes: the
 // producer's four warps transpose each tile of V while the consumers multiply. The keys of 32 change places in that, so
 // that weights, packed where the scores lay, are an operand. The tensor cores keep 14 bits of a sum of 8-bit products:
-// a tile's share of the output is a sum of its own, added to the others in FP32 by the instruction that rescales them.
+// a tile's share of the output is a sum of its own, added to the others in FP32.
 #include <cuda_fp8.h>
 
 #include <type_traits>
@@ -105,14 +105,6 @@ __device__ __forceinline__ void queue_share(float (&share_rmem)[kSize], const ui
         wgmma_k32_e4m3(share_rmem, p_rmem[j], descriptor_advance(v, at), j > 0);
     }
     wgmma_commit();
-}
-
-// O = O shrunk + share
-template <int kSize>
-__device__ __forceinline__ void add_share(float (&o_rmem)[kSize], const float (&share_rmem)[kSize],
-                                          const float (&shrink)[2]) {
-#pragma unroll
-    for (int i = 0; i < kSize; ++i) o_rmem[i] = fmaf(o_rmem[i], shrink[i / 2 % 2], share_rmem[i]);
 }
 
 template <int kSize>
@@ -280,7 +272,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
 
                 // The scores of a tile are queued before the share of the tile before, so that the softmax of the one
                 // hides the product of the other.
-                const auto wait_for_share = [&] {
+                const auto take_share = [&] {
                     wgmma_wait<0>(share_rmem);
                     release(&vt_ring.empty[v_at.stage]);
                     v_at.advance();
@@ -302,15 +294,15 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                         release_scored();
                         weigh(masked, tile);
                         finish_before_wait(fmaxf(rows.total[0], rows.total[1]));
-                        wait_for_share();
+                        take_share();
                         scale_rows(o_rmem, rows.shrink);
                     } else {
                         if (scale.sign != 1.0f) scale_rows(s_rmem, {scale.sign, scale.sign});
                         if (softmax_by_earlier<T>(s_rmem, rows, scale.factor)) {
                             release_scored();
-                            wait_for_share();
+                            take_share();
                         } else {  // rare, and then most likely not again in this item
-                            wait_for_share();
+                            take_share();
                             scores_again<T, kDim>(
                                 s_rmem,
                                 own_q_smem + q_at.stage * Tile::kQBytes + warp % kWarpgroupWarps * 16 * kSwizzleBytes,
@@ -328,7 +320,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                 mbarrier_wait(&vt_ring.full[v_at.stage], v_at.parity);
                 wgmma_fence();
                 queue_share<kDim>(share_rmem, p_rmem, descriptor_advance(v, v_at.stage * Tile::kTransposedBytes));
-                wait_for_share();
+                take_share();
             }
             if (item.tiles > 0) q_at.advance();
             normalise(o_rmem, rows);

@@ -611,14 +611,13 @@ def _folder(arguments: argparse.Namespace, config: Any) -> Path:
     return folder
 
 
-def _facts(arguments: argparse.Namespace, config: Any, folder: Path) -> Path:
+def _facts(config: Any, folder: Path) -> Path:
     """What `manifest` gathered for a folder. Raises RecordError where it did not, with the folders that it did."""
     path = Path(config.record("manifest", folder.name))
     if not path.exists():
         made = sorted(found.stem for found in path.parent.glob("*.json"))
         others = f" (there is something for {formats.listed(made)})" if made else ""
-        given = "" if arguments.config == CONFIG else f" --config {shlex.quote(str(arguments.config))}"
-        hint = f"kernelproof manifest{given} --folder {shlex.quote(str(folder))}"
+        hint = f"{config.command('manifest')} --folder {shlex.quote(str(folder))}"
         raise RecordError(f"nothing was gathered for a folder of this name{others}", subject=str(folder), hint=hint)
     return path
 
@@ -637,7 +636,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
     config = _config(arguments)
     folder = _folder(arguments, config)
-    facts = _facts(arguments, config, folder)
+    facts = _facts(config, folder)
     return _stage(
         arguments,
         "report",
@@ -651,7 +650,7 @@ def _bundle(arguments: argparse.Namespace) -> int:
 
     config = _config(arguments)
     folder = _folder(arguments, config)
-    facts = _facts(arguments, config, folder)
+    facts = _facts(config, folder)
     return _stage(arguments, "bundle", folder.name, lambda: bundle.run(config, facts, folder), folder)
 
 

@@ -288,10 +288,11 @@ class Config:
         """The record of a stage: `results/build/attention/fp16_wmma.json`."""
         return self.results.joinpath(stage, *names[:-1], f"{names[-1]}.json")
 
-    def command(self, stage: str, variant: VariantConfig) -> str:
-        """What to type for a stage of one variant."""
+    def command(self, stage: str, variant: VariantConfig | None = None) -> str:
+        """What to type for a stage, of one variant if given."""
         given = "" if self.source == "config.yaml" else f" --config {shlex.quote(self.source)}"
-        return f"kernelproof {stage}{given} --operator {variant.operator} --variant {variant.name}"
+        of = f" --operator {variant.operator} --variant {variant.name}" if variant else ""
+        return f"kernelproof {stage}{given}{of}"
 
     def operator(self, name: str) -> OperatorConfig:
         """An operator by name. Raises ConfigError for an unknown one."""

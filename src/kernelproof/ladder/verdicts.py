@@ -126,10 +126,10 @@ def _backtrace(standing: Standing, selection: RungCases) -> str | None:
         return None
     if variant.abi == "python":  # the log has its lines
         return None
-    call = standing.session.config.command("bench", variant).removeprefix("kernelproof ")
+    call = standing.session.config.command("bench", variant)
     options = "".join(f" --option {name}={str(value).lower()}" for name, value in case.options.items())
     return (
-        f"for a backtrace: gdb -batch -ex run -ex bt --args python -m kernelproof {call} --once --shape {case.shape}"
+        f"for a backtrace: gdb -batch -ex run -ex bt --args python -m {call} --once --shape {case.shape}"
         f"{options} (lines have numbers with -g in the variant's flags)"
     )
 
