@@ -121,7 +121,9 @@ def test_who_leaves_work_out_where_calls_come_fast_does_so_amid_a_row_too(tmp_pa
         runner.prepare()
         touch = moving_inputs.Touch(sets)
         touch.before(1)
-        found = [torch.equal(result, 2 * sets.inputs(0)[0]) for (result,) in runner.amid(touch)]
+        # Another program that takes the core behind the last write makes a row slow, of rows of a loaded machine one in
+        # twenty, and where it is busy all three: so there are five times as many.
+        found = [torch.equal(result, 2 * sets.inputs(0)[0]) for _ in range(5) for (result,) in runner.amid(touch)]
         assert all(found) == right, function.__name__
 
 
