@@ -103,7 +103,9 @@ class WorkerHost:
         self._threads = threads or len(self.cores)
         if measures and device == "cpu":
             self.cores = cores_to_measure_on(self._threads)
-        idle = {} if measures or awake else IDLE_THREADS_SLEEP
+        self._awake = measures or awake
+        # Without torch there is no OpenMP in the host to be told, and each worker is: one host serves both kinds.
+        idle = IDLE_THREADS_SLEEP if needs_torch and not self._awake else {}
         self._environment = environment(self.scratch, self._threads) | idle
         self._spawned = 0
         self._log = self.scratch / "host.log"
@@ -135,12 +137,21 @@ class WorkerHost:
                 stop_signal=signal.SIGTERM,
             )
 
-    def spawn(self, log: Path | None = None, scratch: Path | None = None, readable: Sequence[Path] = ()) -> Worker:
+    def spawn(
+        self,
+        log: Path | None = None,
+        scratch: Path | None = None,
+        readable: Sequence[Path] = (),
+        *,
+        awake: bool | None = None,
+    ) -> Worker:
         """Fork a worker; its output is appended to `log`.
 
         `scratch`: an existing folder, the only one in which the worker writes; by default a new one that goes with it.
-        `readable`: what it may read of the private folders. The worker sees the GPU that we hold by now, and not
-        what we saw when the host was started. Raises WorkerError when the host or the worker does not start.
+        `readable`: what it may read of the private folders. `awake`: whether its idle threads spin for a while, where
+        that is not to be as the host has it; with torch, whose OpenMP has asked by then, it is. The worker sees the GPU
+        that we hold by now, and not what we saw when the host was started. Raises WorkerError when the host or the
+        worker does not start.
         """
         if self._ended and self._ready:  # a candidate took it down: that must not condemn the next one
             self._control.close()
@@ -155,6 +166,7 @@ class WorkerHost:
             "scratch": str(folder),
             "readable": [str(path.resolve()) for path in readable],
             "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
+            "awake": self._awake if awake is None else awake,
         }
         with theirs, (log or Path(os.devnull)).open("ab") as stream:
             try:

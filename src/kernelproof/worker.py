@@ -34,7 +34,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernelproof import formats, sandbox
 from kernelproof.errors import KernelproofError, WorkerGreedy, WorkerReplyError
-from kernelproof.processes import collect_rarely, die_with_parent, fill_fresh_memory, once_there_is_room
+from kernelproof.processes import (
+    IDLE_THREADS_SLEEP,
+    collect_rarely,
+    die_with_parent,
+    fill_fresh_memory,
+    once_there_is_room,
+)
 
 if TYPE_CHECKING:
     from kernelproof.loading import Candidate, Image
@@ -149,7 +155,7 @@ class Host:
         """In the forked child: leave everything of the host behind and serve one candidate.
 
         order: `scratch`, the worker's folder; `readable`, what else of the run's folders it may read; `gpu`, what CUDA
-        is to see, null where nobody says.
+        is to see, null where nobody says; `awake`, whether its idle threads spin for a while.
         """
         status = 70  # EX_SOFTWARE: the worker itself failed
         try:
@@ -171,6 +177,8 @@ class Host:
             faulthandler.enable()
             if order["gpu"] is not None:
                 os.environ["CUDA_VISIBLE_DEVICES"] = order["gpu"]
+            if not order["awake"]:  # OpenMP asks when the candidate's library brings it along
+                os.environ.update(IDLE_THREADS_SLEEP)
             os.chdir(order["scratch"])
             if not (self.settings["measures"] or self.settings["cuda"]):
                 fill_fresh_memory()

@@ -154,7 +154,7 @@ class Calls:
         if self._worker is None or not self._worker.alive:
             self._holds_cubins, self._is_awake, self._has_run, self._has_refused = sealed, awake, False, False
             self.images.mkdir(exist_ok=True)
-            self._worker = self.host(awake=awake).spawn(self.log, readable=[self.images])
+            self._worker = self.host(awake=awake).spawn(self.log, readable=[self.images], awake=awake)
             achieved = self._worker.isolation
             if self.isolation is None or len(achieved.refused) < len(self.isolation.refused):
                 self.isolation = achieved

@@ -42,6 +42,7 @@ class Resources:
 
         results = variant.dtypes if variant.precision.output == "input" else [variant.precision.output]
         with_torch = needs_torch(variant.abi, variant.device, variant.dtypes, [*results, *kinds])
+        awake = awake and with_torch  # else one host serves both kinds (WorkerHost)
         key = (with_torch, threads, awake)
         if key not in self._hosts:
             scratch = self.scratch / f"host-{len(self._hosts)}"
