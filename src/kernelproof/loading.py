@@ -315,9 +315,8 @@ def _read_fenced(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
     pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     space = mmap.mmap(-1, FENCE_BYTES + pages + FENCE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     raw = np.frombuffer(space, np.uint8, size, FENCE_BYTES)
-    protect = ctypes.CDLL(None).mprotect
     for start in (raw.ctypes.data - FENCE_BYTES, raw.ctypes.data + pages):
-        protect(ctypes.c_void_p(start), ctypes.c_size_t(FENCE_BYTES), PROT_NONE)
+        _LIBC.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(FENCE_BYTES), PROT_NONE)
     with path.open("rb") as stream:
         if stream.readinto(raw.data) != size:
             raise WorkerReplyError("the image was cut short while it was read", subject=path.name)

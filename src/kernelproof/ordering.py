@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,10 +75,16 @@ class Order(Protocol):
         ...
 
 
+@functools.cache
+def _libm() -> ctypes.CDLL:
+    """Opened once: what a call costs counts a hundred times."""
+    return ctypes.CDLL("libm.so.6")
+
+
 @contextlib.contextmanager
 def rounding_kept() -> Iterator[None]:
     """Raises WorkerReplyError where a call leaves its thread another rounding mode than it found (man 3 fenv)."""
-    library = ctypes.CDLL("libm.so.6")
+    library = _libm()
     found = library.fegetround()
     try:
         yield
