@@ -148,7 +148,7 @@ def test_a_wrong_command_line_could_not_run(arguments: list[str]) -> None:
         (["bench", "--device", "gpu"], "there is no 'gpu'; allowed: cpu, cuda; did you mean 'cuda'?"),
         (
             ["test", "--oeprator=x"],
-            "kernelproof test: error: unrecognized arguments: --oeprator=x; did you mean --operator?",
+            "kernelproof test: error: unrecognized arguments: --oeprator=x; did you mean '--operator'?",
         ),
         (["test", "zzz"], "kernelproof test: error: unrecognized arguments: zzz\n"),
     ],
@@ -204,7 +204,7 @@ def test_a_mistyped_word_is_answered_with_what_may_have_been_meant(
         (["capture", "--set", "bench.proceses=3"], "did you mean 'processes'?"),
         (["gate", "nowhere"], "nowhere: there is no such bundle or folder"),
         (["init", "Not-A-Name"], "Not-A-Name: not a name for an operator"),
-        (["run", "--profile", "slrum"], "did you mean slurm?"),
+        (["run", "--profile", "slrum"], "did you mean 'slurm'?"),
     ],
 )
 def test_what_a_user_did_wrong_is_said_in_words(

@@ -124,12 +124,12 @@ def test_help_lists_every_option_and_exit_code(clone: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--coers", "3"], "unknown option --coers; did you mean --cores?"),
-        (["--wheelhose=x"], "unknown option --wheelhose=x; did you mean --wheelhouse?"),
-        (["--core", "3"], "unknown option --core; did you mean --cores?"),
+        (["--coers", "3"], "unknown option --coers; did you mean '--cores'?"),
+        (["--wheelhose=x"], "unknown option --wheelhose=x; did you mean '--wheelhouse'?"),
+        (["--core", "3"], "unknown option --core; did you mean '--cores'?"),
         (["--set", "a=b"], "unknown option --set; a run takes --config KEY=VALUE"),
         (["--config", "own.yaml"], "e.g. bench.processes=3; a file is named so: ./repro.sh -- --configfile own.yaml"),
-        (["selftset"], "unknown command selftset; did you mean selftest?"),
+        (["selftset"], "unknown command selftset; did you mean 'selftest'?"),
         (["wheelhouse"], "wheelhouse needs a folder"),
         (["--cores", "many"], "invalid int value: 'many'"),
         (["--cores", "0"], "--cores 0: at least 1"),

@@ -298,7 +298,7 @@ def test_snakemake_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         *["--workflow-profile", "workflow/profiles/slurm", "--until", "build"],
         *["--config", 'bench={"processes": 3}'],
     ]
-    with pytest.raises(ConfigError, match="did you mean slurm"):
+    with pytest.raises(ConfigError, match="did you mean 'slurm'"):
         run.snakemake_command(run._parse(["--profile", "slrum"])[0], [])
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import difflib
 import functools
 import json
 import os
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelproof import EVENTS, RUN_PID, __version__, formats
-from kernelproof.errors import ConfigError, ExitCode, KernelproofError, RecordError, guide, not_installed
+from kernelproof.errors import ConfigError, ExitCode, KernelproofError, RecordError, guide, nearest, not_installed
 
 if TYPE_CHECKING:
     from kernelproof.records import CaptureRecord, ManifestRecord
@@ -102,8 +101,8 @@ class _Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             known = [name for action in self._actions for name in action.option_strings]
-            meant = difflib.get_close_matches(unknown[0].partition("=")[0], known, 1)
-            self.error(f"unrecognized arguments: {shlex.join(unknown)}{f'; did you mean {meant[0]}?' if meant else ''}")
+            meant = nearest(unknown[0].partition("=")[0], known)
+            self.error(f"unrecognized arguments: {shlex.join(unknown)}{meant}")
         return found, unknown
 
 

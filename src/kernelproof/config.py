@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof import privacy
-from kernelproof.errors import ConfigError, guide
+from kernelproof.errors import ConfigError, guide, nearest
 from kernelproof.records import atomic_write, from_json
 from kernelproof.traces import FAMILIES
 
@@ -954,8 +954,7 @@ _SYNONYMS |= dict.fromkeys(("fp16", "f16", "half"), "float16") | dict.fromkeys((
 def _nearest(name: Any, names: Iterable[str]) -> str:
     known = [str(n) for n in names]
     meant = _SYNONYMS.get(str(name).lower())
-    close = [meant] if meant in known else difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return nearest(meant if meant in known else str(name), known)
 
 
 _TYPE_NAMES = {

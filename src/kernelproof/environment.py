@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import difflib
 import errno
 import fcntl
 import hashlib
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from kernelproof import privacy, processes
-from kernelproof.errors import ExitCode, KernelproofError, ToolError, describe_exit
+from kernelproof.errors import ExitCode, KernelproofError, ToolError, describe_exit, nearest
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV, STAMP, INSTALL_LOG = Path(".venv"), Path(".venv/kernelproof.json"), Path(".venv/install.log")
@@ -161,10 +160,10 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if unknown:
         known = [name for action in parser._actions for name in action.option_strings]
         option = unknown[0].partition("=")[0]
-        meant = "; a run takes --config KEY=VALUE" if option == "--set" else _nearest(option, known)
+        meant = "; a run takes --config KEY=VALUE" if option == "--set" else nearest(option, known)
         parser.error(f"unknown option {unknown[0]}{meant}")
     if options.command not in ("run", "wheelhouse", "selftest"):
-        parser.error(f"unknown command {options.command}" + _nearest(options.command, ["wheelhouse", "selftest"]))
+        parser.error(f"unknown command {options.command}" + nearest(options.command, ["wheelhouse", "selftest"]))
     if options.command == "wheelhouse" and not options.directory:
         parser.error("wheelhouse needs a folder to fill")
     if options.command != "wheelhouse" and options.directory:
@@ -189,11 +188,6 @@ _TORCH_HELP = "auto (default: cuda when there is an NVIDIA driver, else cpu), cp
 def looks_like_a_file(entry: str) -> bool:
     """Whether what was given as KEY=VALUE is a configuration file's name."""
     return "=" not in entry and entry.endswith((".yaml", ".yml", ".json"))
-
-
-def _nearest(word: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _torch(options: argparse.Namespace) -> str:

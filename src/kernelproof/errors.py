@@ -7,12 +7,13 @@ nothing else, so no traceback reaches a user unless the fault is in kernelproof 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib.util
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from pathlib import Path
 
@@ -210,6 +211,12 @@ class ValuesRefused(WorkerReplyError):
             "it refuses values: a call with the same shapes, strides, data types and scalars was taken, and of this "
             f"one it said: {refusal}"
         )
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """What was meant by a word that is not known, for the end of a message: `; did you mean 'b'?`, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def describe_exit(exit_code: int) -> str:

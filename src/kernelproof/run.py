@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import itertools
 import json
 import os
@@ -29,7 +28,7 @@ from typing import IO, Any, NoReturn
 
 from kernelproof import formats, privacy, processes, repository
 from kernelproof.environment import RUN_LOCK, looks_like_a_file, only_one
-from kernelproof.errors import ConfigError, ExitCode, KernelproofError, RecordError, ToolError, describe_exit
+from kernelproof.errors import ConfigError, ExitCode, KernelproofError, RecordError, ToolError, describe_exit, nearest
 
 FOLDER = Path("results/run")
 EVENTS, LOG = FOLDER / "events.jsonl", FOLDER / "snakemake.log"
@@ -158,8 +157,7 @@ def _profile(name: str) -> Path:
     folder = Path(name) if os.sep in name else PROFILES / name
     if not folder.is_dir():
         known = sorted(path.name for path in PROFILES.iterdir() if path.is_dir())
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        hint = f"there are {', '.join(known)}{nearest(name, known)}"
         raise ConfigError("no such profile", subject=f"--profile {name}", hint=hint)
     return folder
 
