@@ -1,6 +1,5 @@
 """The workflow does what is needed and no more: run for real, in a small clone with three CPU variants."""
 
-import contextlib
 import dataclasses
 import hashlib
 import inspect
@@ -18,9 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kernelproof import OF_A_RUN, gpu, records, verify, workflow
+from kernelproof import OF_A_RUN, environment, gpu, records, verify, workflow
 from kernelproof import config as configuration
-from kernelproof.errors import KernelproofError
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = """\
@@ -425,13 +423,10 @@ def test_what_only_shows_something_ends_with_2_where_it_cannot(clone: Clone, arg
 
 
 def test_a_second_run_says_so(clone: Clone) -> None:
-    held = workflow.lock(clone.folder / "results" / ".lock")
-    with contextlib.closing(held):
+    with environment.only_one(clone.folder / environment.RUN_LOCK, "at work"):
         assert clone.run(status=2) == []
     assert "another run is at work" in clone.output
     assert f"process {os.getpid()}" in clone.output
-    with pytest.raises(KernelproofError, match="another run"), contextlib.closing(workflow.lock(Path(held.name))):
-        workflow.lock(Path(held.name))
     assert clone.run() == []
 
 

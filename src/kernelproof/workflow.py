@@ -1,4 +1,4 @@
-"""What the Snakefile asks: the run's lock, the files a stage depends on, and which machine this is.
+"""What the Snakefile asks: the files a stage depends on, and which machine this is.
 
 Parsed at every `snakemake` call, also when there is nothing to do, so everything here costs milliseconds.
 """
@@ -6,7 +6,6 @@ Parsed at every `snakemake` call, also when there is nothing to do, so everythin
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import json
@@ -18,11 +17,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from kernelproof import EVENTS, gpu
 from kernelproof.config import Config, OperatorConfig, VariantConfig
-from kernelproof.errors import KernelproofError, RecordError
+from kernelproof.errors import RecordError
 from kernelproof.processes import SHARED_FROM
 from kernelproof.records import (
     DECISIVE_PACKAGES,
@@ -50,30 +49,6 @@ UNKNOWN_S = 60.0  # what a test takes of which nobody knows
 
 _IMPORT = re.compile(r"^\s*from kernelproof(?:\.([\w.]+))? import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 _STARTED = re.compile(r'"kernelproof\.([\w.]+)"')  # "-P", "-m", "kernelproof.worker"
-
-
-def lock(path: Path) -> IO[str]:
-    """Hold the run's lock for as long as the returned file is open.
-
-    The kernel frees it when the process ends, however it ends. Raises KernelproofError when another run holds it.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stream = path.open("a+", encoding="utf-8")
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        stream.seek(0)
-        holder = stream.read().strip() or "another process"
-        stream.close()
-        raise KernelproofError(
-            f"another run is at work in this folder ({holder})",
-            subject=str(path),
-            hint="wait until it ends, or use a second clone",
-        ) from None
-    stream.truncate(0)
-    stream.write(f"process {os.getpid()}")
-    stream.flush()
-    return stream
 
 
 def will_run(arguments: Sequence[str]) -> bool:

@@ -6,7 +6,7 @@ import os
 import shlex
 
 from kernelproof import config as configuration
-from kernelproof import repository, workflow as support
+from kernelproof import environment, repository, workflow as support
 from kernelproof.errors import KernelproofError
 
 KERNELPROOF = f"{shlex.quote(sys.executable)} -P -m kernelproof"
@@ -15,7 +15,8 @@ RESOLVED = Path("results/config.json")
 try:
     # Snakemake's own `config` has no line numbers, so the file is read by kernelproof, which reports every fault at once.
     if workflow.is_main_process and support.will_run(sys.argv):
-        LOCK = support.lock(Path("results/.lock"))  # held, by an open file, until this process ends
+        LOCK = environment.only_one(environment.RUN_LOCK, "at work")
+        LOCK.__enter__()  # held, by an open file, until this process ends
     CONFIG = configuration.load(
         next(iter(workflow.config_settings.configfiles), Path("config.yaml")),
         workflow.config_settings.config,
