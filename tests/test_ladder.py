@@ -1054,6 +1054,46 @@ def test_nobody_is_asked_for_sizes_that_the_reference_is_not_for(tmp_path: Path)
     assert any(each.name == "neighbour" for each in record.properties)
 
 
+PLACES = """
+import torch
+
+from kernelproof.operators import Call, Cost, Reference, dims_of
+
+
+class Places:
+    name = "places"
+    dims = {"cols": None, "k": None}
+    options = {}
+    families = ("shuffled",)
+    dtypes = ("float32",)
+    axes = ("place",)
+
+    def make_call(self, case, generator):
+        d = dims_of(self, case)
+        x = torch.randperm(d["cols"], generator=generator).float()
+        return Call({"x": x, "y": torch.empty(d["k"], dtype=torch.int64)}, ("y",), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        output = call.tensor("x").to(device).double().argsort(stable=True)[: len(call.tensor("y"))].double()
+        return Reference(output, torch.zeros_like(output), 0.0, exact=True)
+"""
+PLACES += NOTHING_MORE.format("Places")
+
+
+def test_no_values_are_made_equal_where_an_index_says_which(tmp_path: Path) -> None:
+    """Halves of two permutations have values in common; who took the last of two equal ones was called wrong."""
+    kernel = "def right(x, y):\n    y.copy_(len(x) - 1 - x.flip(0).argsort(stable=True)[: len(y)])\n"
+    kernel += "def memo(x, y, kept={}):\n    y.copy_(kept.setdefault(str(x[:2]), x.argsort()[: len(y)]))\n"
+    loaded = built(tmp_path, "places", "{cols: 40, k: 40}", "float32", ["right", "memo"], PLACES, kernel)
+    right, memo = test.run(loaded, "places", ["right", "memo"], loaded.results / "test" / "places")
+    assert (right.verdict, right.reason) == ("correct", None)
+    skipped = {each.name: each.message or "" for each in right.properties if each.status == "skipped"}
+    assert skipped.keys() >= {"new later halves", "new last values"}
+    assert "values would be equal that are all different" in skipped["new later halves"]
+    assert memo.verdict == "wrong"
+    assert "exchanged" in (memo.reason or "")
+
+
 SOFTMAX = """
 import torch
 

@@ -79,7 +79,9 @@ EDITS = (
     *TIES,
 )
 DOUBTFUL = (*TIES, "sorted", "whole")  # of which an operator may be for no values of the kind
+CHANGED = (*dict.fromkeys(EDITS), "whole")  # parts of a Job whose inputs are the case's but for changes of ours
 TAIL_SHARE = 4
+BY_CHANCE = 0.01  # of a draw's values, as many as another draw may have too
 MUCH_LARGER = 16  # than of the case's own values: an inverse near its pole, say
 FEWEST_ALIKE = 4  # values of a row, or rows, of which some become like others: two at least differ all the same
 END_LIMIT_S = 5.0
@@ -210,9 +212,10 @@ class Judge:
         return list(self._ask(module, "edits", case=case))
 
     def ill_posed(self, module: str, job: Job, terms: Terms) -> str:
-        """Why an operator is not for the values of a call of DOUBTFUL; empty where it is.
+        """Why an operator is not for the values of a call of CHANGED; empty where it is.
 
-        Two equal numbers have no quotient of differences, and rows that are alike no inverse.
+        Of two places with one value an index may name either. Of DOUBTFUL, two equal numbers have no quotient of
+        differences, and rows that are alike no inverse.
         """
         return str(self._ask(module, "ill_posed", job=job, terms=terms))
 
@@ -402,6 +405,7 @@ class Chamber:
         self.module = module
         # By a job's key:
         self.calls: dict[str, Call] = {}
+        self.undone: set[str] = set()  # keys of calls whose last edit would have made values equal
         self.layouts: dict[str, Layout] = {}
         self.returned: dict[str, dict[str, Returned]] = {}
         self.unlike: dict[str, list[dict[str, Returned]]] = {}
@@ -492,11 +496,15 @@ class Chamber:
         call = self._call(Job(case))
         if not changeable(self.operator, call):
             return []
-        indices = not all(call.tensor(name).is_floating_point() for name in call.outputs)
         beside = ["whole"] if len(changeable(self.operator, call)) < len(call.inputs) else []
-        return [*(edit for edit in dict.fromkeys(EDITS) if not (indices and edit in TIES)), *beside]
+        return [*(edit for edit in dict.fromkeys(EDITS) if not (_has_indices(call) and edit in TIES)), *beside]
 
     def do_ill_posed(self, job: Job, terms: Terms) -> str:
+        self._call(job)
+        if job.key in self.undone:
+            return "values would be equal that are all different, and an output says by an index which of them it means"
+        if job.part not in DOUBTFUL:
+            return ""
         usual = self._reference(Job(job.case), terms)
         try:
             tied = self._reference(job, terms)
@@ -663,7 +671,8 @@ class Chamber:
             def other(number: int) -> Call:
                 return self._drawn(dataclasses.replace(job.case, seed=seed + number))
 
-            _edit(inputs, other, EDITS[: last + 1], random.Random(seed))
+            if not _edit(inputs, other, EDITS[: last + 1], random.Random(seed), indices=_has_indices(call)):
+                self.undone.add(job.key)
         elif job.part == "low":
             _replace_low_bits(inputs, int(job.name))
         elif job.part == "whole":
@@ -866,11 +875,21 @@ def _digest(call: Call) -> str:
 
 
 def _edit(
-    inputs: Mapping[str, Tensor], other: Callable[[int], Call], edits: Sequence[str], draw: random.Random
-) -> None:
-    """Make these changes to inputs; new values are those of other calls of the case: 0, and 1 where it is halves."""
-    names = [name for name, tensor in inputs.items() if tensor.numel()]
+    inputs: Mapping[str, Tensor],
+    other: Callable[[int], Call],
+    edits: Sequence[str],
+    draw: random.Random,
+    *,
+    indices: bool,
+) -> bool:
+    """Make these changes to inputs; new values are those of other calls of the case: 0, and 1 where it is halves.
+
+    With `indices` those are undone that make different values equal, for of two places with one value an index may name
+    either. Returns whether the last one was made.
+    """
+    names, made = [name for name, tensor in inputs.items() if tensor.numel()], True
     for number, edit in enumerate(edits if names else ()):
+        before = {name: tensor.clone() for name, tensor in inputs.items()} if indices else {}
         name = names[number % len(names)]
         tensor = inputs[name]
         place = tuple(draw.randrange(size) for size in tensor.shape)
@@ -891,6 +910,35 @@ def _edit(
             _make_alike(inputs, _generator(draw))
         else:
             _replace_halves(inputs, other(1), later=edit == "later")
+        made = not (indices and _made_equal(before, inputs, other(0)))
+        for name in () if made else names:
+            inputs[name].copy_(before[name])
+    return made
+
+
+def _has_indices(call: Call) -> bool:
+    """Whether an output is of whole numbers, which may say where in the inputs something is."""
+    return not all(call.tensor(name).is_floating_point() for name in call.outputs)
+
+
+def _made_equal(before: Mapping[str, Tensor], now: Mapping[str, Tensor], beside: Call) -> bool:
+    """Whether values became equal that were all different, and not by chance, of millions that they might have."""
+    import torch
+
+    for name, tensor in now.items():
+        old = before[name]
+        if any(_ties(tensor, dim) and not _ties(old, dim) for dim in (None, *range(tensor.dim()))):
+            common = torch.isin(beside.tensor(name).double(), old.double())
+            if float(common.double().mean()) > BY_CHANCE:
+                return True
+    return False
+
+
+def _ties(tensor: Tensor, dim: int | None) -> bool:
+    """Whether two values along a dimension are equal; without one, two of all."""
+    values = tensor.double().flatten() if dim is None else tensor.double().movedim(dim, -1)
+    rising = values.sort(-1).values
+    return bool((rising[..., 1:] == rising[..., :-1]).any())
 
 
 def _exchange(tensor: Tensor, place: tuple[int, ...]) -> None:

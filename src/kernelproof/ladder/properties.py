@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from kernelproof.errors import TestError, WorkerError, WorkerRefused, WorkerReplyError, WorkerTimeout
-from kernelproof.judging import DOUBTFUL, Job
+from kernelproof.judging import CHANGED, Job
 from kernelproof.ladder import outcomes
 from kernelproof.ladder.outcomes import DEVICE_FAULT, NO_GRAVITY, Outcome
 from kernelproof.ladder.planning import PARTS, SIDES, view_name
@@ -35,7 +35,7 @@ class Properties:
         self.standing.supplied["properties"] += len(self.plan.relations(case))
         for job, name, claim in self.plan.property_jobs(case):
             ill_posed = self.session.judge.ill_posed
-            if job.part in DOUBTFUL and (why := ill_posed(self.settings.module, job, self.calls.terms)):
+            if job.part in CHANGED and (why := ill_posed(self.settings.module, job, self.calls.terms)):
                 self.standing.properties_found.append(PropertyResult(name, claim, case.id, "skipped", why))
                 continue
             result = self.calls.judged(job)
