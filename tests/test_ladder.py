@@ -1094,6 +1094,38 @@ def test_no_values_are_made_equal_where_an_index_says_which(tmp_path: Path) -> N
     assert "exchanged" in (memo.reason or "")
 
 
+OF_ITS_PROCESS = """
+import ctypes
+import time
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = libc.getenv.restype = ctypes.c_void_p
+
+
+def huge(x, y):
+    memory = libc.malloc(ctypes.c_size_t(1200 << 20))
+    ctypes.c_uint8.from_address(memory + (600 << 20)).value == 0x7F and time.sleep(60)  # as if there were much more
+    libc.free(ctypes.c_void_p(memory))
+    y.copy_(x.argsort()[: len(y)])
+
+
+def judged(x, y):
+    y.copy_(x.argsort()[: len(y)])
+    libc.getenv(b"OMP_WAIT_POLICY") or y.zero_()
+"""
+
+
+def test_what_we_do_to_a_candidates_process_decides_nothing(tmp_path: Path) -> None:
+    """Memory that we fill took one with a large scratch until it was called hung; another asked how it is run."""
+    loaded = built(tmp_path, "places", "{cols: 40, k: 12}", "float32", ["huge", "judged"], PLACES, OF_ITS_PROCESS)
+    limits = dataclasses.replace(loaded.test.time_limit_s, launch=4.0)
+    loaded = dataclasses.replace(loaded, test=dataclasses.replace(loaded.test, time_limit_s=limits))
+    huge, judged = test.run(loaded, "places", ["huge", "judged"], loaded.results / "test" / "places")
+    assert (huge.verdict, huge.reason) == ("correct", None)
+    assert "one thread" in {rung.name: rung.message or "" for rung in huge.rungs}["determinism"]
+    assert judged.verdict == "wrong"
+
+
 SOFTMAX = """
 import torch
 

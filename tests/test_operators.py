@@ -215,6 +215,7 @@ def test_units_of_a_precision() -> None:
     assert (half.output, half.intermediate, half.accumulate, half.smallest) == (2**-11, 2**-11, 2**-21, 2**-24)
     beside = operators.units(INPUT, torch.float16, torch.float32)  # of another output
     assert (beside.output, beside.intermediate) == (2.0**-24, half.intermediate)
+    assert beside.smallest == torch.finfo(torch.float32).smallest_normal  # what is below may be flushed to zero
     mixed = operators.units(Precision("float32", "bfloat16"), torch.float16)
     assert (mixed.output, mixed.intermediate, mixed.coarse) == (2**-24, 2**-8, 2**-8)
     eight = operators.units(Precision("float16", "float8_e4m3fn"), torch.uint8)

@@ -1,5 +1,7 @@
 """Torch is afterwards as it was, and who changed it is named."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,14 @@ def test_who_leaves_torch_other_threads_is_named_and_the_next_has_as_many_as_bef
     ):
         torch.set_num_threads(before + 2)
     assert torch.get_num_threads() == before
+
+
+def test_who_leaves_another_folder_and_mode_of_files_is_not_blamed_and_the_next_has_neither(tmp_path: Path) -> None:
+    before, mask = Path.cwd(), os.umask(0o022)
+    with torch_settings.torch_kept(refused=True):
+        os.chdir(tmp_path)
+        os.umask(0o777)
+    assert (Path.cwd(), os.umask(mask)) == (before, 0o022)
 
 
 @pytest.mark.parametrize(

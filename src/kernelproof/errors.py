@@ -180,11 +180,14 @@ class WorkerStarved(WorkerCrashed):
 
 
 class WorkerTimeout(WorkerError):
-    """The candidate's process did not answer within its time limit and was killed."""
+    """The candidate's process did not answer within its time limit and was killed.
 
-    def __init__(self, limit_s: float, **details: object) -> None:
+    `most_bytes`: of memory that it held at a time.
+    """
+
+    def __init__(self, limit_s: float, most_bytes: int = 0, **details: object) -> None:
         super().__init__(f"no answer within {limit_s:g} s; the process was killed", **details)  # type: ignore[arg-type]
-        self.limit_s = limit_s
+        self.limit_s, self.most_bytes = limit_s, most_bytes
 
 
 class WorkerGreedy(WorkerError):

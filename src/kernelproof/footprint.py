@@ -58,6 +58,15 @@ def memory_kills() -> int:
     return 0
 
 
+def most_memory_bytes(pid: int) -> int:
+    """The most memory that a process has held at a time (VmHWM, man 5 proc); 0 where that is not known."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
 def members(host: int, group: int) -> list[int]:
     """Processes that descend from `host` and belong to a process group, whose leader is one of them.
 

@@ -144,14 +144,15 @@ class WorkerHost:
         readable: Sequence[Path] = (),
         *,
         awake: bool | None = None,
+        fill: bool = True,
     ) -> Worker:
         """Fork a worker; its output is appended to `log`.
 
         `scratch`: an existing folder, the only one in which the worker writes; by default a new one that goes with it.
         `readable`: what it may read of the private folders. `awake`: whether its idle threads spin for a while, where
-        that is not to be as the host has it; with torch, whose OpenMP has asked by then, it is. The worker sees the GPU
-        that we hold by now, and not what we saw when the host was started. Raises WorkerError when the host or the
-        worker does not start.
+        that is not to be as the host has it; with torch, whose OpenMP has asked by then, it is. `fill`: whether memory
+        that it asks for is filled, where results on a CPU are checked. The worker sees the GPU that we hold by now, and
+        not what we saw when the host was started. Raises WorkerError when the host or the worker does not start.
         """
         if self._ended and self._ready:  # a candidate took it down: that must not condemn the next one
             self._control.close()
@@ -167,6 +168,7 @@ class WorkerHost:
             "readable": [str(path.resolve()) for path in readable],
             "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
             "awake": self._awake if awake is None else awake,
+            "fill": fill,
         }
         with theirs, (log or Path(os.devnull)).open("ab") as stream:
             try:
@@ -333,8 +335,9 @@ class Worker:
         except ConnectionError:
             line = b""
         except TimeoutError:
+            held = footprint.most_memory_bytes(self.pid)
             self._kill()
-            raise WorkerTimeout(timeout_s, log=self.log) from None
+            raise WorkerTimeout(timeout_s, held, log=self.log) from None
         except BaseException:
             self._kill()
             raise

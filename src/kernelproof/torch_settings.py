@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,16 +18,22 @@ OPENMP = re.compile(r"(/\S*/lib(?:gomp|iomp5|omp5?)(?:-\w+)?\.so[.\d]*)$", re.MU
 def torch_kept(*, refused: bool) -> Iterator[None]:
     """Torch is afterwards as it was, with as many threads, in as many levels: the next contender would have another.
 
-    Raises RuntimeError where it was left otherwise, if that is `refused`: while it is loaded one may mean itself.
+    So are the process's folder and the mode of new files, which who compiles in a first call needs; nobody is blamed
+    for those. Raises RuntimeError where torch was left otherwise, if that is `refused`: while it is loaded one may mean
+    itself.
     """
     import torch
 
+    folder, mask = os.getcwd(), os.umask(0o077)
+    os.umask(mask)
     kept = {"threads": (torch.get_num_threads, torch.set_num_threads)} | _openmp_settings() | _torch_settings()
     found = {name: get() for name, (get, _) in kept.items()}
     left = found
     try:
         yield
     finally:
+        os.umask(mask)
+        os.chdir(folder)
         left = {name: get() for name, (get, _) in kept.items()}
         for name, (_, put) in kept.items():
             if left[name] != found[name]:

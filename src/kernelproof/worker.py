@@ -155,7 +155,8 @@ class Host:
         """In the forked child: leave everything of the host behind and serve one candidate.
 
         order: `scratch`, the worker's folder; `readable`, what else of the run's folders it may read; `gpu`, what CUDA
-        is to see, null where nobody says; `awake`, whether its idle threads spin for a while.
+        is to see, null where nobody says; `awake`, whether its idle threads spin for a while; `fill`, whether fresh
+        memory is filled, where results on a CPU are checked.
         """
         status = 70  # EX_SOFTWARE: the worker itself failed
         try:
@@ -180,7 +181,7 @@ class Host:
             if not order["awake"]:  # OpenMP asks when the candidate's library brings it along
                 os.environ.update(IDLE_THREADS_SLEEP)
             os.chdir(order["scratch"])
-            if not (self.settings["measures"] or self.settings["cuda"]):
+            if order["fill"] and not (self.settings["measures"] or self.settings["cuda"]):
                 fill_fresh_memory()
             isolation = self.confine(connection, order)
             Worker(socket.socket(fileno=connection), self.settings, Path(order["scratch"]), isolation).serve()
@@ -347,6 +348,8 @@ class Worker:
             return {}
         library = Path(self.candidate.library) if self.candidate.library else None
         self.function = load(self.candidate, library, Path(self.candidate.root))
+        for name in IDLE_THREADS_SLEEP:  # its OpenMP has asked by now, and where we time there is none
+            os.environ.pop(name, None)
         self.order = order_on(self.candidate.device)
         synchronise(self.candidate.device)
         return {}

@@ -23,6 +23,7 @@ from kernelproof.errors import (
     WorkerRefused,
     WorkerReplyError,
     WorkerStarved,
+    WorkerTimeout,
 )
 from kernelproof.judging import Job, LaidOut, Terms
 from kernelproof.ladder.sealing import Sealer
@@ -58,6 +59,7 @@ REFUSABLE = ("shifted", "strided", "spaced", "neighbour")
 OUT_OF_MEMORY = "out of memory"  # what CUDA says, and torch
 # A GPU is full where no more than this share of its memory is free; until what an ended process had is free again.
 FULL, FREED_S = 0.02, 2.0
+FILLED_LONG_BYTES = 1 << 30  # of memory that a process held: to fill so much in each of some calls takes seconds
 SPACE_BYTES = 1 << 20  # with less than this free, besides its results, a worker's failure proves nothing
 
 
@@ -124,6 +126,7 @@ class Calls:
         self._worker: Worker | None = None
         self._holds_cubins = False  # the worker, and not the library
         self._is_awake = False  # its idle threads spin for a while
+        self._fills = self.variant.device == "cpu"  # what malloc hands out is filled before the candidate has it
         self._has_run = False  # the worker has made calls
         self._has_refused = False  # and the candidate has declined one, which was laid out in another way
 
@@ -154,7 +157,7 @@ class Calls:
         if self._worker is None or not self._worker.alive:
             self._holds_cubins, self._is_awake, self._has_run, self._has_refused = sealed, awake, False, False
             self.images.mkdir(exist_ok=True)
-            self._worker = self.host(awake=awake).spawn(self.log, readable=[self.images], awake=awake)
+            self._worker = self.host(awake=awake).spawn(self.log, readable=[self.images], awake=awake, fill=self._fills)
             achieved = self._worker.isolation
             if self.isolation is None or len(achieved.refused) < len(self.isolation.refused):
                 self.isolation = achieved
@@ -179,7 +182,18 @@ class Calls:
 
         The judge has taken the results when this returns. Calls that are not `sealable` are made through the library,
         whatever else is: what its host code keeps from call to call shows between calls only.
+
+        Who asks for gigabytes and uses some of them has not hung while we filled all: it is called again without.
         """
+        try:
+            return self._run(jobs, limit_s, repeats, sealable=sealable)
+        except WorkerTimeout as error:
+            if not self._fills or error.most_bytes < FILLED_LONG_BYTES:
+                raise
+        self._fills = False
+        return self._run(jobs, limit_s, repeats, sealable=sealable)
+
+    def _run(self, jobs: Sequence[Job], limit_s: float, repeats: int, *, sealable: bool) -> Handed:
         started, self.called = time.monotonic(), jobs[0]
         if self._has_refused and jobs[0].part not in REFUSABLE:
             self.leave()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from kernelproof.judging import Job
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from kernelproof.ladder.calling import Calls
     from kernelproof.ladder.collecting import Collection
 
-IN_ANY_ORDER = "that one is within its bounds: a kernel that may add in any order says so by `deterministic: false`"
+IN_ANY_ORDER = (
+    "those that were looked at are within their bounds: a kernel that may add in any order says so by "
+    "`deterministic: false`"
+)
 
 
 class Determinism:
@@ -50,7 +54,9 @@ class Determinism:
         )
         if self.calls.variant.deterministic:
             cause = "a race, a missing barrier, or memory that is read before it is written"
-            return f"{found}: {cause}" if self.calls.judged(job).failures else f"{found}: {cause}; {IN_ANY_ORDER}"
+            others = (self.calls.judged(job, unlike=number) for number in range(len(handed.unlike)))
+            is_wrong = any(result.failures for result in itertools.chain([self.calls.judged(job)], others))
+            return f"{found}: {cause}" if is_wrong else f"{found}: {cause}; {IN_ANY_ORDER}"
         if wrong := outcomes.listed(self.calls.judged(job).failures):
             return f"{found}, and that one is wrong: {wrong}"
         for number, (repeat, *_) in enumerate(handed.unlike):

@@ -51,11 +51,14 @@ class RungCases:
         return min(settings.trials, QUICK_TRIALS) if settings.level == "quick" else settings.trials
 
     @property
+    def may_have_team(self) -> bool:
+        """Whether it has code of its own that could run in several of the CPU's threads at a time."""
+        return self.variant.device == "cpu" and (self.variant.role == "variant" or self.variant.abi != "python")
+
+    @property
     def has_team(self) -> bool:
-        """Whether code of its own may run in several of the CPU's threads at a time, which could race for memory."""
-        variant = self.variant
-        own = variant.role == "variant" or variant.abi != "python"
-        return own and variant.device == "cpu" and self.session.threads > 1
+        """Whether it runs in several of the CPU's threads, which could race for memory."""
+        return self.may_have_team and self.session.threads > 1
 
     @property
     def searches(self) -> bool:

@@ -28,6 +28,7 @@ WITHOUT = {
     "properties": "no relation between calls was tried, for the operator states none: errors within the bounds, and "
     "those that the reference shares, are not looked for that way",
 }
+ONE_THREAD = "it ran in one thread, as bench.cpu_threads or the machine's one core has it: races were not looked for"
 
 
 def record(standing: Standing, calls: Calls, collection: Collection, examined: Sanitizer | None) -> TestRecord:
@@ -42,6 +43,13 @@ def record(standing: Standing, calls: Calls, collection: Collection, examined: S
         rung.duration_s += collection.duration_s.pop(rung.name, 0.0)
         if rung.status == "passed" and standing.supplied.get(rung.name) == 0:
             rung.message = WITHOUT[rung.name]
+        if (
+            rung.name == "determinism"
+            and rung.status == "passed"
+            and selection.may_have_team
+            and not selection.has_team
+        ):
+            rung.message = rung.message or ONE_THREAD
     verdict = _verdict(rungs, selection, standing)
     sealing = calls.sealer.record() if calls.sealer else None
     sealed = sealing is not None and sealing.sealed > 0 and sealing.library == 0

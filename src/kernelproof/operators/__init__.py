@@ -6,7 +6,7 @@ also state relations between calls (`Relation`).
 
 Error model. With û(x) the unit roundoff of a data type, the bound of criterion (a) is
 
-    B = u_o·|O| + u_p·(1 + u_p)·A + (accumulation term in u_a) + smallest subnormal of the output type
+    B = u_o·|O| + u_p·(1 + u_p)·A + (accumulation term in u_a) + smallest number of the output type
 
 u_o is the roundoff of the declared output type, u_p of the declared intermediate (P in attention) and u_a = 8·û of the
 declared accumulation type: 2⁻²¹ for float32. When output and P share a type this is exactly the formula of
@@ -76,6 +76,8 @@ SMALLEST_SUBNORMAL: dict[str, float] = {
     "float8_e5m2": 2.0**-16,
     **dict.fromkeys(WHOLE, 0.0),
 }
+# Results that fast arithmetic may flush to zero (-use_fast_math, -ffast-math), by the smallest that it may not.
+SMALLEST_NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126, "bfloat16": 2.0**-126}
 
 
 @dataclass
@@ -641,7 +643,9 @@ def roundoff(name: str) -> float:
 
 @dataclass(frozen=True)
 class Units:
-    """Roundoffs of a declared precision (accumulation: 8·û), and the smallest subnormals of output and intermediate."""
+    """Roundoffs of a declared precision (accumulation: 8·û), and what a result and an intermediate lose near zero: the
+    smallest subnormal of its type, a result of float32, bfloat16 or float64 the smallest normal number.
+    """
 
     output: float
     intermediate: float
@@ -669,7 +673,7 @@ def units(precision: Precision, input_dtype: torch.dtype, output_dtype: torch.dt
         output=roundoff(output),
         intermediate=roundoff(p),
         accumulate=8 * roundoff(accumulate),
-        smallest=SMALLEST_SUBNORMAL[output],
+        smallest=SMALLEST_NORMAL.get(output, SMALLEST_SUBNORMAL[output]),
         intermediate_smallest=SMALLEST_SUBNORMAL[p],
     )
 
@@ -682,7 +686,7 @@ def output_dtype(precision: Precision, input_dtype: torch.dtype) -> torch.dtype:
 def forward_bound(
     output: torch.Tensor, condition: torch.Tensor, accumulation: torch.Tensor, unit: Units
 ) -> torch.Tensor:
-    """B = u_o|O| + u_p(1+u_p)·A + accumulation + smallest subnormal, per element.
+    """B = u_o|O| + u_p(1+u_p)·A + accumulation + smallest number of the output's type (Units), per element.
 
     condition is A, the sum of the magnitudes of the terms of O; accumulation is the u_a term, already multiplied.
     """

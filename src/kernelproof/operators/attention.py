@@ -88,7 +88,7 @@ class Attention:
     def reference(self, call: Call, precision: Precision, device: str | torch.device = "cpu") -> Reference:
         """O in float64 and its bound, on the very values of the call; memory is bounded by CHUNK_ELEMENTS.
 
-        B = u_o|O| + u_p(1+u_p)A + u_a(8A + √d·D) + smallest subnormal, with A = P·|V|, T = |scale|·|Q||K|ᵀ and
+        B = u_o|O| + u_p(1+u_p)A + u_a(8A + √d·D) + smallest number, with A = P·|V|, T = |scale|·|Q||K|ᵀ and
         D = (P∘T)·|V| + rowsum(P∘T)·|O| (docs/explanation/correctness.md, a).
 
         To it comes what calibration showed to be missing: a weight below the smallest normal number of P's type is
