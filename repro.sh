@@ -3,6 +3,7 @@
 # This file only finds a Python; src/kernelproof/environment.py does the rest and becomes the run by exec, so that
 # ending this process ends everything that it started.
 set -euo pipefail
+unset PYTHONHOME # of another Python than the one that is found
 
 caller=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")"

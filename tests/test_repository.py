@@ -91,6 +91,12 @@ def test_an_empty_repository(tmp_path: Path) -> None:
 def test_why_there_is_no_commit(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert repository.provenance(clone).no_commit is None
     assert repository.provenance(tmp_path_factory.mktemp("bare")).no_commit == "no git repository"
+    if os.geteuid() == 0:
+        for owner, said in ((12345, "another user"), (0, None)):
+            os.chown(clone, owner, -1)
+            os.chown(clone / ".git", owner, -1)
+            why = repository.provenance(clone).no_commit
+            assert said in (why or "") if said else why is None
     (clone / ".git" / "HEAD").write_text("damaged")
     assert repository.provenance(clone).no_commit == "a git repository that git does not read"
 

@@ -178,10 +178,11 @@ def test_no_such_python(clone: Path) -> None:
     assert "no such interpreter" in done.stderr
 
 
-def test_no_compiler(clone: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", ["", " "])
+def test_no_compiler(clone: Path, tmp_path: Path, named: str) -> None:
     path = tools(tmp_path / "bin", "bash", "dirname", "head")
     Path(path, "python3").symlink_to(Path(sys.executable).resolve())
-    done = repro(clone, path=path, CXX="")
+    done = repro(clone, path=path, CXX=named, PYTHONHOME="/nonexistent")
     assert done.returncode == 2
     assert "no C++ compiler found" in done.stderr
     assert "apt install g++" in done.stderr

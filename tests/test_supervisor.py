@@ -286,6 +286,21 @@ time.sleep(60)
     assert all(gone_within(pid, 5) for pid in pids)
 
 
+def test_a_low_limit_of_the_machine_for_files_condemns_nobody(tmp_path: Path) -> None:
+    script = f"""
+import resource, sys
+from pathlib import Path
+sys.path[:0] = {sys.path!r}
+from kernelproof.supervisor import WorkerHost
+resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_LIMIT_BYTES // 2,) * 2)
+host = WorkerHost(device="cpu", needs_torch=False, scratch=Path({str(folder(tmp_path))!r}))
+host.spawn().request("load", timeout_s=20, candidate={candidate("good")!r})
+host.close()
+""".replace("FILE_LIMIT_BYTES", str(FILE_LIMIT_BYTES))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def folder(parent: Path) -> Path:
     made = parent / "host"
     made.mkdir()

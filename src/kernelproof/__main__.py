@@ -2,13 +2,14 @@
 
 import atexit
 import os
+import signal
 import sys
 from typing import NoReturn
 
 
 def program() -> NoReturn:
     """Run the command line and end the process with its exit code."""
-    from kernelproof.cli import main
+    from kernelproof.cli import INTERRUPTED, main
     from kernelproof.processes import collect_rarely
 
     collect_rarely()
@@ -18,6 +19,8 @@ def program() -> NoReturn:
         code = main()
     except SystemExit as ended:  # argparse: 0 after --help, 2 after a fault, which it has printed
         code = ended.code if isinstance(ended.code, int) else 1
+    if code == INTERRUPTED:  # who is impatient does not interrupt the end
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdout.flush()
     sys.stderr.flush()
     atexit._run_exitfuncs()  # scratch folders go

@@ -128,7 +128,8 @@ def _main(caller: Path, python_path: str, arguments: list[str]) -> int:
     if options.no_install:
         check_modules(python, environment)
     command = pytest_command(python, rest) if options.command == "selftest" else run_command(python, options, rest)
-    sys.stdout.flush()
+    if sys.stdout is not None:  # closed
+        sys.stdout.flush()
     return os.execve(command[0], command, environment)
 
 
@@ -201,8 +202,8 @@ def has_nvidia_driver() -> bool:
 
 def check_compiler() -> None:
     """Raises ToolError when there is no C++ compiler."""
-    named = os.environ.get("CXX")
-    candidates = [named.split()[0]] if named else ["c++", "g++", "clang++"]
+    named = os.environ.get("CXX", "").split()
+    candidates = named[:1] if named else ["c++", "g++", "clang++"]
     if not any(shutil.which(candidate) for candidate in candidates):
         raise ToolError("no C++ compiler found", subject=", ".join(candidates), hint=COMPILER_HINT)
 
@@ -595,7 +596,7 @@ def _last_lines(text: str, lines: int = 12) -> str:
 
 
 def _live(text: str) -> None:
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns - 1
         print(f"\r\x1b[K{text[:width]}", end="", flush=True)
 

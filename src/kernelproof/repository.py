@@ -168,7 +168,9 @@ def _why_no_commit(root: Path) -> str:
     if _git(root, "rev-parse", "--git-dir") is not None:
         return "a git repository without a commit"
     above = (root.absolute(), *root.absolute().parents)
-    if any((folder / ".git").exists() for folder in above):  # another owner's, say, or a damaged one
+    if clone := next((folder for folder in above if (folder / ".git").exists()), None):
+        if clone.stat().st_uid != os.geteuid():
+            return "a git repository of another user, which git does not read (`git status` says how to trust it)"
         return "a git repository that git does not read"
     return "no git repository"
 

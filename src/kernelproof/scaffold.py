@@ -40,7 +40,9 @@ def run(operator_name: str, into: Path) -> list[Path]:
     folder = Path(os.path.relpath(into))
     if ".." in folder.parts:
         raise KernelproofError(
-            "the folder lies outside the current one", subject=str(into), hint="change to the repository first"
+            "the folder lies outside the current one",
+            subject=str(into),
+            hint="name one below it, or change to the repository that is to hold it",
         )
     if taken := [folder / name for name in FILES if (folder / name).exists()]:
         raise KernelproofError(

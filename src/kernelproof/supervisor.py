@@ -25,6 +25,7 @@ from typing import Any, Self
 from kernelproof import footprint, sandbox
 from kernelproof.errors import (
     NoSuchEntry,
+    ToolError,
     WorkerCrashed,
     WorkerError,
     WorkerGreedy,
@@ -299,7 +300,10 @@ class Worker:
         return footprint.threads_at_work(self._host.members(self.pid))
 
     def wait_until_confined(self) -> None:
-        """Take the worker's own account of its sandbox: it holds no candidate yet. Raises WorkerError without one."""
+        """Take the worker's own account of its sandbox: it holds no candidate yet. Raises WorkerError without one.
+
+        Where the worker itself failed, ToolError.
+        """
         try:
             line = self._receive_line(time.monotonic() + START_LIMIT_S)
         except OSError:
@@ -308,7 +312,8 @@ class Worker:
             code = self._host.exit_code(self.pid, END_LIMIT_S)
             self._kill()
             how = "did not answer" if code is None else describe_exit(code)
-            raise WorkerError(
+            ours = code == os.EX_SOFTWARE  # nobody is condemned for that
+            raise (ToolError if ours else WorkerError)(
                 f"the worker {how} before it was given a candidate", log=self.log, hint="try `kernelproof doctor`"
             )
         self.isolation = sandbox.Isolation(**json.loads(line))

@@ -172,7 +172,8 @@ class Host:
             os.close(log)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_LIMIT_BYTES, most))
+            limit = FILE_LIMIT_BYTES if most == resource.RLIM_INFINITY else min(FILE_LIMIT_BYTES, most)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
             with contextlib.suppress(OSError):  # when memory runs out, it is this process that goes, and not the run
                 Path("/proc/self/oom_score_adj").write_text("1000")
             faulthandler.enable()
