@@ -111,7 +111,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="kernelproof",
         description="Turn a commit of a CUDA kernel repository into evidence that a reviewer can check.",
-        epilog="exit codes: 0 all well; 1 some verdict is bad; 2 it could not run",
+        epilog="exit codes: 0 all well; 1 some verdict is bad; 2 it could not run. A stage ends with 0 when its record "
+        "is written, whatever that says: `kernelproof gate` makes an exit code of verdicts",
     )
     parser.add_argument("--version", action="version", version=f"kernelproof {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

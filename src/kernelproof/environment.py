@@ -164,7 +164,8 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         meant = "; a run takes --config KEY=VALUE" if option == "--set" else nearest(option, known)
         parser.error(f"unknown option {unknown[0]}{meant}")
     if options.command not in ("run", "wheelhouse", "selftest"):
-        parser.error(f"unknown command {options.command}" + nearest(options.command, ["wheelhouse", "selftest"]))
+        meant = nearest(options.command, ["wheelhouse", "selftest"]) or f"; {VENV}/bin/kernelproof has all others"
+        parser.error(f"unknown command {options.command}{meant}")
     if options.command == "wheelhouse" and not options.directory:
         parser.error("wheelhouse needs a folder to fill")
     if options.command != "wheelhouse" and options.directory:
