@@ -575,6 +575,19 @@ def test_what_a_machine_reaches_is_measured_before_all_else() -> None:
     assert "priority: support.FIRST" in (ROOT / "workflow/rules/bench.smk").read_text()
 
 
+def test_what_was_made_by_hand_with_other_settings_is_made_again(clone: Clone) -> None:
+    """Snakemake knows nothing of these: the bundle held records that its own configuration contradicted."""
+    shutil.rmtree(clone.folder / ".snakemake")  # as if all had been made by hand
+    text = (clone.folder / "config.yaml").read_text()
+    clone.write("config.yaml", text.replace("processes: 1", "processes: 2"))
+    assert stages(clone.run()) == {"bench", "manifest", "report", "bundle"}
+    shutil.rmtree(clone.folder / ".snakemake")
+    clone.write("config.yaml", text.replace("processes: 1", "processes: 2").replace("-O1", "-O2", 1))
+    ran = clone.run()
+    assert {"build rmsnorm/first", "test rmsnorm/first"} <= set(ran)
+    assert "build rmsnorm/second" not in ran
+
+
 @pytest.mark.parametrize("record", ["{}", "[]", "no JSON", '{"sources": null}', '{"library": "lib.so", "cubins": 1}'])
 def test_a_build_record_that_cannot_be_read_stops_nobody(tmp_path: Path, record: str) -> None:
     config = dataclasses.replace(configuration.load(ROOT / "config.yaml"), root=tmp_path)
@@ -592,6 +605,8 @@ def test_a_build_record_that_cannot_be_read_stops_nobody(tmp_path: Path, record:
         ({"verdict": "not_run", "status": "not_run", "reason": "no GPU", "level": "quick"}, True),
         ({"verdict": "not_run", "status": "failed", "reason": "the test run was cut short"}, False),
         ({"verdict": "correct", "level": "quick"}, False),
+        ({"verdict": "correct", "trials": 7}, False),
+        ({"verdict": "correct", "precision": {"output": "float64", "p": "input", "accumulate": "float32"}}, False),
     ],
 )
 def test_a_test_that_did_not_end_or_was_of_another_level_is_made_again(

@@ -6,6 +6,7 @@ Parsed at every `snakemake` call, also when there is nothing to do, so everythin
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelproof import EVENTS, gpu
+from kernelproof import EVENTS, builds, gpu
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import RecordError
 from kernelproof.processes import SHARED_FROM
@@ -27,6 +28,7 @@ from kernelproof.records import (
     DECISIVE_PACKAGES,
     FAILED,
     NOT_RUN,
+    BenchRecord,
     BuildRecord,
     Cubin,
     FileHash,
@@ -343,33 +345,44 @@ def drop_stale_records(config: Config, folder: Path) -> None:
     """Remove the record of a build or a test whose chain has to be made again.
 
     A build read other bytes than its files have now: the record knows what the compiler read, whatever its name and
-    wherever it lies, and the file of a Python variant. Or its library or a cubin is not what was made. A test, begun by
-    hand, did not end or was of another level. Nobody asks for these while the run's manifest and the receipt of its
+    wherever it lies, and the file of a Python variant. Or its library or a cubin is not what was made. A stage that was
+    begun by hand, of whose settings Snakemake knows nothing, did not end or had others: a build's, a test's level,
+    trials and precision, a benchmark's processes. Nobody asks for these while the run's manifest and the receipt of its
     bundle, in `folder`, are there, and they go too.
     """
     ends = [config.results / "manifest" / f"{folder.name}.json", folder / "bundle.json"]
-    for path, test in _records(config, "test", TestRecord):
+    asked = config.test.trials if config.test.level != "quick" else None
+    for path, variant, test in _records(config, "test", TestRecord):
         unended = test.status == FAILED and test.verdict == NOT_RUN
-        if unended or (test.verdict != NOT_RUN and test.level != config.test.level):
+        same = test.precision in ({}, dataclasses.asdict(variant.precision)) and test.trials in (
+            0,
+            asked or test.trials,
+        )
+        if unended or (test.verdict != NOT_RUN and not (same and test.level == config.test.level)):
             for stale in (path, *ends):
                 stale.unlink(missing_ok=True)
-    for path, build in _records(config, "build", BuildRecord):
+    for path in {config.record("bench", f"{each.operator}-{each.device}") for each in config.variants()}:
+        with contextlib.suppress(RecordError):
+            if read(path, BenchRecord).processes not in (0, config.bench.processes):
+                for stale in (path, *ends):
+                    stale.unlink(missing_ok=True)
+    for path, variant, build in _records(config, "build", BuildRecord):
         # To a compiler's and a system's (<…>) the build and the machine's fingerprint see.
         known = [file for file in (*build.sources, *build.headers) if not file.path.startswith("<")]
         made = [file for file in (build.library, *build.cubins) if file]
         if any(_is_damaged(config.root / file.path, file, path) for file in made):
             for stale in (path, *ends):
                 stale.unlink(missing_ok=True)
-        elif any(_sha256(config.root / file.path) != file.sha256 for file in known):
+        elif builds.outdated(variant, build) or any(_sha256(config.root / file.path) != file.sha256 for file in known):
             path.unlink()
 
 
-def _records(config: Config, stage: str, kind: type[R]) -> Iterator[tuple[Path, R]]:
+def _records(config: Config, stage: str, kind: type[R]) -> Iterator[tuple[Path, VariantConfig, R]]:
     """Those of a stage that can be read; of one that cannot its stages tell."""
     for variant in config.variants():
         path = config.record(stage, variant.operator, variant.name)
         with contextlib.suppress(RecordError):
-            yield path, read(path, kind)
+            yield path, variant, read(path, kind)
 
 
 def _is_damaged(path: Path, known: FileHash | Cubin, record: Path) -> bool:
