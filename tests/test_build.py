@@ -531,7 +531,8 @@ def test_killed_build_leaves_no_process_and_nothing_that_is_used(project: Path, 
 
 
 @needs_cuda
-def test_cuda_variant_is_built_and_analysed(project: Path) -> None:
+def test_cuda_variant_is_built_and_analysed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "--no-such-flag")  # nobody's: no record would know of it
     record = built(project, cuda("scale", archs=["sm_89", "sm_90a"]))
     path = library(project, record)
     assert [cubin.arch for cubin in record.cubins] == record.archs == ["sm_89", "sm_90a"]

@@ -201,6 +201,21 @@ def test_neither_pip_nor_ensurepip(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "python3-venv" in str(caught.value)
 
 
+def test_a_home_that_is_nobodys_has_its_cache_in_the_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options, rest = environment.parse([])
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for home, cache in ((tmp_path / "new", None), (Path(os.devnull), str(environment.ROOT / "results" / "cache"))):
+        monkeypatch.setenv("HOME", str(home))
+        found = environment.run_environment(Path(sys.executable), tmp_path, options, "")
+        assert found.get("XDG_CACHE_HOME") == cache
+    assert rest == []
+
+
+def test_pip_installs_into_the_environment_wherever_else_a_user_wants_it(tmp_path: Path) -> None:
+    asked = {"PIP_USER": "1", "PIP_TARGET": str(tmp_path), "PIP_INDEX_URL": "x"}
+    assert environment._into_the_venv(asked) == {"PIP_USER": "0", "PIP_INDEX_URL": "x"}
+
+
 def test_disk_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=10**9)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)

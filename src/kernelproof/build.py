@@ -809,6 +809,8 @@ def _ninja(plan: Plan, edges: Sequence[Edge], temporary: Path, name: str, shown:
     done = run_process(
         [toolchain.find_ninja(), "-f", _relative(file, plan.root), "-j", str(plan.cores), "-k", "0"],
         cwd=plan.root,
+        # Flags that no record and no key of the store would know.
+        env={key: value for key, value in os.environ.items() if key not in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")},
         check=False,
         timeout_s=TIME_LIMIT_S,
         stop_signal=signal.SIGTERM,  # ninja's children have process groups of their own; it passes the signal on

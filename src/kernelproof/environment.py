@@ -543,6 +543,12 @@ def _pip_command(base: Path) -> list[str | Path]:
     raise ToolError("has neither pip nor the modules to make one (venv, ensurepip)", subject=str(base), hint=VENV_HINT)
 
 
+def _into_the_venv(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without a user's wishes as to where pip installs; PIP_USER counts before what pip.conf says."""
+    elsewhere = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV")
+    return {key: value for key, value in environment.items() if key not in elsewhere} | {"PIP_USER": "0"}
+
+
 def _follow(command: Sequence[str | Path], environment: Mapping[str, str]) -> None:
     """Run an installer with its output in the log and, on a terminal, the time and its last line on the screen."""
     started = time.monotonic()
@@ -550,7 +556,7 @@ def _follow(command: Sequence[str | Path], environment: Mapping[str, str]) -> No
     with INSTALL_LOG.open("a") as log:
         print("$", *command, file=log, flush=True)
         start = INSTALL_LOG.stat().st_size
-        process = processes.spawn(command, env=environment, stdout=log, stderr=log)
+        process = processes.spawn(command, env=_into_the_venv(environment), stdout=log, stderr=log)
         try:
             while process.poll() is None:
                 if time.monotonic() - started > 1:
@@ -657,6 +663,10 @@ def run_environment(python: Path, caller: Path, options: argparse.Namespace, pyt
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *own])
     if not options.no_install:
         environment["VIRTUAL_ENV"] = str(ROOT / VENV)
+    cache = Path(environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")).absolute()
+    place = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):  # a user whom the machine does not know
+        environment["XDG_CACHE_HOME"] = str(ROOT / RUN_LOCK.parent / "cache")
     if cuda_home := _folder(caller, options.cuda_home, "--cuda-home"):
         if not (cuda_home / "bin" / "nvcc").exists():
             raise ToolError("has no bin/nvcc", subject=f"--cuda-home {cuda_home}", hint="give the toolkit's top folder")
