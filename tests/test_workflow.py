@@ -422,6 +422,15 @@ def test_what_only_shows_something_ends_with_2_where_it_cannot(clone: Clone, arg
     assert done.returncode == status, done.stdout + done.stderr
 
 
+def test_a_run_that_is_to_stop_early_has_no_verdicts(clone: Clone) -> None:
+    command = [sys.executable, "-m", "kernelproof", "run", "--until", "capture"]
+    environment = {**clone.environment, "PYTHONPATH": str(clone.folder / "src")}
+    done = subprocess.run(command, cwd=clone.folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "as far as was asked" in done.stdout
+    assert "verdict" not in done.stdout
+
+
 def test_a_second_run_says_so(clone: Clone) -> None:
     with environment.only_one(clone.folder / environment.RUN_LOCK, "at work"):
         assert clone.run(status=2) == []

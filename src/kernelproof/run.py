@@ -44,6 +44,7 @@ _SHOWS_ONLY = set(
     "-n --dry-run --dryrun -h --help -l --list --list-rules --list-target-rules --lint --summary -D --detailed-summary "
     "--dag --rulegraph --filegraph --version --unlock".split()
 )
+_STOPS_EARLY = {"--until", "-U", "--omit-from", "-O"}
 _GOOD = {"ok", "correct", "passed"}
 
 
@@ -73,6 +74,9 @@ def main(arguments: Sequence[str]) -> int:
                 signal.signal(number, handler)
     if status != 0:
         raise failure(status, display)
+    if _STOPS_EARLY & {argument.partition("=")[0] for argument in rest}:
+        print(f"\nas far as was asked, in {time.time() - started:.1f} s; there is no report of it")
+        return ExitCode.WELL
     code = conclude(display.folder, time.time() - started)
     if display.folder not in (None, repository.folder_name(repository.provenance(Path()))):
         print("note     files changed while it ran: this is the run of the repository as it was when it began")
