@@ -88,6 +88,16 @@ def test_an_empty_repository(tmp_path: Path) -> None:
     assert state.no_commit == "a git repository without a commit"
 
 
+def test_a_folder_that_another_repository_ignores_is_of_none_of_its_commits(clone: Path) -> None:
+    inner = clone / "results" / "unpacked"
+    inner.mkdir(parents=True)
+    (inner / "kernel.cu").write_text("a")
+    first = repository.provenance(inner)
+    assert (first.commit, first.no_commit) == (None, "a folder that git ignores")
+    (inner / "kernel.cu").write_text("b")
+    assert repository.provenance(inner).diff_sha256 != first.diff_sha256
+
+
 def test_why_there_is_no_commit(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert repository.provenance(clone).no_commit is None
     assert repository.provenance(tmp_path_factory.mktemp("bare")).no_commit == "no git repository"
