@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from kernelproof.records import CaptureRecord, ManifestRecord
 
 CONFIG = Path("config.yaml")
-INTERRUPTED = 130  # of a shell: 128 + SIGINT
 TRACEBACK = "KERNELPROOF_TRACEBACK"  # asks for the traceback of a fault of our own; a stage's log has it always
 OUR_FAULT = (
     f"this is a fault of kernelproof {__version__}: set {TRACEBACK}=1, run the same command again, and open an issue "
@@ -64,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
         return ExitCode.COULD_NOT_RUN
     except KeyboardInterrupt:
         print("kernelproof: interrupted; the same command starts this stage over", file=sys.stderr)
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     except Exception as error:  # a fault of ours, which says nothing of any verdict
         if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] != __package__:
             print(f"kernelproof: {not_installed(error.name)}", file=sys.stderr)

@@ -111,7 +111,7 @@ def main(argv: Sequence[str]) -> int:
         return ExitCode.COULD_NOT_RUN
     except KeyboardInterrupt:
         print("\nrepro.sh: interrupted; the same command starts over where it must", file=sys.stderr)
-        return 130
+        return ExitCode.INTERRUPTED
 
 
 def _main(caller: Path, python_path: str, arguments: list[str]) -> int:
@@ -128,8 +128,7 @@ def _main(caller: Path, python_path: str, arguments: list[str]) -> int:
     if options.no_install:
         check_modules(python, environment)
     command = pytest_command(python, rest) if options.command == "selftest" else run_command(python, options, rest)
-    if sys.stdout is not None:  # closed
-        sys.stdout.flush()
+    sys.stdout.flush()
     return os.execve(command[0], command, environment)
 
 
@@ -603,7 +602,7 @@ def _last_lines(text: str, lines: int = 12) -> str:
 
 
 def _live(text: str) -> None:
-    if sys.stdout is not None and sys.stdout.isatty():
+    if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns - 1
         print(f"\r\x1b[K{text[:width]}", end="", flush=True)
 
@@ -702,5 +701,6 @@ def run_command(python: Path, options: argparse.Namespace, rest: list[str]) -> l
 
 
 if __name__ == "__main__":
+    processes.open_closed_output()
     os.chdir(ROOT)
     sys.exit(main(sys.argv[1:]))

@@ -31,6 +31,7 @@ class ExitCode(IntEnum):
     BAD_VERDICT = 1  # the pipeline ran, and some verdict is bad
     COULD_NOT_RUN = 2
     CONTRADICTION = 3  # `verify`: the bundle is whole, and it contradicts itself
+    INTERRUPTED = 128 + signal.SIGINT  # as a shell says it
 
 
 class KernelproofError(Exception):

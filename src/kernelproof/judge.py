@@ -989,10 +989,8 @@ def _few(found: _Findings, result: CaseResult) -> str | None:
     right = found.usable(found.error)[~bad]
     if not found.whole or len(right) in (0, bad.numel()):
         return None
-    if result.rms_error and result.rms_ratio:
-        limit = result.rms_error / result.rms_ratio
-        if float(right.square().mean().sqrt()) > limit:
-            return None
+    if not _as_precise(right, result):
+        return None
     last = []
     for axis, (name, size) in enumerate(zip(found.axes, bad.shape, strict=True)):
         places = bad.movedim(axis, 0).flatten(1).any(1) if bad.dim() > 1 else bad
@@ -1095,12 +1093,18 @@ def _precision(found: _Findings, result: CaseResult) -> str | None:
 def _in_some_rows(found: _Findings, result: CaseResult) -> bool:
     """Whether few rows hold what is wrong, and the others are as precise as declared: a coarser type is in all."""
     bad = found.comparable & ~found.inside
-    if bad.dim() < 2 or not bool(bad.any()) or not result.rms_error or not result.rms_ratio:
+    if bad.dim() < 2:
         return False
     wrong = bad.flatten(0, -2).any(-1)
     others = found.usable(found.error).flatten(0, -2)[~wrong]
-    limit = result.rms_error / result.rms_ratio
-    return float(wrong.double().mean()) < 1 / 4 and float(others.square().mean().sqrt()) <= limit
+    return float(wrong.double().mean()) < 1 / 4 and _as_precise(others, result)
+
+
+def _as_precise(errors: torch.Tensor, result: CaseResult) -> bool:
+    """Whether the RMS of some of the errors is within the limit that all of them are held to, where they are."""
+    if not (result.rms_error and result.rms_ratio):
+        return True
+    return float(errors.square().mean().sqrt()) <= result.rms_error / result.rms_ratio
 
 
 # --- places in words --------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -53,6 +54,13 @@ def collect_rarely() -> None:
     as a third of the import.
     """
     gc.set_threshold(100_000, 20, 20)
+
+
+def open_closed_output() -> None:
+    """A stream that the shell closed (`>&-`) goes nowhere; else the next file that is opened would be in its place."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  until the process ends
 
 
 def keep_freed_memory() -> None:

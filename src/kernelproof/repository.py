@@ -87,9 +87,9 @@ def provenance(root: Path, *, refresh: bool = False) -> Provenance:
     """
     found = Provenance(utc=utc_now(), kernelproof=__version__)
     head = _git(root, "log", "-1", "--format=%H%x00%cd%x00%D", "--date=format-local:%Y-%m-%dT%H:%M:%SZ")
-    unknown = head is not None and _git(root, "ls-files", "--cached", "--others", "--exclude-standard") == ""
-    if head is None or unknown:
-        found.no_commit = "a folder that git ignores" if unknown else _why_no_commit(root)
+    below = (_git(root, "rev-parse", "--show-prefix") or "").strip()  # where below a repository's top, if it is
+    if head is None or (below and not not_ignored(root)):
+        found.no_commit = "a folder that git ignores" if head and below else _why_no_commit(root)
         found.diff_sha256 = tree_sha256(root)
         return found
     found.commit, found.commit_utc, refs = head.strip().split("\0")

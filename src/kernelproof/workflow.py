@@ -342,7 +342,7 @@ def measuring_threads(cores: int | None, device: str) -> int:
 
 
 def drop_stale_records(config: Config, folder: Path) -> None:
-    """Remove the record of a build or a test whose chain has to be made again.
+    """Remove the record of a build, a test or a benchmark whose chain has to be made again.
 
     A build read other bytes than its files have now: the record knows what the compiler read, whatever its name and
     wherever it lies, and the file of a Python variant. Or its library or a cubin is not what was made. A stage that was
@@ -351,30 +351,35 @@ def drop_stale_records(config: Config, folder: Path) -> None:
     bundle, in `folder`, are there, and they go too.
     """
     ends = [config.results / "manifest" / f"{folder.name}.json", folder / "bundle.json"]
-    asked = config.test.trials if config.test.level != "quick" else None
+
+    def drop(path: Path) -> None:
+        for stale in (path, *ends):
+            stale.unlink(missing_ok=True)
+
     for path, variant, test in _records(config, "test", TestRecord):
         unended = test.status == FAILED and test.verdict == NOT_RUN
-        same = test.precision in ({}, dataclasses.asdict(variant.precision)) and test.trials in (
-            0,
-            asked or test.trials,
-        )
-        if unended or (test.verdict != NOT_RUN and not (same and test.level == config.test.level)):
-            for stale in (path, *ends):
-                stale.unlink(missing_ok=True)
+        if unended or (test.verdict != NOT_RUN and not _tested_as_asked(config, variant, test)):
+            drop(path)
     for path in {config.record("bench", f"{each.operator}-{each.device}") for each in config.variants()}:
         with contextlib.suppress(RecordError):
             if read(path, BenchRecord).processes not in (0, config.bench.processes):
-                for stale in (path, *ends):
-                    stale.unlink(missing_ok=True)
+                drop(path)
     for path, variant, build in _records(config, "build", BuildRecord):
         # To a compiler's and a system's (<…>) the build and the machine's fingerprint see.
         known = [file for file in (*build.sources, *build.headers) if not file.path.startswith("<")]
         made = [file for file in (build.library, *build.cubins) if file]
         if any(_is_damaged(config.root / file.path, file, path) for file in made):
-            for stale in (path, *ends):
-                stale.unlink(missing_ok=True)
+            drop(path)
         elif builds.outdated(variant, build) or any(_sha256(config.root / file.path) != file.sha256 for file in known):
             path.unlink()
+
+
+def _tested_as_asked(config: Config, variant: VariantConfig, test: TestRecord) -> bool:
+    """Whether a test had the configuration's level, trials (fewer at the quick level) and precision, where it says."""
+    trials = {0, test.trials if test.level == "quick" else config.test.trials}
+    precision = dataclasses.asdict(variant.precision)
+    same = (test.level, test.precision or precision) == (config.test.level, precision)
+    return same and test.trials in trials
 
 
 def _records(config: Config, stage: str, kind: type[R]) -> Iterator[tuple[Path, VariantConfig, R]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 from kernelproof.judging import Job
@@ -11,7 +10,7 @@ from kernelproof.ladder.calling import AWAKE
 from kernelproof.records import Case
 
 if TYPE_CHECKING:
-    from kernelproof.ladder.calling import Calls
+    from kernelproof.ladder.calling import Calls, Handed
     from kernelproof.ladder.collecting import Collection
 
 IN_ANY_ORDER = (
@@ -52,14 +51,17 @@ class Determinism:
             f"{reply.differing} of {reply.calls - 1} repeats gave other bits than the first call, the first of them "
             f"repeat {repeat} at {handed.laid.place(output, element)}"
         )
+        wrong = self._first_wrong(job, handed)
         if self.calls.variant.deterministic:
             cause = "a race, a missing barrier, or memory that is read before it is written"
-            others = (self.calls.judged(job, unlike=number) for number in range(len(handed.unlike)))
-            is_wrong = any(result.failures for result in itertools.chain([self.calls.judged(job)], others))
-            return f"{found}: {cause}" if is_wrong else f"{found}: {cause}; {IN_ANY_ORDER}"
+            return f"{found}: {cause}" if wrong else f"{found}: {cause}; {IN_ANY_ORDER}"
+        return wrong and f"{found}, and {wrong}"
+
+    def _first_wrong(self, job: Job, handed: Handed) -> str | None:
+        """Of the repeats with other bits that were handed over the first that is wrong, and how; None if none is."""
         if wrong := outcomes.listed(self.calls.judged(job).failures):
-            return f"{found}, and that one is wrong: {wrong}"
+            return f"that one is wrong: {wrong}"
         for number, (repeat, *_) in enumerate(handed.unlike):
             if wrong := outcomes.listed(self.calls.judged(job, unlike=number).failures):
-                return f"{found}, and of those that were looked at repeat {repeat} is wrong: {wrong}"
+                return f"of those that were looked at repeat {repeat} is wrong: {wrong}"
         return None
