@@ -21,6 +21,9 @@ template <int kDim, int kConsumers>
 struct Tiling {
     // Of a tile. Two consumers at head_dim 64 have registers for more, which makes up for waiting for each other.
     static constexpr int kKeys = kDim == 64 && kConsumers == 2 ? 192 : 128;
+    static constexpr int kFewKeys = kKeys - 64;  // of the tile that comes first, where no row sees more of it
+    // Two consumers at head_dim 64 find each other's products done anyway, and their keys are free all the sooner.
+    static constexpr bool kTurns = kConsumers > 1 && kKeys == 128;
     static constexpr int kRows = kConsumers * kWarpgroupRows;  // query rows of an item
     static constexpr int kThreads = (kConsumers + 1) * kWarpgroupSize;
     static constexpr int kSlabs = kDim / kColumns;
@@ -41,9 +44,10 @@ struct Tiling {
 };
 
 // S = Q K^T for 64 rows
-template <typename T, int kDim, int kRows, int kSize>
-__device__ __forceinline__ void queue_scores(float (&s_rmem)[kSize], uint64_t q, uint64_t k) {
-    constexpr int kQSlab = kRows * kSwizzleBytes, kKSlab = 2 * kSize * kSwizzleBytes;
+template <typename T, int kDim, int kRows, int kKeys, int kSize>
+__device__ __forceinline__ void queue_scores(float (&s_rmem)[kSize],  // of the tile's first 2 kSize keys
+                                             uint64_t q, uint64_t k) {
+    constexpr int kQSlab = kRows * kSwizzleBytes, kKSlab = kKeys * kSwizzleBytes;
 #pragma unroll
     for (int d = 0; d < kDim; d += 16) {
         const int inside = d % kColumns * 2;
@@ -135,11 +139,11 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
         const int own_row = consumer * kWarpgroupRows + warp % kWarpgroupWarps * 16 + lane / 4;
 
         const auto take_turn = [&] {
-            if (kConsumers > 1) named_barrier_wait<2 * kWarpgroupSize>(kTurnBarrier + consumer);
+            if (Tile::kTurns) named_barrier_wait<2 * kWarpgroupSize>(kTurnBarrier + consumer);
         };
         const auto pass_turn = [&] {
             const int next = consumer + 1 == kConsumers ? 0 : consumer + 1;
-            if (kConsumers > 1) named_barrier_arrive<2 * kWarpgroupSize>(kTurnBarrier + next);
+            if (Tile::kTurns) named_barrier_arrive<2 * kWarpgroupSize>(kTurnBarrier + next);
         };
         const auto release = [&](uint64_t *empty) {
             __syncwarp();  // no lane may still wait for the phase that this ends
@@ -190,15 +194,30 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
             int tile = tiles - 1;
             if (tiles > 0) {
                 mbarrier_wait(&k_ring.full[k_at.stage], k_at.parity);
-                wgmma_fence();
-                queue_scores<T, kDim, kRows>(s_rmem, q, descriptor_advance(k, k_at.stage * Tile::kTileBytes));
-                wgmma_wait<0>(s_rmem);
-                if (tile == 0) release(&q_ring.empty[q_at.stage]);
-                release(&k_ring.empty[k_at.stage]);
-                k_at.advance();
-                look_at(tile);
-                softmax<T, true>(s_rmem, rows, visible, scale.factor);
-                pack_weights<T>(p_rmem, s_rmem);
+                const auto begin = [&](auto keys) {  // with so many of the tile's keys
+                    constexpr int kSome = decltype(keys)::value;
+                    auto &some_s_rmem = reinterpret_cast<float (&)[kSome / 2]>(s_rmem);
+                    wgmma_fence();
+                    queue_scores<T, kDim, kRows, kKeys>(some_s_rmem, q,
+                                                        descriptor_advance(k, k_at.stage * Tile::kTileBytes));
+                    wgmma_wait<0>(some_s_rmem);
+                    if (tile == 0) release(&q_ring.empty[q_at.stage]);
+                    release(&k_ring.empty[k_at.stage]);
+                    k_at.advance();
+                    look_at(tile);
+                    softmax<T, true>(some_s_rmem, rows, visible, scale.factor);
+                    pack_weights<T>(reinterpret_cast<uint32_t (&)[kSome / 16][4]>(p_rmem), some_s_rmem);
+#pragma unroll
+                    for (int j = kSome / 16; j < kKeys / 16; ++j) {
+#pragma unroll
+                        for (int i = 0; i < 4; ++i) p_rmem[j][i] = 0;
+                    }
+                };
+                if (visible_end(args, last_row) - tile * kKeys <= Tile::kFewKeys) {
+                    begin(std::integral_constant<int, Tile::kFewKeys>());
+                } else {
+                    begin(std::integral_constant<int, kKeys>());
+                }
 
                 // The scores of a tile are queued before the output of the tile before, so that the softmax of the one
                 // hides the product of the other.
@@ -207,28 +226,35 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
                     mbarrier_wait(&v_ring.full[v_at.stage], v_at.parity);
                     take_turn();
                     wgmma_fence();
-                    queue_scores<T, kDim, kRows>(s_rmem, q, descriptor_advance(k, k_at.stage * Tile::kTileBytes));
+                    queue_scores<T, kDim, kRows, kKeys>(s_rmem, q,
+                                                        descriptor_advance(k, k_at.stage * Tile::kTileBytes));
                     queue_output<T>(o_rmem, p_rmem, descriptor_advance(v, v_at.stage * Tile::kTileBytes));
                     pass_turn();
                     wgmma_wait<1>(s_rmem);
+                    const auto release_scored = [&] {
+                        if (tile == 0) release(&q_ring.empty[q_at.stage]);
+                        release(&k_ring.empty[k_at.stage]);
+                        k_at.advance();
+                    };
                     if constexpr (decltype(masked)::value) {
                         look_at(tile);
                         softmax<T, true>(s_rmem, rows, visible, scale.factor);
+                        if (!Tile::kTurns) release_scored();
                         wgmma_wait<0>(o_rmem);
                         scale_rows(o_rmem, rows.shrink);
                     } else if (softmax_by_earlier<T>(s_rmem, rows, scale.factor)) {
+                        if (!Tile::kTurns) release_scored();
                         wgmma_wait<0>(o_rmem);
                     } else {  // rare, and then most likely not again in this item
                         wgmma_wait<0>(o_rmem);
                         scores_again<T, 2 * kDim>(s_rmem, own_q_smem + warp % kWarpgroupWarps * 16 * kSwizzleBytes,
                                                   kQSlabBytes, K_smem + k_at.stage * Tile::kTileBytes);
+                        if (!Tile::kTurns) release_scored();
                         softmax<T, false>(s_rmem, rows, visible, scale.factor);
                         scale_rows(o_rmem, rows.shrink);
                     }
                     pack_weights<T>(p_rmem, s_rmem);
-                    if (tile == 0) release(&q_ring.empty[q_at.stage]);
-                    release(&k_ring.empty[k_at.stage]);
-                    k_at.advance();
+                    if (Tile::kTurns) release_scored();
                     release(&v_ring.empty[v_at.stage]);
                     v_at.advance();
                 };
