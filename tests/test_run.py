@@ -427,6 +427,17 @@ def test_a_run_that_fails(project: Path, how: str, said: str) -> None:
     assert "Traceback" not in errors
 
 
+def test_a_snakemake_profile_of_the_users_is_for_other_workflows(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = project / "cluster"
+    profile.mkdir()
+    (profile / "config.yaml").write_text("executor: of_no_such_cluster\n")
+    monkeypatch.setenv("SNAKEMAKE_PROFILE", str(profile))
+    output, errors = start(project).communicate()
+    assert "tarball  reports/0123456789ab/a.tar.gz" in output, errors
+
+
 def test_an_option_that_snakemake_refuses_is_told_without_its_usage(project: Path) -> None:
     _, errors = (process := start(project, "--operator", "op")).communicate()
     assert process.returncode == 2

@@ -199,7 +199,9 @@ def nested(entries: Sequence[str]) -> dict[str, Any]:
 
 
 def _run(command: Sequence[str]) -> tuple[int, Display]:
-    environment = os.environ | {"KERNELPROOF_EVENTS": str(EVENTS.absolute()), "PYTHONUNBUFFERED": "1"}
+    # A user's Snakemake profile is for workflows of another kind: on a cluster, say.
+    environment = {name: value for name, value in os.environ.items() if name != "SNAKEMAKE_PROFILE"}
+    environment |= {"KERNELPROOF_EVENTS": str(EVENTS.absolute()), "PYTHONUNBUFFERED": "1"}
     EVENTS.write_bytes(b"")
     with LOG.open("wb") as log:
         process = processes.spawn(command, env=environment, stdout=log, stderr=log)
