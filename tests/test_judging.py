@@ -539,6 +539,7 @@ OPERATOR = Leaving()
         ("sys.exit", "", "leaving.py:9: `Leaving.reference` raised SystemExit: 3 (case "),
         ("os._exit", "", "leaving.py: the judge's process ended with exit code 3 in the middle of `unfit of "),
         ("os._exit", "so long", "leaving.py: the judge's process ended with exit code 3 in the middle of `unfit of "),
+        ("os._exit", "libtorch_cpu.so: failed to map segment from shared object", "next: memory ran out: close other"),
     ],
 )
 def test_an_operator_that_ends_the_process_is_named_and_leaves_no_folder(

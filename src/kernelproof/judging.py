@@ -87,6 +87,9 @@ FEWEST_ALIKE = 4  # values of a row, or rows, of which some become like others: 
 END_LIMIT_S = 5.0
 SAYS_WITHIN_S = 1.0
 PATIENCE_S = 20.0  # after which is said what is waited for
+OUT_OF_MEMORY = re.compile(  # as Python, the loader, OpenBLAS and C++ say it
+    "MemoryError|failed to map segment|[Cc]annot allocate memory|Memory allocation still failed|bad_alloc"
+)
 WHERE = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)  # as faulthandler prints it
 
 
@@ -286,6 +289,13 @@ class Judge:
             stream.write(said)
         return Path(kept)
 
+    def _why_ended(self, code: int | None) -> str:
+        if OUT_OF_MEMORY.search(self._log.read_text(encoding="utf-8", errors="replace")):
+            return "memory ran out: close other programs, or let a process have more (`ulimit -v`)"
+        if code == -signal.SIGKILL:
+            return "was it killed for want of memory?"
+        return "look for what ends a process in the operator's module, or in what that calls"
+
     def close(self) -> None:
         """End the process."""
         self._lines.close()
@@ -315,9 +325,7 @@ class Judge:
                 f"the judge's process {describe_exit(code)} in the middle of `{about}`; nobody is condemned for that",
                 subject=module,
                 log=self._kept_log,
-                hint="was it killed for want of memory?"
-                if code == -signal.SIGKILL
-                else "look for what ends a process in the operator's module, or in what that calls",
+                hint=self._why_ended(code),
             )
         answer = json.loads(line)
         if "error" in answer:
