@@ -90,6 +90,15 @@ def test_a_closed_output_is_no_verdict(arguments: str, closed: str) -> None:
     assert done.returncode == ExitCode.WELL, done.stderr
 
 
+def test_letters_that_an_output_lacks_end_no_program() -> None:
+    kept = str(ROOT / "reports" / "reference" / "nvidia-h200")
+    command = [sys.executable, "-m", "kernelproof", "compare", kept, kept]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (ExitCode.WELL, "")
+    assert done.stdout.startswith("## ? B against A: ")
+
+
 # --- help and start ---------------------------------------------------------------------------------------------------
 
 

@@ -11,10 +11,10 @@ def program() -> NoReturn:
     """Run the command line and end the process with its exit code."""
     from kernelproof.cli import main
     from kernelproof.errors import ExitCode
-    from kernelproof.processes import collect_rarely, open_closed_output
+    from kernelproof.processes import collect_rarely, prepare_output
 
     collect_rarely()
-    open_closed_output()
+    prepare_output()
 
     try:
         code = main()

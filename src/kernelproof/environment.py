@@ -701,6 +701,6 @@ def run_command(python: Path, options: argparse.Namespace, rest: list[str]) -> l
 
 
 if __name__ == "__main__":
-    processes.open_closed_output()
+    processes.prepare_output()
     os.chdir(ROOT)
     sys.exit(main(sys.argv[1:]))

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import fcntl
 import gc
+import io
 import os
 import re
 import shutil
@@ -56,11 +57,17 @@ def collect_rarely() -> None:
     gc.set_threshold(100_000, 20, 20)
 
 
-def open_closed_output() -> None:
-    """A stream that the shell closed (`>&-`) goes nowhere; else the next file that is opened would be in its place."""
+def prepare_output() -> None:
+    """Let what is printed never end a program: whether its streams are closed, or lack letters (a locale not of UTF-8).
+
+    A stream that the shell closed (`>&-`) goes nowhere; else the next file that is opened would be in its place.
+    """
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
+        stream = getattr(sys, name)
+        if stream is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  until the process ends
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def keep_freed_memory() -> None:
