@@ -21,10 +21,8 @@ template <int kDim, int kConsumers>
 struct Tiling {
     // Of a tile. Two consumers at head_dim 64 have registers for more, which makes up for waiting for each other.
     static constexpr int kKeys = kDim == 64 && kConsumers == 2 ? 192 : 128;
-    static constexpr int kFewKeys = kKeys - 64;  // of the tile that comes first, where no row sees more of it
-    // Two consumers at head_dim 64 find each other's products done anyway, and their keys are free all the sooner.
-    static constexpr bool kTurns = kConsumers > 1 && kKeys == 128;
-    static constexpr int kRows = kConsumers * kWarpgroupRows;  // query rows of an item
+    static constexpr int kFewKeys = kKeys == 192 ? 128 : kKeys;  // of the first tile, where no row sees more of it
+    static constexpr int kRows = kConsumers * kWarpgroupRows;    // query rows of an item
     static constexpr int kThreads = (kConsumers + 1) * kWarpgroupSize;
     static constexpr int kSlabs = kDim / kColumns;
     static constexpr int kQBytes = kRows * kDim * 2, kTileBytes = kKeys * kDim * 2;  // of K or V
@@ -139,11 +137,11 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
         const int own_row = consumer * kWarpgroupRows + warp % kWarpgroupWarps * 16 + lane / 4;
 
         const auto take_turn = [&] {
-            if (Tile::kTurns) named_barrier_wait<2 * kWarpgroupSize>(kTurnBarrier + consumer);
+            if (kConsumers > 1) named_barrier_wait<2 * kWarpgroupSize>(kTurnBarrier + consumer);
         };
         const auto pass_turn = [&] {
             const int next = consumer + 1 == kConsumers ? 0 : consumer + 1;
-            if (Tile::kTurns) named_barrier_arrive<2 * kWarpgroupSize>(kTurnBarrier + next);
+            if (kConsumers > 1) named_barrier_arrive<2 * kWarpgroupSize>(kTurnBarrier + next);
         };
         const auto release = [&](uint64_t *empty) {
             __syncwarp();  // no lane may still wait for the phase that this ends
@@ -213,7 +211,7 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
                         for (int i = 0; i < 4; ++i) p_rmem[j][i] = 0;
                     }
                 };
-                if (visible_end(args, last_row) - tile * kKeys <= Tile::kFewKeys) {
+                if (Tile::kFewKeys < kKeys && visible_end(args, last_row) - tile * kKeys <= Tile::kFewKeys) {
                     begin(std::integral_constant<int, Tile::kFewKeys>());
                 } else {
                     begin(std::integral_constant<int, kKeys>());
@@ -231,30 +229,24 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
                     queue_output<T>(o_rmem, p_rmem, descriptor_advance(v, v_at.stage * Tile::kTileBytes));
                     pass_turn();
                     wgmma_wait<1>(s_rmem);
-                    const auto release_scored = [&] {
-                        if (tile == 0) release(&q_ring.empty[q_at.stage]);
-                        release(&k_ring.empty[k_at.stage]);
-                        k_at.advance();
-                    };
                     if constexpr (decltype(masked)::value) {
                         look_at(tile);
                         softmax<T, true>(s_rmem, rows, visible, scale.factor);
-                        if (!Tile::kTurns) release_scored();
                         wgmma_wait<0>(o_rmem);
                         scale_rows(o_rmem, rows.shrink);
                     } else if (softmax_by_earlier<T>(s_rmem, rows, scale.factor)) {
-                        if (!Tile::kTurns) release_scored();
                         wgmma_wait<0>(o_rmem);
                     } else {  // rare, and then most likely not again in this item
                         wgmma_wait<0>(o_rmem);
                         scores_again<T, 2 * kDim>(s_rmem, own_q_smem + warp % kWarpgroupWarps * 16 * kSwizzleBytes,
                                                   kQSlabBytes, K_smem + k_at.stage * Tile::kTileBytes);
-                        if (!Tile::kTurns) release_scored();
                         softmax<T, false>(s_rmem, rows, visible, scale.factor);
                         scale_rows(o_rmem, rows.shrink);
                     }
                     pack_weights<T>(p_rmem, s_rmem);
-                    if (Tile::kTurns) release_scored();
+                    if (tile == 0) release(&q_ring.empty[q_at.stage]);
+                    release(&k_ring.empty[k_at.stage]);
+                    k_at.advance();
                     release(&v_ring.empty[v_at.stage]);
                     v_at.advance();
                 };
