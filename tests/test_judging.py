@@ -188,7 +188,7 @@ def test_a_row_that_repeats_values_keeps_two_at_least() -> None:
 def test_what_cannot_be_exchanged_stays(rows: torch.Tensor) -> None:
     after = rows.clone()
     other = Call({"x": rows, "y": torch.empty(1)}, ("y",), ("row",))
-    judging._edit({"x": after}, lambda _: other, ["exchange"], random.Random(1), indices=False)
+    judging._edit({"x": after}, lambda _: other, judging.EDITS.index("exchange"), random.Random(1))
     assert torch.equal(after, rows)
 
 

@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -670,24 +670,40 @@ class Chamber:
             return with_gaps(self._call(Job(job.case)), job.name)
         if job.part in SAME_VALUES:
             return self._call(Job(job.case))
+        if job.part in EDITS:
+            return self._edited(job)
         call = self._drawn(job.case)
         inputs = changeable(self.operator, call)
-        if job.part in EDITS:
-            seed, last = map(int, job.name.split("."))
-
-            @functools.cache
-            def other(number: int) -> Call:
-                return self._drawn(dataclasses.replace(job.case, seed=seed + number))
-
-            if not _edit(inputs, other, EDITS[: last + 1], random.Random(seed), indices=_has_indices(call)):
-                self.undone.add(job.key)
-        elif job.part == "low":
+        if job.part == "low":
             _replace_low_bits(inputs, int(job.name))
         elif job.part == "whole":
             beside = self._drawn(dataclasses.replace(job.case, seed=int(job.name)))
             for name in call.inputs.keys() - inputs.keys():
                 call.tensor(name).copy_(beside.tensor(name))
         return call
+
+    def _edited(self, job: Job) -> Call:
+        """The call before an edit's, with this one change more; new values are those of other calls of the case.
+
+        Where an output is of whole numbers, that is undone which makes different values equal, for of two places with
+        one value an index may name either.
+        """
+        from kernelproof.operators import changeable, changed, placed
+
+        seed, number = map(int, job.name.split("."))
+
+        def other(further: int) -> Call:
+            return self._call(Job(dataclasses.replace(job.case, seed=seed + further)))
+
+        previous = Job(job.case, EDITS[number - 1], f"{seed}.{number - 1}") if number else Job(job.case)
+        call = self._call(previous)
+        before = changeable(self.operator, call)
+        inputs = {name: placed(tensor, tensor) for name, tensor in before.items()}
+        _edit(inputs, other, number, random.Random(job.name))
+        if _has_indices(call) and _made_equal(before, inputs, other(0)):
+            self.undone.add(job.key)
+            return call
+        return changed(call, **inputs)
 
     def _drawn(self, case: Case) -> Call:
         """A case's inputs, which are the same for every variant: to see that, a family's first ones are made twice.
@@ -882,46 +898,31 @@ def _digest(call: Call) -> str:
     return digest.hexdigest()
 
 
-def _edit(
-    inputs: Mapping[str, Tensor],
-    other: Callable[[int], Call],
-    edits: Sequence[str],
-    draw: random.Random,
-    *,
-    indices: bool,
-) -> bool:
-    """Make these changes to inputs; new values are those of other calls of the case: 0, and 1 where it is halves.
-
-    With `indices` those are undone that make different values equal, for of two places with one value an index may name
-    either. Returns whether the last one was made.
-    """
-    names, made = [name for name, tensor in inputs.items() if tensor.numel()], True
-    for number, edit in enumerate(edits if names else ()):
-        before = {name: tensor.clone() for name, tensor in inputs.items()} if indices else {}
-        name = names[number % len(names)]
-        tensor = inputs[name]
-        place = tuple(draw.randrange(size) for size in tensor.shape)
-        if edit in ("element", "end"):
-            place = place if edit == "element" else tuple(size - 1 for size in tensor.shape)
-            tensor[place] = other(0).tensor(name)[place]
-        elif edit == "exchange":
-            _exchange(tensor, place)
-        elif edit == "tail":
-            _replace_tails(inputs, other(0))
-        elif edit == "sorted":
-            _sort_a_row(inputs, draw)
-        elif edit == "reversed":
-            _reverse_rows(inputs)
-        elif edit == "repeated":
-            _repeat_values(inputs, _generator(draw))
-        elif edit == "alike":
-            _make_alike(inputs, _generator(draw))
-        else:
-            _replace_halves(inputs, other(1), later=edit == "later")
-        made = not (indices and _made_equal(before, inputs, other(0)))
-        for name in () if made else names:
-            inputs[name].copy_(before[name])
-    return made
+def _edit(inputs: Mapping[str, Tensor], other: Callable[[int], Call], number: int, draw: random.Random) -> None:
+    """Make one of EDITS in inputs; new values are those of other calls of the case: 0, and 1 where it is halves."""
+    names, edit = [name for name, tensor in inputs.items() if tensor.numel()], EDITS[number]
+    if not names:
+        return
+    name = names[number % len(names)]
+    tensor = inputs[name]
+    place = tuple(draw.randrange(size) for size in tensor.shape)
+    if edit in ("element", "end"):
+        place = place if edit == "element" else tuple(size - 1 for size in tensor.shape)
+        tensor[place] = other(0).tensor(name)[place]
+    elif edit == "exchange":
+        _exchange(tensor, place)
+    elif edit == "tail":
+        _replace_tails(inputs, other(0))
+    elif edit == "sorted":
+        _sort_a_row(inputs, draw)
+    elif edit == "reversed":
+        _reverse_rows(inputs)
+    elif edit == "repeated":
+        _repeat_values(inputs, _generator(draw))
+    elif edit == "alike":
+        _make_alike(inputs, _generator(draw))
+    else:
+        _replace_halves(inputs, other(1), later=edit == "later")
 
 
 def _has_indices(call: Call) -> bool:
