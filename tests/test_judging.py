@@ -77,9 +77,11 @@ def test_a_right_result_passes_and_a_wrong_one_does_not(judge: Judge, tmp_path: 
         assert laid.bytes == sum(path.stat().st_size for path in (tmp_path / str(spoil)).iterdir())
         run_right(laid.arguments, spoil)
         judge.take(MODULE, job, tmp_path / str(spoil))
-        found, histogram = judge.judge(MODULE, job, TERMS)
+        found, histogram = judge.judge(MODULE, job, TERMS, count=True)
         assert found.status == status, found.failures
+        assert histogram
         assert sum(histogram.counts) == (0 if part == "sanity" else 17 * 101)
+        assert judge.judge(MODULE, job, TERMS) == (found, None), "errors are counted where that is asked for"
     judge.forget(MODULE)
 
 

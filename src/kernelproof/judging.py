@@ -261,13 +261,16 @@ class Judge:
             raise TestError(**found["fault"])
         return [(position, output, element) for position, output, element in found["unlike"]]
 
-    def judge(self, module: str, job: Job, terms: Terms, *, unlike: int | None = None) -> tuple[CaseResult, Histogram]:
-        """Hold a call's result against its reference, which is computed now. Exact calls have an empty histogram.
+    def judge(
+        self, module: str, job: Job, terms: Terms, *, unlike: int | None = None, count: bool = False
+    ) -> tuple[CaseResult, Histogram | None]:
+        """Hold a call's result against its reference, which is computed now.
 
-        With `unlike` that of the repeats which `unlike_first` found, by its place there.
+        With `unlike` that of the repeats which `unlike_first` found, by its place there. With `count` the errors are
+        counted too; exact calls have an empty histogram.
         """
-        result, histogram = self._ask(module, "judge", job=job, terms=terms, unlike=unlike)
-        return records.from_json(CaseResult, result), records.from_json(Histogram, histogram)
+        result, histogram = self._ask(module, "judge", job=job, terms=terms, unlike=unlike, count=count)
+        return records.from_json(CaseResult, result), histogram and records.from_json(Histogram, histogram)
 
     def related(self, module: str, job: Job, terms: Terms) -> Failure | None:
         """Hold the results of a relation's two calls against one another."""
@@ -599,10 +602,12 @@ class Chamber:
         self.unlike[job.key] = [result for *_, result in found]
         return {"unlike": [place for *place, _ in found]}
 
-    def do_judge(self, job: Job, terms: Terms, unlike: int | None) -> tuple[CaseResult, Histogram]:
+    def do_judge(
+        self, job: Job, terms: Terms, unlike: int | None, count: bool = False
+    ) -> tuple[CaseResult, Histogram | None]:
         from kernelproof import judge
 
-        histogram = judge.ErrorHistogram()
+        histogram = judge.ErrorHistogram() if count else None
         result = judge.judge_all(
             self._sanity(job.case)[job.name].case if job.part == "sanity" else job.case,
             self._call(job),
@@ -616,7 +621,7 @@ class Chamber:
             self._insist_on(self._relations(job.case)[job.name], self._base(job), terms)
         elif result.status != "passed":
             self._insist_on_exact(job, terms)
-        return result, histogram.record()
+        return result, histogram.record() if histogram else None
 
     def do_related(self, job: Job, terms: Terms) -> Failure | None:
         from kernelproof import judge

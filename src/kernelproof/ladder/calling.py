@@ -341,10 +341,10 @@ class Calls:
 
     def judged(self, job: Job, *, count: bool = False, unlike: int | None = None) -> CaseResult:
         """The judge's findings (Judge.judge); `count` adds the errors to the histogram."""
-        result, histogram = self.session.judge.judge(self.settings.module, job, self.terms, unlike=unlike)
+        result, histogram = self.session.judge.judge(self.settings.module, job, self.terms, unlike=unlike, count=count)
         if late := self.late.get(job.key):
             result.status, result.failures = "failed", [late, *result.failures]
-        if count:
+        if histogram is not None:
             before = self.histogram.counts if self.histogram else [0] * len(histogram.counts)
             counts = [a + b for a, b in zip(before, histogram.counts, strict=True)]
             self.histogram = Histogram(histogram.edges, counts)
