@@ -304,6 +304,42 @@ def test_a_full_disk_takes_the_compilers_words_too(project: Path, monkeypatch: p
         built(project, variant("broken", sources=["csrc/broken.cc"]))
 
 
+def test_so_does_one_that_holds_the_compilers_own_files(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TMPDIR need not lie where the results do."""
+
+    def full(descriptor: int, *_: object) -> None:
+        if "/results/" not in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(BuildError, match=r"(?s)the build cannot be kept: No space left.*free some space"):
+        built(project, variant("broken", sources=["csrc/broken.cc"]))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "g++: fatal error: Killed signal terminated program cc1plus",
+        "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
+        "collect2: fatal error: ld terminated with signal 9 [Killed]",
+        "cc1plus: out of memory allocating 65536 bytes after a total of 1048576 bytes",
+        "virtual memory exhausted: Cannot allocate memory",
+    ],
+)
+def test_a_compiler_without_memory_condemns_no_variant(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    compiler = tmp_path / "killed-g++"
+    compiler.write_text(f'#!/bin/sh\ncase "$*" in *" -c "*) echo "{words}" >&2; exit 1;; esac\nexec g++ "$@"\n')
+    compiler.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("CXX", str(compiler))
+        record = built(project, variant("plain"))
+    assert (record.status, record.compiler_message) == ("not_run", words)
+    assert "this machine had not the memory for its compiler" in str(record.reason)
+    assert answer(project, built(project, variant("plain"))) == 41
+
+
 def test_stage_does_not_import_torch(project: Path) -> None:
     code = (
         "import sys; from pathlib import Path; import test_build as t; root = Path(sys.argv[1]);"

@@ -120,6 +120,12 @@ def _run(config: Config, operator: str, variant: str, output: Path, cuda_home: P
 
 FULL_DISK = os.strerror(errno.ENOSPC)  # a compiler on a full disk says this, and fails as if the source were wrong
 SPACE_BYTES = 1 << 20  # with less than this free a failed compilation proves nothing
+# What compilers say who get no memory, or are killed by the system because there is none.
+OUT_OF_MEMORY = re.compile(
+    r"(?:Killed signal terminated program|(?:died due to|terminated with) signal 9\b|out of memory allocating \d+ bytes"
+    r"|^virtual memory exhausted|^LLVM ERROR: out of memory|^ptxas fatal\s*: Memory allocation failure).*",
+    re.MULTILINE,
+)
 
 
 class Unbuildable(Exception):
@@ -826,6 +832,13 @@ def _ninja(plan: Plan, edges: Sequence[Edge], temporary: Path, name: str, shown:
         log.say(done.stdout + done.stderr)
         _blame_a_full_disk(said + done.stdout + done.stderr, temporary)
         message = scrubbed(first_errors(said) or first_errors(shown.shown(done.stdout + done.stderr)))
+        if stopped := OUT_OF_MEMORY.search(said):
+            raise Unbuildable(
+                f"this machine had not the memory for its compiler: {stopped[0]}",
+                status=records.NOT_RUN,
+                remedy="run the same command again when less else runs, or on a machine with more memory",
+                compiler_message=message,
+            )
         first = message.strip().partition("\n")[0]
         raise Unbuildable(
             first or "the compiler failed and said nothing",
@@ -869,8 +882,9 @@ def _blame_a_full_disk(said: str, temporary: Path) -> None:
     """
     if FULL_DISK in said:
         raise OSError(errno.ENOSPC, FULL_DISK, str(temporary))
-    with tempfile.TemporaryFile(dir=temporary) as probe:
-        os.posix_fallocate(probe.fileno(), 0, SPACE_BYTES)
+    for folder in (str(temporary), tempfile.gettempdir()):  # a compiler's own files lie in the latter
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            os.posix_fallocate(probe.fileno(), 0, SPACE_BYTES)
 
 
 def ninja_file(edges: Sequence[Edge], folder: str) -> str:
