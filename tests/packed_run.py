@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from kernelproof import config as configuration
-from kernelproof import records
+from kernelproof import fingerprints, records
 from kernelproof.config import Config
 
 UTC = "2025-03-01T12:00:00Z"
@@ -85,7 +85,10 @@ def make(root: Path) -> Config:
     config = replace(configuration.load(root / "config.yaml", root=root), source="config.yaml")
     configuration.save(config, root / "results/config.json")
     for record in made_records():
-        records.write(root / record_path(record), record)
+        path = record_path(record)
+        _, stage, subject = path.removesuffix(".json").split("/", 2)
+        record.settings = fingerprints.of(config, stage, subject)
+        records.write(root / path, record)
     return config
 
 

@@ -101,15 +101,26 @@ def test_another_configuration_file_is_in_the_bundle_and_replay_names_it(run: Ru
     assert members["source/config.yaml"] == (run.config.root / "config.yaml").read_bytes()
     other = run.config.root / "configs" / "my other.yaml"
     other.parent.mkdir()
-    other.write_bytes(members["source/config.yaml"] + b"bench: {processes: 2}\n")
+    other.write_bytes(members["source/config.yaml"] + b"bundle: {max_bytes: 5000000}\n")
     run.config = configuration.load(other, root=run.config.root)
     run.gather()
     members = unpacked(run.pack())
     assert members["source/configs/my other.yaml"] == other.read_bytes()
     assert "./repro.sh -- --configfile 'configs/my other.yaml'\n" in members["REPLAY.md"].decode()
     assert "./repro.sh -- --configfile config.resolved.json\n" in members["REPLAY.md"].decode()
-    assert json.loads(members["source/config.resolved.json"])["bench"]["processes"] == 2
+    assert json.loads(members["source/config.resolved.json"])["bundle"]["max_bytes"] == 5_000_000
     assert members["source/config.resolved.json"] == members["config.json"]
+
+
+def test_a_record_of_other_settings_is_not_packed(run: Run) -> None:
+    """`verify` would find the bundle contradictory; what was packed before stays."""
+    before = run.pack().read_bytes()
+    run.config = replace(run.config, test=replace(run.config.test, trials=7))
+    run.gather()
+    says = r"(?s)records/test/op/library.json: it was made with another test.trials than config.json has, 7.*repro.sh"
+    with pytest.raises(BundleError, match=says):
+        run.pack()
+    assert next(run.folder.glob("*.tar.gz")).read_bytes() == before
 
 
 def test_a_bundle_of_ones_own_repository_is_replayed_with_a_clone(run: Run) -> None:

@@ -694,6 +694,33 @@ def test_a_configuration_without_private_words_is_the_same(tmp_path: Path, hones
     assert "'project' is '<user>x', in source/config.resolved.json 'sample'" in said[0].message
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "stages"),
+    [
+        (("test", "trials"), 7, {"test"}),
+        (("bench", "processes"), 9, {"bench"}),
+        (("archs",), ["sm_80"], {"build", "test", "bench", "profile"}),
+        (("operators", "op", "variants", "plain", "precision", "p"), "float64", {"test", "bench"}),
+    ],
+)
+def test_records_were_made_with_the_settings_that_are_packed(
+    tmp_path: Path, honest: Members, setting: tuple[str, ...], value: object, stages: set[str]
+) -> None:
+    result = forged(tmp_path, configured(*setting, value=value)(honest))
+    said = {str(one.member): one.message for one in result.problems if "it was made with another" in one.message}
+    assert (result.status, said.pop(FACTS)[:25]) == ("contradictory", "it was made with another ")
+    assert {member.split("/")[1] for member in said} == stages
+    key = ".".join(setting).removesuffix(".p")
+    assert all(f"another {key} than config.json has, " in message for message in said.values())
+
+
+def test_an_older_record_does_not_say_with_which_settings_it_was_made(tmp_path: Path, honest: Members) -> None:
+    documents = {name: json.loads(data) for name, data in honest.items() if name.startswith("records/")}
+    assert all(document.pop("settings") is not None for document in documents.values())
+    older = honest | {name: json.dumps(document).encode() for name, document in documents.items()}
+    assert forged(tmp_path, configured("test", "trials", value=7)(older)).good
+
+
 def test_a_dispatcher_is_built_from_its_rungs_too() -> None:
     rungs = {"of": {"rungs": ["a"], "sources": ["of.cu"]}, "a": {"sources": ["./a.cu"]}}
     documents: Any = {"config.json": {"operators": {"op": {"variants": rungs}}}}

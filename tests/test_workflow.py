@@ -12,12 +12,11 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
 
-from kernelproof import OF_A_RUN, environment, gpu, records, verify, workflow
+from kernelproof import OF_A_RUN, environment, fingerprints, gpu, records, verify, workflow
 from kernelproof import config as configuration
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -584,17 +583,44 @@ def test_what_a_machine_reaches_is_measured_before_all_else() -> None:
     assert "priority: support.FIRST" in (ROOT / "workflow/rules/bench.smk").read_text()
 
 
-def test_what_was_made_by_hand_with_other_settings_is_made_again(clone: Clone) -> None:
+def by_hand(clone: Clone, *arguments: str) -> None:
+    command = [sys.executable, "-P", "-m", "kernelproof", *arguments]
+    environment = clone.environment | {"PYTHONPATH": "src"}
+    subprocess.run(command, cwd=clone.folder, env=environment, capture_output=True, check=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("stage", "ran"),
+    [
+        (
+            ["build", "--variant", "first", "--set", "operators.rmsnorm.variants.first.flags=[-O2]"],
+            "build rmsnorm/first",
+        ),
+        (["test", "--variant", "first", "--set", "test.trials=7"], "test rmsnorm/first"),
+        (["test", "--variant", "first", "--level", "quick"], "test rmsnorm/first"),
+        (["bench", "--device", "cpu", "--set", "bench.blocks=3"], "bench rmsnorm on cpu"),
+    ],
+)
+def test_what_was_made_by_hand_with_other_settings_is_made_again(clone: Clone, stage: list[str], ran: str) -> None:
     """Snakemake knows nothing of these: the bundle held records that its own configuration contradicted."""
-    shutil.rmtree(clone.folder / ".snakemake")  # as if all had been made by hand
+    by_hand(clone, *stage, "--operator", "rmsnorm")
+    again = clone.run()
+    assert again[0] == ran
+    assert {entry for entry in again if entry.split()[0] == stage[0]} == {ran}
+    assert {"manifest", "report", "bundle"} <= stages(again)
+    assert (clone.verdict("first"), verify.run(next(clone.newest().glob("*.tar.gz"))).problems) == ("correct", [])
+    assert clone.run() == []
+
+
+def test_what_was_made_by_hand_with_the_same_settings_is_kept(clone: Clone) -> None:
+    by_hand(clone, "bench", "--device", "cpu", "--operator", "rmsnorm", "--set", "bench.blocks=2")
+    assert stages(clone.run()) == {"manifest", "report", "bundle"}
+
+
+def test_what_is_only_shown_of_a_variant_costs_no_measurement(clone: Clone) -> None:
     text = (clone.folder / "config.yaml").read_text()
-    clone.write("config.yaml", text.replace("processes: 1", "processes: 2"))
-    assert stages(clone.run()) == {"bench", "manifest", "report", "bundle"}
-    shutil.rmtree(clone.folder / ".snakemake")
-    clone.write("config.yaml", text.replace("processes: 1", "processes: 2").replace("-O1", "-O2", 1))
-    ran = clone.run()
-    assert {"build rmsnorm/first", "test rmsnorm/first"} <= set(ran)
-    assert "build rmsnorm/second" not in ran
+    clone.write("config.yaml", text.replace("      first:\n", "      first:\n        idea: rows\n"))
+    assert stages(clone.run()) == {"manifest", "report", "bundle"}
 
 
 @pytest.mark.parametrize("record", ["{}", "[]", "no JSON", '{"sources": null}', '{"library": "lib.so", "cubins": 1}'])
@@ -606,25 +632,37 @@ def test_a_build_record_that_cannot_be_read_stops_nobody(tmp_path: Path, record:
     workflow.drop_stale_records(config, tmp_path / "reports")
 
 
+TRIALS = {"test.trials": "0" * 16}
+CUT_SHORT = "the test run was cut short"
+
+
 @pytest.mark.parametrize(
-    ("changes", "stays"),
+    ("record", "stays"),
     [
-        ({"verdict": "correct"}, True),
-        ({"verdict": "wrong", "status": "failed", "reason": "sanity: no"}, True),
-        ({"verdict": "not_run", "status": "not_run", "reason": "no GPU", "level": "quick"}, True),
-        ({"verdict": "not_run", "status": "failed", "reason": "the test run was cut short"}, False),
-        ({"verdict": "correct", "level": "quick"}, False),
-        ({"verdict": "correct", "trials": 7}, False),
-        ({"verdict": "correct", "precision": {"output": "float64", "p": "input", "accumulate": "float32"}}, False),
+        (records.TestRecord(verdict="correct"), True),
+        (records.TestRecord(verdict="wrong", status="failed", reason="sanity: no"), True),
+        (records.TestRecord(verdict="not_run", status="not_run", reason="no GPU"), True),
+        (records.TestRecord(verdict="not_run", status="failed", reason=CUT_SHORT, settings={}), False),
+        (records.TestRecord(verdict="correct", settings=TRIALS), False),
+        (records.BuildRecord(abi="python"), True),
+        (records.BuildRecord(abi="python", settings=TRIALS), False),
+        (records.BuildRecord(status="failed", reason="error: no", compiler_message="error: no"), True),
+        (records.BuildRecord(status="not_run", reason="no nvcc"), True),
+        (records.BuildRecord(status="not_run", reason="Killed", compiler_message="Killed"), False),
     ],
 )
-def test_a_test_that_did_not_end_or_was_of_another_level_is_made_again(
-    tmp_path: Path, changes: dict[str, Any], stays: bool
+@pytest.mark.parametrize("says", [True, False])
+def test_a_record_of_other_settings_or_that_is_no_result_is_made_again(
+    tmp_path: Path, record: records.TestRecord | records.BuildRecord, stays: bool, says: bool
 ) -> None:
+    """One that does not say with which it was made is kept, as far as they go."""
     config = dataclasses.replace(configuration.load(ROOT / "config.yaml"), root=tmp_path)
-    kept = [config.record("test", "rmsnorm", "naive"), config.results / "manifest" / "a.json"]
+    stage = "test" if isinstance(record, records.TestRecord) else "build"
+    kept = [config.record(stage, "rmsnorm", "naive"), config.results / "manifest" / "a.json"]
     receipt = tmp_path / "a" / "bundle.json"
-    records.write(kept[0], records.TestRecord(operator="rmsnorm", variant="naive", **{"level": "default", **changes}))
+    if says:
+        record = dataclasses.replace(record, settings=fingerprints.of(config, stage, "rmsnorm/naive") | record.settings)
+    records.write(kept[0], record)
     for path in (kept[1], receipt):
         path.parent.mkdir(parents=True)
         path.write_text("{}")

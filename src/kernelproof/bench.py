@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelproof import records, repository
+from kernelproof import fingerprints, records, repository
 from kernelproof.config import Config, check_declared
 from kernelproof.contest.entrants import Entrant, arenas_of, cannot_run, entrants_of
 from kernelproof.contest.measurement import IMAGES, Measurement
@@ -46,6 +46,7 @@ def run(config: Config, operator: str, device: str, output: Path, only: str | No
 
     started = time.monotonic()
     record = BenchRecord(operator=operator, device=device, provenance=repository.provenance(config.root))
+    record.settings = fingerprints.of(config, "bench", f"{operator}-{device}")
     entrants = entrants_of(config, config.operator(operator), device, only)
     record.contenders = [entrant.contender for entrant in entrants]
     samples_path = output.with_suffix(".csv.gz")

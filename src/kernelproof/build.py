@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelproof import records, sass, toolchain
+from kernelproof import fingerprints, records, sass, toolchain
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import BuildError, ToolError
 from kernelproof.privacy import scrubbed
@@ -91,6 +91,7 @@ def _run(config: Config, operator: str, variant: str, output: Path, cuda_home: P
     chosen = owner.variant(variant)
     log = Log()
     record = BuildRecord(
+        settings=fingerprints.of(config, "build", chosen.key),
         operator=operator,
         variant=variant,
         role=chosen.role,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from kernelproof import fingerprints
 from kernelproof.config import Config, VariantConfig
 from kernelproof.errors import RecordError
 from kernelproof.records import BuildRecord, Cubin, FileHash, sha256_file
@@ -22,31 +23,19 @@ def altered(file: FileHash | Cubin, root: Path, *, source: bool = False) -> str 
     return None
 
 
-def outdated(variant: VariantConfig, built: BuildRecord) -> str | None:
-    """What the configuration says of a variant and its build does not know, in words; None where it is of that."""
-    sources = [file.path for file in built.sources] or list(variant.sources)  # none where one was missing
-    for what, now, then in (
-        ("abi", variant.abi, built.abi),
-        ("macros", dict(variant.macros), built.macros),
-        ("flags", list(variant.flags), built.flags),
-        ("sources", list(variant.sources), [name for name in variant.sources if name in sources]),
-    ):
-        if now != then:
-            return f"`{what}` in the configuration, {now}, changed after the build, which is of {then}"
-    return None
-
-
-def stale(variant: VariantConfig, built: BuildRecord, root: Path) -> str | None:
+def stale(config: Config, variant: VariantConfig, built: BuildRecord) -> str | None:
     """What of the variant is another than when it was built: of its configuration, or of the files that Python runs."""
+    if keys := fingerprints.changed(built.settings, fingerprints.of(config, "build", variant.key)):
+        return f"`{keys[0]}` in the configuration, {fingerprints.value(config, keys[0])}, was another at the build"
     files = built.sources if variant.abi == "python" else []
-    return outdated(variant, built) or next(filter(None, (altered(file, root, source=True) for file in files)), None)
+    return next(filter(None, (altered(file, config.root, source=True) for file in files)), None)
 
 
 def library(config: Config, variant: VariantConfig, built: BuildRecord) -> Path | None:
     """A build's library, None for a Python variant. Raises RecordError where bytes are not those that were built."""
     if built.library is None and variant.abi != "python":
         raise RecordError("its build record names no library", subject=variant.key)
-    why = stale(variant, built, config.root) or (built.library and altered(built.library, config.root))
+    why = stale(config, variant, built) or (built.library and altered(built.library, config.root))
     if why:
         raise RecordError(f"{why}; build it again: {config.command('build', variant)}", subject=variant.key)
     return (config.root / built.library.path).resolve() if built.library else None

@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
-from kernelproof import members, privacy, verify
+from kernelproof import consistency, members, privacy, verify
 from kernelproof.config import Config
 from kernelproof.errors import BundleError
 from kernelproof.records import ManifestRecord, Member, Record, atomic_write, read, write
@@ -71,8 +71,9 @@ class Packed:
 def run(config: Config, manifest_path: Path, folder_path: Path) -> BundleRecord:
     """Write manifest.yaml, the tarball and bundle.json to the report's folder.
 
-    Raises BundleError when a member changed since the manifest was made, a page is missing, the bundle would be too
-    large or the disk is full; the folder then holds what it held before.
+    Raises BundleError when a member changed since the manifest was made, a record was made with other settings than
+    are packed, a page is missing, the bundle would be too large or the disk is full; the folder then holds what it held
+    before.
     """
     facts = members.cleaned_facts(config, read(manifest_path, ManifestRecord))
     name = bundle_name(facts)
@@ -135,7 +136,16 @@ def _collect(config: Config, facts: ManifestRecord, folder: Path, name: str) -> 
     packed.append(_made(REPLAY, replay_text(facts, name, config.source).encode(), members.CONTEXT))
     packed.append(_made("records/manifest.json", _record_bytes(facts), members.CONTEXT))
     packed.append(_made(MACHINE_CODE, machine_code_text(packed), members.IDENTITY))
+    _refuse_other_settings(packed, members.command_of_run(facts, config.source))
     return sorted(packed, key=lambda item: item.member.path)
+
+
+def _refuse_other_settings(packed: list[Packed], command: str) -> None:
+    """Raises BundleError where `verify` would: for a record that was made with other settings than are packed."""
+    documents = {p.member.path: json.loads(p.data) for p in packed if consistency.is_document(p.member.path)}
+    for found in consistency.made_with_others(consistency.Bundle({}, {}, documents)):
+        hint = f"`{command}` makes it again; by hand give every stage the same settings"
+        raise BundleError(found.message, subject=found.member, hint=hint)
 
 
 def _page(config: Config, path: Path) -> bytes:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelproof import gpu, lease, repository
+from kernelproof import fingerprints, gpu, lease, repository
 from kernelproof.config import Config
 from kernelproof.errors import BenchError, LeaseError
 from kernelproof.records import FAILED, NOT_RUN, Ceiling, CeilingsRecord, write
@@ -51,6 +51,7 @@ def run(config: Config, device: str, output: Path) -> CeilingsRecord:
     """
     started = time.monotonic()
     record = CeilingsRecord(device=device, provenance=repository.provenance(config.root))
+    record.settings = fingerprints.of(config, "bench", f"ceilings/{device}")
     present, why = gpu.available() if device == "cuda" else (True, None)
     if present:
         alone = lease.gpu_lease(config.bench.gpu_wait_s, "ceilings") if device == "cuda" else contextlib.nullcontext()

@@ -26,6 +26,7 @@ from pathlib import PurePosixPath
 from statistics import NormalDist, fmean, median, stdev
 from typing import Any
 
+from kernelproof import fingerprints
 from kernelproof.verify import MANIFEST, SUMS, strict_json
 
 FACTS, CONFIG, MACHINE_CODE = "records/manifest.json", "config.json", "machine-code.json"
@@ -82,11 +83,12 @@ class Contradiction:
 
 def wanted(name: str) -> bool:
     """Whether a member's bytes are needed here; of all others the hash is."""
-    return (
-        name in (MANIFEST, FACTS, CONFIG, RESOLVED, MACHINE_CODE)
-        or name.startswith("samples/")
-        or bool(RECORD.fullmatch(name))
-    )
+    return name == MANIFEST or name.startswith("samples/") or is_document(name)
+
+
+def is_document(name: str) -> bool:
+    """Whether a member is a record, the configuration or another document of JSON that is looked into."""
+    return name in (FACTS, CONFIG, RESOLVED, MACHINE_CODE) or bool(RECORD.fullmatch(name))
 
 
 def find(sha256: Mapping[str, str], kept: Mapping[str, bytes]) -> list[Contradiction]:
@@ -136,6 +138,7 @@ class Bundle:
         self.documents = documents
         places = ((name, RECORD.fullmatch(name)) for name in documents)
         self.records = {name: (place["stage"], place["subject"]) for name, place in places if place}
+        self.fingerprints: dict[str, tuple[str | None, str]] = {}  # see `fingerprint`
         self.samples_bytes = self.samples = self.asked = 0  # read so far, and cases made up
 
     @property
@@ -149,6 +152,15 @@ class Bundle:
             fitting = [there for there in self.records if _alike(name, there)]
             name = fitting[0] if len(fitting) == 1 else name
         return self.documents.get(name)
+
+    def fingerprint(self, key: str) -> tuple[str | None, str]:
+        """Of a value of the configuration, and the value in short; None where private words were taken out of it."""
+        if key not in self.fingerprints:
+            there = fingerprints.value(self.documents[CONFIG], key)
+            private = PRIVATE.search(f"{key} {there}")
+            found = None if private else fingerprints.fingerprint(self.documents[CONFIG], key)
+            self.fingerprints[key] = found, _said(there)
+        return self.fingerprints[key]
 
     @property
     def without_gpu(self) -> bool:
@@ -216,6 +228,15 @@ def _state(bundle: Bundle, name: str) -> Iterator[Contradiction]:
     for what in ("commit", "dirty", "diff_sha256"):
         if mine[what] != said[what]:
             yield Contradiction(name, f"{what} is {_said(mine[what])}, in {MANIFEST} it measured {_said(said[what])}")
+
+
+def made_with_others(bundle: Bundle) -> Iterator[Contradiction]:
+    """Every record was made with the settings that the configuration has; older ones do not say with which."""
+    for name in (*bundle.records, FACTS) if CONFIG in bundle.documents else ():
+        for key, made in bundle.documents.get(name, {}).get("settings", {}).items():
+            there, said = bundle.fingerprint(key)
+            if there not in (None, made):
+                yield Contradiction(name, f"it was made with another {_said(key)[1:-1]} than {CONFIG} has, {said}")
 
 
 # --- test -------------------------------------------------------------------------------------------------------------
@@ -1347,5 +1368,5 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     "profile": (_identity, _state),
 }
 Whole = Callable[[Bundle], Iterable[Contradiction]]
-WHOLE: tuple[Whole, ...] = (_facts, _measured, _verdicts, _overall, _machine_code, _cubins, _gathered)
+WHOLE: tuple[Whole, ...] = (made_with_others, _facts, _measured, _verdicts, _overall, _machine_code, _cubins, _gathered)
 OF_A_RUN: tuple[Whole, ...] = (_settled, _called_for, _surroundings, _when, _same_machine_code, _classes, _left_out)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kernelproof import claims, members, repository, sass
+from kernelproof import claims, fingerprints, members, repository, sass
 from kernelproof import config as configuration
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import RecordError
@@ -64,6 +64,7 @@ def run(config: Config, folder: str, output: Path) -> ManifestRecord:
     times = [record.provenance.utc for record in gathered.records.values() if record.provenance.utc]
     state.utc = max(times, default=state.utc)  # the run's own time: this stage, run again, changes nothing
     facts = ManifestRecord(project=config.project, folder=folder, provenance=state)
+    facts.settings = fingerprints.of(config, "manifest", folder)
     facts.identical_machine_code = sass.identical_machine_code(_all(gathered, BuildRecord))
     facts.verdicts = verdicts(config, gathered)
     _say_which_are_identical(facts)

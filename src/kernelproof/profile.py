@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelproof import gpu, lease, nsight, repository, single_call
+from kernelproof import fingerprints, gpu, lease, nsight, repository, single_call
 from kernelproof.cases import unsupported
 from kernelproof.config import Config, ProfileSelection, VariantConfig
 from kernelproof.errors import LeaseError, ProfileError, ToolError
@@ -56,6 +56,7 @@ def run(config: Config, operator: str, variant: str, output: Path) -> ProfileRec
     settings, selection = config.operator(operator).variant(variant), config.operator(operator).profile
     record = ProfileRecord(operator=operator, variant=variant, role=settings.role)
     record.provenance = repository.provenance(config.root)
+    record.settings = fingerprints.of(config, "profile", settings.key)
     case = Case(operator, selection.shape, config.operator(operator).shapes[selection.shape], dict(selection.options))
     case = dataclasses.replace(case, dtype=settings.dtypes[0])
     record.case = case.bench_id

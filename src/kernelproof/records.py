@@ -76,7 +76,8 @@ class Provenance:
 class Record:
     """What every stage's record starts with.
 
-    status: `ok`, `failed` or `not_run`; with the last two a `reason`, and a `remedy` where there is one.
+    status: `ok`, `failed` or `not_run`; with the last two a `reason`, and a `remedy` where there is one. settings: the
+    fingerprint of each value of the configuration that it depends on, by key; empty: none, or an older record.
     """
 
     SCHEMA: ClassVar[str] = ""
@@ -86,6 +87,7 @@ class Record:
     remedy: str | None = None
     provenance: Provenance = field(default_factory=Provenance)
     duration_s: float = 0.0
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 # --- capture ----------------------------------------------------------------------------------------------------------

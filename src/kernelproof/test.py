@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import gpu, lease, records
+from kernelproof import fingerprints, gpu, lease, records
 from kernelproof.errors import ConfigError, JudgeError, KernelproofError, LeaseError, TestError
 from kernelproof.privacy import scrubbed, scrubbed_markup
 from kernelproof.processes import scratch_folder
@@ -60,14 +60,15 @@ def run(config: Config, operator: str, names: list[str], output_dir: Path, case:
             if any(variant.device == "cuda" for variant in variants) and gpu.available()[0]:
                 held.enter_context(lease.gpu_lease(config.bench.gpu_wait_s, "test", shared=True))
         except LeaseError as busy:
-            return [_left_out(variant, path, state, busy) for variant, path in places]
+            return [_left_out(config, variant, path, state, busy) for variant, path in places]
         return [_test(config, variant, path, state, case) for variant, path in places]
 
 
-def _left_out(variant: VariantConfig, path: Path, state: Provenance, busy: LeaseError) -> TestRecord:
+def _left_out(config: Config, variant: VariantConfig, path: Path, state: Provenance, busy: LeaseError) -> TestRecord:
     _remove_what_lay_beside(path)
     record = _empty(variant, state, records.NOT_RUN, busy.message)
     record.remedy = busy.hint
+    record.settings = fingerprints.of(config, "test", variant.key)
     records.write(path, record)
     return record
 
@@ -103,6 +104,7 @@ def _test(config: Config, variant: VariantConfig, path: Path, state: Provenance,
 
     def written(record: TestRecord) -> TestRecord:
         record.provenance = state
+        record.settings = fingerprints.of(config, "test", variant.key)
         beside = [path.with_suffix(ending) for ending in (".xml", ".log")]
         record.junit, record.log = (os.path.relpath(file, config.root) if file.exists() else None for file in beside)
         record.duration_s = time.monotonic() - started

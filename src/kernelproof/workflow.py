@@ -6,7 +6,6 @@ Parsed at every `snakemake` call, also when there is nothing to do, so everythin
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import json
@@ -15,12 +14,12 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelproof import EVENTS, builds, gpu
+from kernelproof import EVENTS, fingerprints, gpu, manifest
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import RecordError
 from kernelproof.processes import SHARED_FROM
@@ -28,11 +27,11 @@ from kernelproof.records import (
     DECISIVE_PACKAGES,
     FAILED,
     NOT_RUN,
-    BenchRecord,
     BuildRecord,
     Cubin,
     FileHash,
-    R,
+    ManifestRecord,
+    Record,
     TestRecord,
     read,
     sha256_file,
@@ -342,52 +341,45 @@ def measuring_threads(cores: int | None, device: str) -> int:
 
 
 def drop_stale_records(config: Config, folder: Path) -> None:
-    """Remove the record of a build, a test or a benchmark whose chain has to be made again.
+    """Remove every record whose chain has to be made again, of which Snakemake would not know.
 
-    A build read other bytes than its files have now: the record knows what the compiler read, whatever its name and
-    wherever it lies, and the file of a Python variant. Or its library or a cubin is not what was made. A stage that was
-    begun by hand, of whose settings Snakemake knows nothing, did not end or had others: a build's, a test's level,
-    trials and precision, a benchmark's processes. Nobody asks for these while the run's manifest and the receipt of its
-    bundle, in `folder`, are there, and they go too.
+    It was made by hand with other settings, its test did not end, its build was stopped by the machine or read other
+    bytes than its files have now: the record knows what the compiler read, whatever its name and wherever it lies, and
+    the file of a Python variant. Or a build's library or a cubin is not what was made. The run's manifest and the
+    receipt of its bundle, in `folder`, go too.
     """
-    ends = [config.results / "manifest" / f"{folder.name}.json", folder / "bundle.json"]
-
-    def drop(path: Path) -> None:
-        for stale in (path, *ends):
-            stale.unlink(missing_ok=True)
-
-    for path, variant, test in _records(config, "test", TestRecord):
-        unended = test.status == FAILED and test.verdict == NOT_RUN
-        if unended or (test.verdict != NOT_RUN and not _tested_as_asked(config, variant, test)):
-            drop(path)
-    for path in {config.record("bench", f"{each.operator}-{each.device}") for each in config.variants()}:
-        with contextlib.suppress(RecordError):
-            if read(path, BenchRecord).processes not in (0, config.bench.processes):
-                drop(path)
-    for path, variant, build in _records(config, "build", BuildRecord):
-        # To a compiler's and a system's (<…>) the build and the machine's fingerprint see.
-        known = [file for file in (*build.sources, *build.headers) if not file.path.startswith("<")]
-        made = [file for file in (build.library, *build.cubins) if file]
-        if any(_is_damaged(config.root / file.path, file, path) for file in made):
-            drop(path)
-        elif builds.outdated(variant, build) or any(_sha256(config.root / file.path) != file.sha256 for file in known):
-            path.unlink()
+    ends = [config.record("manifest", folder.name), folder / "bundle.json"]
+    made: list[tuple[str, str, type[Record]]] = [("manifest", folder.name, ManifestRecord), *manifest.expected(config)]
+    for stage, subject, kind in made:
+        path = config.record(stage, *subject.split("/"))
+        with contextlib.suppress(RecordError):  # of one that cannot be read its stages tell
+            record = read(path, kind)
+            others = fingerprints.changed(record.settings, fingerprints.of(config, stage, subject))
+            if others or _is_unfinished(record) or _is_outdated(config, path, record):
+                for stale in (path, *ends):
+                    stale.unlink(missing_ok=True)
 
 
-def _tested_as_asked(config: Config, variant: VariantConfig, test: TestRecord) -> bool:
-    """Whether a test had the configuration's level, trials (fewer at the quick level) and precision, where it says."""
-    trials = {0, test.trials if test.level == "quick" else config.test.trials}
-    precision = dataclasses.asdict(variant.precision)
-    same = (test.level, test.precision or precision) == (config.test.level, precision)
-    return same and test.trials in trials
+def _is_unfinished(record: Record) -> bool:
+    """Whether a test was cut short, or the machine stopped a compiler."""
+    match record:
+        case TestRecord():
+            return record.status == FAILED and record.verdict == NOT_RUN
+        case BuildRecord():
+            return record.status == NOT_RUN and record.compiler_message is not None
+    return False
 
 
-def _records(config: Config, stage: str, kind: type[R]) -> Iterator[tuple[Path, VariantConfig, R]]:
-    """Those of a stage that can be read; of one that cannot its stages tell."""
-    for variant in config.variants():
-        path = config.record(stage, variant.operator, variant.name)
-        with contextlib.suppress(RecordError):
-            yield path, variant, read(path, kind)
+def _is_outdated(config: Config, path: Path, build: Record) -> bool:
+    """Whether files that a build read or made have other bytes than they had then."""
+    if not isinstance(build, BuildRecord):
+        return False
+    # To a compiler's and a system's (<…>) the build and the machine's fingerprint see.
+    known = [file for file in (*build.sources, *build.headers) if not file.path.startswith("<")]
+    made = [file for file in (build.library, *build.cubins) if file]
+    return any(_is_damaged(config.root / file.path, file, path) for file in made) or any(
+        _sha256(config.root / file.path) != file.sha256 for file in known
+    )
 
 
 def _is_damaged(path: Path, known: FileHash | Cubin, record: Path) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelproof import config, records
+from kernelproof import config, fingerprints, records
 from kernelproof.config import Config
 from kernelproof.loading import Candidate, handed_over
 from kernelproof.records import BuildRecord, FileHash
@@ -172,6 +172,7 @@ operators:
     for name in names:
         shutil.copy(library(name), folder / f"{name}.so")
         made = FileHash(f"{name}.so", records.sha256_file(folder / f"{name}.so"))
-        record = BuildRecord(operator="rmsnorm", variant=name, library=made, signature="s")
+        made_with = fingerprints.of(found, "build", f"rmsnorm/{name}")
+        record = BuildRecord(settings=made_with, operator="rmsnorm", variant=name, library=made, signature="s")
         records.write(found.record("build", "rmsnorm", name), record)
     return found

@@ -19,10 +19,7 @@ rule bench:
     resources:
         anywhere=lambda wildcards: support.EVERYBODY if wildcards.device == "cpu" else 0,
     params:
-        settings=digest([dataclasses.asdict(CONFIG.bench), dataclasses.asdict(CONFIG.gate)]),
-        cases=lambda wildcards: digest(
-            [CONFIG.operator(wildcards.operator).shapes, dataclasses.asdict(CONFIG.operator(wildcards.operator).bench)]
-        ),
+        settings=lambda wildcards: settings("bench", f"{wildcards.operator}-{wildcards.device}"),
         modules=lambda wildcards: modules("bench", wildcards.operator),
         machine=MACHINE,
     shell:
@@ -47,7 +44,7 @@ for device in ("cpu", "cuda"):
             anywhere=support.EVERYBODY if device == "cpu" else 0,
         params:
             device=device,
-            cpu_threads=CONFIG.bench.cpu_threads,
+            settings=settings("bench", f"ceilings/{device}"),
             modules=modules("ceilings"),
             machine=MACHINE,
         shell:

@@ -17,8 +17,7 @@ for job in support.build_jobs(CONFIG, driver=DRIVER):
         params:
             operator=job.operator.name,
             variants=job.arguments,
-            specification=[specification(variant) for variant in job.variants],
-            archs=CONFIG.archs,
+            settings=[settings("build", variant.key) for variant in job.variants],
             modules=modules("build"),
             machine=MACHINE,
         shell:

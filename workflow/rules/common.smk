@@ -1,12 +1,11 @@
 # What every rule needs: the checked configuration, the run's lock, and the names of records and modules.
-import dataclasses
 import hashlib
 import json
 import os
 import shlex
 
 from kernelproof import config as configuration
-from kernelproof import environment, repository, workflow as support
+from kernelproof import environment, fingerprints, repository, workflow as support
 from kernelproof.errors import KernelproofError
 
 KERNELPROOF = f"{shlex.quote(sys.executable)} -P -m kernelproof"
@@ -48,19 +47,9 @@ if workflow.is_main_process and support.will_run(sys.argv):
 support.drop_orphaned_receipt(REPORTS)
 
 
-def variant_of(wildcards):
-    return CONFIG.operator(wildcards.operator).variant(wildcards.variant)
-
-
-def digest(*settings):
-    """A hash of settings, as a parameter of a rule; their text may hold what Snakemake takes for a wildcard."""
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-
-
-def specification(variant):
-    """Everything in the configuration that decides how a variant is built and called; a change runs its chain again."""
-    rungs = [CONFIG.operator(variant.operator).variant(name) for name in variant.rungs]
-    return digest([dataclasses.asdict(part) for part in (variant, *rungs)])
+def settings(stage, subject):
+    """A hash of the settings that a record depends on; a change makes it, and what follows from it, again."""
+    return hashlib.sha256(json.dumps(fingerprints.of(CONFIG, stage, subject)).encode()).hexdigest()
 
 
 def record(stage, variant):

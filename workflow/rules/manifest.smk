@@ -7,6 +7,6 @@ rule manifest:
         "results/logs/manifest/{folder}.log",
     params:
         modules=modules("manifest"),
-        settings=digest([CONFIG.project, dataclasses.asdict(CONFIG.gate), dataclasses.asdict(CONFIG.bundle)]),
+        settings=lambda wildcards: settings("manifest", wildcards.folder),
     shell:
         "{KERNELPROOF} manifest --config {RESOLVED} --folder reports/{wildcards.folder} 2> {log}"

@@ -11,11 +11,7 @@ rule profile:
     # second is at what needs none: inputs, and the report that it made. Beside four tests there is no room for one.
     threads: support.measuring_threads(workflow.cores, "cuda")
     params:
-        settings=digest(dataclasses.asdict(CONFIG.profile)),
-        # Which baselines are profiled too changes nothing for the others.
-        case=lambda wildcards: digest(
-            CONFIG.operator(wildcards.operator).profile.shape, CONFIG.operator(wildcards.operator).profile.options
-        ),
+        settings=lambda wildcards: settings("profile", f"{wildcards.operator}/{wildcards.variant}"),
         modules=lambda wildcards: modules("profile", wildcards.operator),
         machine=MACHINE,
     shell:

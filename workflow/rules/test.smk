@@ -21,8 +21,7 @@ for job in support.test_jobs(CONFIG, driver=DRIVER):
         params:
             operator=job.operator.name,
             variants=job.arguments,
-            specification=[specification(variant) for variant in job.variants],
-            cases=digest([job.operator.shapes, dataclasses.asdict(job.operator.test), dataclasses.asdict(CONFIG.test)]),
+            settings=[settings("test", variant.key) for variant in job.variants],
             modules=modules("test", job.operator.name),
             machine=MACHINE,
             sanitizer=support.sanitizer_identity(job.variants),

@@ -86,7 +86,7 @@ class Standing:
             built = records.read(path, BuildRecord)
             if built.status == records.NOT_RUN:
                 self.barred, self.remedy = f"it was not built: {built.reason}", built.remedy
-            elif why := builds.stale(self.variant, built, self.session.root):
+            elif why := builds.stale(self.session.config, self.variant, built):
                 self.barred = f"it was not built as it is now: {why}"
                 self.remedy = self.session.config.command("build", self.variant)
         return self.barred
