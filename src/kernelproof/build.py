@@ -37,13 +37,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelproof import fingerprints, records, sass, toolchain
+from kernelproof import fingerprints, records, repository, sass, toolchain
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import BuildError, ToolError
 from kernelproof.privacy import scrubbed
 from kernelproof.processes import run as run_process
 from kernelproof.records import BudgetRow, BuildRecord, Cubin, FileHash, sha256_file
-from kernelproof.repository import HERE, provenance
+from kernelproof.repository import HERE
 
 FORMAT = 6  # of what is kept; a change makes all earlier builds unused
 TIME_LIMIT_S = 900.0
@@ -110,7 +110,7 @@ def _run(config: Config, operator: str, variant: str, output: Path, cuda_home: P
         record.status, record.remedy = records.NOT_RUN, error.hint
         record.reason = scrubbed(f"{error.subject}: {error.message}" if error.subject else error.message)
         log.say(f"not run: {record.reason}")
-    record.provenance = provenance(config.root)
+    record.provenance = repository.of_files(config.root, [*record.sources, *record.headers])
     record.duration_s = round(time.monotonic() - started, 3)
     log_path = output.with_suffix(".log")
     records.atomic_write(log_path, log.text())

@@ -10,12 +10,13 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from kernelproof import RUN_STATE, __version__
 from kernelproof.errors import ConfigError, ToolError, guide
 from kernelproof.processes import run
-from kernelproof.records import Provenance, sha256_file
+from kernelproof.records import FileHash, Provenance, sha256_file
 
 SNAKEFILES = ("Snakefile", "snakefile", "workflow/Snakefile", "workflow/snakefile")  # where snakemake looks
 
@@ -100,6 +101,27 @@ def provenance(root: Path, *, refresh: bool = False) -> Provenance:
         found.dirty = True
         found.diff_sha256 = _diff_sha256(root, changes)
     return found
+
+
+def of_files(root: Path, files: Iterable[FileHash]) -> Provenance:
+    """The present state of what was made of these files: one that git ignores is in no commit, and a change of it."""
+    state = provenance(root)
+    tracked = not_ignored(root) if state.commit else None
+    if tracked is None:
+        return state
+    ours = [file for file in files if _is_ours(root, file.path)]
+    ignored = {file.path: file.sha256 for file in ours if os.path.normpath(file.path) not in tracked}
+    if ignored:
+        state.dirty = True
+        state.diff_sha256 = hashlib.sha256(json.dumps([state.diff_sha256, ignored]).encode()).hexdigest()
+    return state
+
+
+def _is_ours(root: Path, path: str) -> bool:
+    """Whether a file is the repository's own: none that a run makes, and no system's, to which a link may lead."""
+    there = root / path
+    inside = there.resolve().is_relative_to(root.resolve())
+    return inside and there.is_file() and Path(path).parts[0] not in GENERATED
 
 
 def begin_run(root: Path) -> None:
