@@ -508,7 +508,8 @@ def test_without_a_gpu_a_cuda_variant_is_not_run_and_says_why(tmp_path: Path, mo
     monkeypatch.setattr("kernelproof.gpu.available", lambda: (False, "NVML sees no GPU"))
     variant = config.operators["rmsnorm"].variants["good"]
     object.__setattr__(variant, "device", "cuda")
-    records.write(config.record("build", "rmsnorm", "good"), BuildRecord(operator="rmsnorm", variant="good"))
+    path = config.record("build", "rmsnorm", "good")
+    records.write(path, dataclasses.replace(records.read(path, BuildRecord), settings={}))
     record = climbed(config, "good")
     assert (record.verdict, record.status) == ("not_run", "not_run")
     assert record.reason == "no usable GPU here (NVML sees no GPU)"

@@ -87,7 +87,7 @@ class Record:
     remedy: str | None = None
     provenance: Provenance = field(default_factory=Provenance)
     duration_s: float = 0.0
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict, kw_only=True)
 
 
 # --- capture ----------------------------------------------------------------------------------------------------------
