@@ -340,6 +340,12 @@ def test_a_compiler_without_memory_condemns_no_variant(
     assert answer(project, built(project, variant("plain"))) == 41
 
 
+def test_a_source_that_says_such_words_failed_to_build(project: Path) -> None:
+    words = "Killed signal terminated program"
+    (project / "csrc" / "broken.cc").write_text(f'#error "ld terminated with signal 9"\n#include "{words}"\n')
+    assert built(project, variant("broken", sources=["csrc/broken.cc"])).status == "failed"
+
+
 def test_stage_does_not_import_torch(project: Path) -> None:
     code = (
         "import sys; from pathlib import Path; import test_build as t; root = Path(sys.argv[1]);"

@@ -714,6 +714,16 @@ def test_records_were_made_with_the_settings_that_are_packed(
     assert all(f"another {key} than config.json has, " in message for message in said.values())
 
 
+def test_a_setting_deeper_than_a_configuration_goes_is_not_looked_for(tmp_path: Path, honest: Members) -> None:
+    """Each level would be read again for every key: minutes for a few megabytes."""
+    name = next(name for name in honest if name.startswith("records/test/"))
+    record = json.loads(honest[name])
+    record["settings"]["a" + ".a" * 200] = "0" * 16
+    result = forged(tmp_path, honest | {name: json.dumps(record).encode()})
+    assert result.status == "contradictory"
+    assert any("deeper than a configuration goes" in problem.message for problem in result.problems)
+
+
 def test_an_older_record_does_not_say_with_which_settings_it_was_made(tmp_path: Path, honest: Members) -> None:
     documents = {name: json.loads(data) for name, data in honest.items() if name.startswith("records/")}
     assert all(document.pop("settings") is not None for document in documents.values())

@@ -42,6 +42,8 @@ def stages_of(*overrides: str) -> set[str]:
         ("test.level=deep", {"test"}),
         ("test.tolerance.rms_factor=2", {"test", "bench"}),
         ("bench.processes=2", {"bench"}),
+        ("bench.gpu_wait_s=7", set()),
+        ("operators.attention.test.families=[normal]", {"test", "bench"}),
         ("gate.max_ratio=2", {"bench"}),
         ("profile.time_limit_s=7", {"profile"}),
         ("bundle.max_bytes=1000000", set()),
@@ -78,6 +80,16 @@ def test_a_configuration_and_its_json_have_the_same(tmp_path: Path) -> None:
         assert {key: fingerprints.fingerprint(packed, key) for key in found} == found
         assert found == fingerprints.of(config.load(tmp_path / "config.json"), stage, subject)
         assert (found == {}) == (subject in ("capture", "ceilings/cuda"))
+
+
+def test_values_that_are_equal_have_one_fingerprint() -> None:
+    one, other = {"a": {"b": 600, "c": [1.5, 2]}}, {"a": {"c": [1.5, 2.0], "b": 600.0}}
+    assert fingerprints.fingerprint(one, "a") == fingerprints.fingerprint(other, "a")
+    assert fingerprints.fingerprint(one, "a") != fingerprints.fingerprint({"a": {"b": 600, "c": [1.5, 20]}}, "a")
+
+
+def test_of_json_only_what_it_says_is_a_value() -> None:
+    assert fingerprints.value({"archs": []}, "archs.append") is None
 
 
 def test_of_a_record_that_says_nothing_nothing_changed() -> None:

@@ -86,7 +86,7 @@ __device__ __forceinline__ void copy_rows(uint32_t to_smem, int slab_bytes, cons
     }
 }
 
-// Which blocks come first: those of a head, or, with kHeadsFirst, those of the last rows of all heads.
+// Which blocks of a batch come first: those of a head, or, with kHeadsFirst, those of the last rows of all heads.
 template <typename T, int kDim, bool kHeadsFirst>
 __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __grid_constant__ ShortCall call) {
     using Tile = Tiling<kDim>;
@@ -460,7 +460,7 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
     const auto launch_with = [&](auto kernel) {
         return launch_kernel("fp16_cluster", kernel, dependent(grid), args.placement, stream, short_call(args));
     };
-    // Of blocks that differ in length and come one after the other, the long ones of all heads are to be first.
+    // Of blocks that differ in length and come one after the other, the long ones of a batch's heads are to be first.
     if (!args.causal || all_at_once || row_blocks > kMostOfOthers) return launch_with(attention<T, kDim, false>);
     grid.blocks = args.query_heads * kShares, grid.second = row_blocks;
     return launch_with(attention<T, kDim, true>);

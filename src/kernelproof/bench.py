@@ -45,7 +45,8 @@ def run(config: Config, operator: str, device: str, output: Path, only: str | No
     from kernelproof.lease import own_cores
 
     started = time.monotonic()
-    record = BenchRecord(operator=operator, device=device, provenance=repository.provenance(config.root))
+    state = repository.of_files(config.root, [config.operator(operator).module])
+    record = BenchRecord(operator=operator, device=device, provenance=state)
     record.settings = fingerprints.of(config, "bench", f"{operator}-{device}")
     entrants = entrants_of(config, config.operator(operator), device, only)
     record.contenders = [entrant.contender for entrant in entrants]

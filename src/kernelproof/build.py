@@ -110,7 +110,8 @@ def _run(config: Config, operator: str, variant: str, output: Path, cuda_home: P
         record.status, record.remedy = records.NOT_RUN, error.hint
         record.reason = scrubbed(f"{error.subject}: {error.message}" if error.subject else error.message)
         log.say(f"not run: {record.reason}")
-    record.provenance = repository.of_files(config.root, [*record.sources, *record.headers])
+    read = [file.path for file in (*record.sources, *record.headers)]
+    record.provenance = repository.of_files(config.root, [*read, *filter(None, [owner.binding])])
     record.duration_s = round(time.monotonic() - started, 3)
     log_path = output.with_suffix(".log")
     records.atomic_write(log_path, log.text())
@@ -123,8 +124,9 @@ FULL_DISK = os.strerror(errno.ENOSPC)  # a compiler on a full disk says this, an
 SPACE_BYTES = 1 << 20  # with less than this free a failed compilation proves nothing
 # What compilers say who get no memory, or are killed by the system because there is none.
 OUT_OF_MEMORY = re.compile(
-    r"(?:Killed signal terminated program|(?:died due to|terminated with) signal 9\b|out of memory allocating \d+ bytes"
-    r"|^virtual memory exhausted|^LLVM ERROR: out of memory|^ptxas fatal\s*: Memory allocation failure).*",
+    r"^(?:[^\s:]+: fatal error: (?:Killed signal terminated program|ld terminated with signal 9\b)"
+    r"|nvcc error\s*: '\w+' died due to signal 9\b|[^\s:]+: out of memory allocating \d+ bytes|virtual memory exhausted"
+    r"|LLVM ERROR: out of memory|ptxas fatal\s*: Memory allocation failure).*",
     re.MULTILINE,
 )
 

@@ -40,6 +40,7 @@ MAX_SAMPLES_BYTES = 256 * 1024 * 1024  # of all benchmarks together, unpacked
 MAX_SAMPLES = 1_000_000  # of all benchmarks together; 78,000 in a run with 40 variants on a GPU
 MAX_ASKED = 1_000_000  # cases that a configuration asks of all contenders together; 1,000 in such a run
 MAX_LINE_BYTES = 64 * 1024
+MAX_DEPTH = 8  # of a setting in the configuration
 POSSIBLE_US = 1e-6, 1e12  # what is beyond was not read from a clock
 TOLERANCE = 2e-5  # relative: a row has six digits, and so have the samples
 MEASURED = ("samples/", "junit/", "launches/", "profile/")  # members of the class `measurement`, beside records
@@ -156,10 +157,12 @@ class Bundle:
     def fingerprint(self, key: str) -> tuple[str | None, str]:
         """Of a value of the configuration, and the value in short; None where private words were taken out of it."""
         if key not in self.fingerprints:
-            there = fingerprints.value(self.documents[CONFIG], key)
+            if key.count(".") >= MAX_DEPTH:  # what lies there is read once for each level that is asked for
+                raise ValueError("a setting lies deeper than a configuration goes")
+            there = fingerprints.text(fingerprints.value(self.documents[CONFIG], key))
             private = PRIVATE.search(f"{key} {there}")
             found = None if private else fingerprints.fingerprint(self.documents[CONFIG], key)
-            self.fingerprints[key] = found, _said(there)
+            self.fingerprints[key] = found, there if len(there) <= 100 else f"{there[:97]}..."
         return self.fingerprints[key]
 
     @property

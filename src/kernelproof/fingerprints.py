@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 # Of a variant; its idea and its claim (`gate`) are only shown.
 BUILT = ("device", "abi", "sources", "rungs", "macros", "flags", "archs", "budget")
 CALLED = ("entry", "dtypes", "precision", "passing", "options", "limits", "deterministic", "requires", "calls")
+UNFELT = ("gpu_wait_s",)  # settings of a stage that change no result
 SECTIONS = ("project", "archs", "operators", "test", "bench", "profile", "gate", "bundle")  # all that is configured
 
 
@@ -33,15 +35,22 @@ def changed(made: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 def fingerprint(config: Config | Mapping[str, Any], key: str) -> str:
     """16 hexadecimal digits over a value of the configuration, or of its JSON."""
-    text = json.dumps(value(config, key), sort_keys=True, default=dataclasses.asdict)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(text(value(config, key)).encode()).hexdigest()[:16]
+
+
+def text(found: Any) -> str:
+    """A value of a configuration as JSON: one text whatever the order of its keys, and of 600 and 600.0."""
+    return re.sub(r"(?<=\d)\.0(?=[,\]} ]|$)", "", json.dumps(found, sort_keys=True, default=dataclasses.asdict))
 
 
 def value(config: Config | Mapping[str, Any], key: str) -> Any:
     """What a configuration, or its JSON, has under a dotted key; None where that is nothing."""
     found: Any = config
     for name in key.split("."):
-        found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
+        if isinstance(found, dict):
+            found = found.get(name)
+        else:
+            found = getattr(found, name, None) if dataclasses.is_dataclass(found) else None
     return found
 
 
@@ -74,8 +83,14 @@ def _of_operator(config: Config, stage: str, name: str, subject: str) -> Iterato
     yield from _within(config, stage)
     if stage == "test":
         yield from (f"{here}.profile.shape", "bench.cpu_threads")
-    elif stage == "bench":
-        yield from ("test.tolerance", "gate.max_ratio", "gate.same_band")
+    elif stage == "bench":  # whose results are judged for values of the test's families
+        yield from (
+            f"{here}.test.families",
+            f"{here}.test.options",
+            "test.tolerance",
+            "gate.max_ratio",
+            "gate.same_band",
+        )
 
 
 def _of_variants(variants: Iterable[VariantConfig], names: Iterable[str]) -> Iterator[str]:
@@ -84,4 +99,5 @@ def _of_variants(variants: Iterable[VariantConfig], names: Iterable[str]) -> Ite
 
 
 def _within(config: Config, key: str) -> Iterator[str]:
-    yield from (f"{key}.{field.name}" for field in dataclasses.fields(value(config, key)))
+    names = (field.name for field in dataclasses.fields(value(config, key)))
+    yield from (f"{key}.{name}" for name in names if name not in UNFELT)

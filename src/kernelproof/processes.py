@@ -66,7 +66,7 @@ def prepare_output() -> None:
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  until the process ends
-        elif isinstance(stream, io.TextIOWrapper):
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
 
 

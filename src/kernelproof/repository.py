@@ -16,7 +16,7 @@ from pathlib import Path
 from kernelproof import RUN_STATE, __version__
 from kernelproof.errors import ConfigError, ToolError, guide
 from kernelproof.processes import run
-from kernelproof.records import FileHash, Provenance, sha256_file
+from kernelproof.records import Provenance, sha256_file
 
 SNAKEFILES = ("Snakefile", "snakefile", "workflow/Snakefile", "workflow/snakefile")  # where snakemake looks
 
@@ -103,25 +103,26 @@ def provenance(root: Path, *, refresh: bool = False) -> Provenance:
     return found
 
 
-def of_files(root: Path, files: Iterable[FileHash]) -> Provenance:
-    """The present state of what was made of these files: one that git ignores is in no commit, and a change of it."""
+def of_files(root: Path, names: Iterable[str]) -> Provenance:
+    """The present state of what was made of these files: one that git ignores is in no commit, and a change of it.
+
+    Of a run's own products and of files outside the repository, a system's say, nothing is asked.
+    """
     state = provenance(root)
     tracked = not_ignored(root) if state.commit else None
     if tracked is None:
         return state
-    ours = [file for file in files if _is_ours(root, file.path)]
-    ignored = {file.path: file.sha256 for file in ours if os.path.normpath(file.path) not in tracked}
+    top, ignored = root.resolve(), {}
+    for name in names:
+        there = (root / name).resolve()
+        if not there.is_relative_to(top) or not there.is_file() or Path(name).parts[0] in GENERATED:
+            continue
+        if not {os.path.normpath(name), str(there.relative_to(top))} & tracked:  # a link, or what it leads to
+            ignored[name] = sha256_file(there)
     if ignored:
         state.dirty = True
         state.diff_sha256 = hashlib.sha256(json.dumps([state.diff_sha256, ignored]).encode()).hexdigest()
     return state
-
-
-def _is_ours(root: Path, path: str) -> bool:
-    """Whether a file is the repository's own: none that a run makes, and no system's, to which a link may lead."""
-    there = root / path
-    inside = there.resolve().is_relative_to(root.resolve())
-    return inside and there.is_file() and Path(path).parts[0] not in GENERATED
 
 
 def begin_run(root: Path) -> None:

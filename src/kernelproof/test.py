@@ -20,12 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import fingerprints, gpu, lease, records
+from kernelproof import fingerprints, gpu, lease, records, repository
 from kernelproof.errors import ConfigError, JudgeError, KernelproofError, LeaseError, TestError
 from kernelproof.privacy import scrubbed, scrubbed_markup
 from kernelproof.processes import scratch_folder
 from kernelproof.records import FileHash, Provenance, Status, TestRecord
-from kernelproof.repository import provenance
 
 if TYPE_CHECKING:
     import pytest
@@ -53,7 +52,7 @@ def run(config: Config, operator: str, names: list[str], output_dir: Path, case:
     """
     variants = [config.operator(operator).variant(name) for name in names]
     output_dir.mkdir(parents=True, exist_ok=True)
-    state = provenance(config.root)
+    state = repository.of_files(config.root, [config.operator(operator).module])
     places = [(variant, output_dir / f"{variant.name}.json") for variant in variants]
     with contextlib.ExitStack() as held:
         try:

@@ -49,7 +49,7 @@ support.drop_orphaned_receipt(REPORTS)
 
 def settings(stage, subject):
     """A hash of the settings that a record depends on; a change makes it, and what follows from it, again."""
-    return hashlib.sha256(json.dumps(fingerprints.of(CONFIG, stage, subject)).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(fingerprints.of(CONFIG, stage, subject), sort_keys=True).encode()).hexdigest()
 
 
 def record(stage, variant):
