@@ -316,19 +316,26 @@ def test_so_does_one_that_holds_the_compilers_own_files(project: Path, monkeypat
         built(project, variant("broken", sources=["csrc/broken.cc"]))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "g++: fatal error: Killed signal terminated program cc1plus",
-        "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
-        "collect2: fatal error: ld terminated with signal 9 [Killed]",
-        "cc1plus: out of memory allocating 65536 bytes after a total of 1048576 bytes",
-        "virtual memory exhausted: Cannot allocate memory",
-    ],
-)
+WITHOUT_MEMORY = [
+    "g++: fatal error: Killed signal terminated program cc1plus",
+    "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
+    "collect2: fatal error: ld terminated with signal 9 [Killed]",
+    "cc1plus: out of memory allocating 65536 bytes after a total of 1048576 bytes",
+    "virtual memory exhausted: Cannot allocate memory",
+]
+
+
+@pytest.mark.parametrize("words", WITHOUT_MEMORY)
+def test_words_of_a_compiler_without_memory_are_known(words: str) -> None:
+    found = build.OUT_OF_MEMORY.search(f"FAILED: a.o\n{words}\nninja: build stopped")
+    assert found is not None
+    assert found[0] == words
+
+
 def test_a_compiler_without_memory_condemns_no_variant(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    words = WITHOUT_MEMORY[0]
     compiler = tmp_path / "killed-g++"
     compiler.write_text(f'#!/bin/sh\ncase "$*" in *" -c "*) echo "{words}" >&2; exit 1;; esac\nexec g++ "$@"\n')
     compiler.chmod(0o755)
