@@ -161,7 +161,7 @@ class Bundle:
                 raise ValueError("a setting lies deeper than a configuration goes")
             there = fingerprints.text(fingerprints.value(self.documents[CONFIG], key))
             private = PRIVATE.search(f"{key} {there}")
-            found = None if private else fingerprints.fingerprint(self.documents[CONFIG], key)
+            found = None if private else fingerprints.digest(there)
             self.fingerprints[key] = found, there if len(there) <= 100 else f"{there[:97]}..."
         return self.fingerprints[key]
 

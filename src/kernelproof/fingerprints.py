@@ -35,7 +35,12 @@ def changed(made: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 def fingerprint(config: Config | Mapping[str, Any], key: str) -> str:
     """16 hexadecimal digits over a value of the configuration, or of its JSON."""
-    return hashlib.sha256(text(value(config, key)).encode()).hexdigest()[:16]
+    return digest(text(value(config, key)))
+
+
+def digest(value_text: str) -> str:
+    """The fingerprint of a value whose `text` is known."""
+    return hashlib.sha256(value_text.encode()).hexdigest()[:16]
 
 
 def text(found: Any) -> str:

@@ -108,17 +108,15 @@ def of_files(root: Path, names: Iterable[str]) -> Provenance:
 
     Of a run's own products and of files outside the repository, a system's say, nothing is asked.
     """
-    state = provenance(root)
-    tracked = not_ignored(root) if state.commit else None
+    state, top = provenance(root), root.resolve()
+    resolved = {name: (root / name).resolve() for name in names if Path(name).parts[0] not in GENERATED}
+    ours = {name: there for name, there in resolved.items() if there.is_relative_to(top) and there.is_file()}
+    tracked = not_ignored(root) if state.commit and ours else None
     if tracked is None:
         return state
-    top, ignored = root.resolve(), {}
-    for name in names:
-        there = (root / name).resolve()
-        if not there.is_relative_to(top) or not there.is_file() or Path(name).parts[0] in GENERATED:
-            continue
-        if not {os.path.normpath(name), str(there.relative_to(top))} & tracked:  # a link, or what it leads to
-            ignored[name] = sha256_file(there)
+    # git names a link, or what it leads to
+    known = {name: {os.path.normpath(name), str(there.relative_to(top))} for name, there in ours.items()}
+    ignored = {name: sha256_file(ours[name]) for name in ours if not known[name] & tracked}
     if ignored:
         state.dirty = True
         state.diff_sha256 = hashlib.sha256(json.dumps([state.diff_sha256, ignored]).encode()).hexdigest()
