@@ -21,8 +21,7 @@ template <int kDim, int kConsumers>
 struct Tiling {
     // Of a tile. Two consumers at head_dim 64 have registers for more, which makes up for waiting for each other.
     static constexpr int kKeys = kDim == 64 && kConsumers == 2 ? 192 : 128;
-    static constexpr int kFewKeys = kKeys == 192 ? 128 : kKeys;  // of the first tile, where no row sees more of it
-    static constexpr int kRows = kConsumers * kWarpgroupRows;    // query rows of an item
+    static constexpr int kRows = kConsumers * kWarpgroupRows;  // query rows of an item
     static constexpr int kThreads = (kConsumers + 1) * kWarpgroupSize;
     static constexpr int kSlabs = kDim / kColumns;
     static constexpr int kQBytes = kRows * kDim * 2, kTileBytes = kKeys * kDim * 2;  // of K or V
@@ -42,10 +41,9 @@ struct Tiling {
 };
 
 // S = Q K^T for 64 rows
-template <typename T, int kDim, int kRows, int kKeys, int kSize>
-__device__ __forceinline__ void queue_scores(float (&s_rmem)[kSize],  // of the tile's first 2 kSize keys
-                                             uint64_t q, uint64_t k) {
-    constexpr int kQSlab = kRows * kSwizzleBytes, kKSlab = kKeys * kSwizzleBytes;
+template <typename T, int kDim, int kRows, int kSize>
+__device__ __forceinline__ void queue_scores(float (&s_rmem)[kSize], uint64_t q, uint64_t k) {
+    constexpr int kQSlab = kRows * kSwizzleBytes, kKSlab = 2 * kSize * kSwizzleBytes;
 #pragma unroll
     for (int d = 0; d < kDim; d += 16) {
         const int inside = d % kColumns * 2;
@@ -192,30 +190,15 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
             int tile = tiles - 1;
             if (tiles > 0) {
                 mbarrier_wait(&k_ring.full[k_at.stage], k_at.parity);
-                const auto begin = [&](auto keys) {  // with so many of the tile's keys
-                    constexpr int kSome = decltype(keys)::value;
-                    auto &some_s_rmem = reinterpret_cast<float (&)[kSome / 2]>(s_rmem);
-                    wgmma_fence();
-                    queue_scores<T, kDim, kRows, kKeys>(some_s_rmem, q,
-                                                        descriptor_advance(k, k_at.stage * Tile::kTileBytes));
-                    wgmma_wait<0>(some_s_rmem);
-                    if (tile == 0) release(&q_ring.empty[q_at.stage]);
-                    release(&k_ring.empty[k_at.stage]);
-                    k_at.advance();
-                    look_at(tile);
-                    softmax<T, true>(some_s_rmem, rows, visible, scale.factor);
-                    pack_weights<T>(reinterpret_cast<uint32_t (&)[kSome / 16][4]>(p_rmem), some_s_rmem);
-#pragma unroll
-                    for (int j = kSome / 16; j < kKeys / 16; ++j) {
-#pragma unroll
-                        for (int i = 0; i < 4; ++i) p_rmem[j][i] = 0;
-                    }
-                };
-                if (Tile::kFewKeys < kKeys && visible_end(args, last_row) - tile * kKeys <= Tile::kFewKeys) {
-                    begin(std::integral_constant<int, Tile::kFewKeys>());
-                } else {
-                    begin(std::integral_constant<int, kKeys>());
-                }
+                wgmma_fence();
+                queue_scores<T, kDim, kRows>(s_rmem, q, descriptor_advance(k, k_at.stage * Tile::kTileBytes));
+                wgmma_wait<0>(s_rmem);
+                if (tile == 0) release(&q_ring.empty[q_at.stage]);
+                release(&k_ring.empty[k_at.stage]);
+                k_at.advance();
+                look_at(tile);
+                softmax<T, true>(s_rmem, rows, visible, scale.factor);
+                pack_weights<T>(p_rmem, s_rmem);
 
                 // The scores of a tile are queued before the output of the tile before, so that the softmax of the one
                 // hides the product of the other.
@@ -224,8 +207,7 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
                     mbarrier_wait(&v_ring.full[v_at.stage], v_at.parity);
                     take_turn();
                     wgmma_fence();
-                    queue_scores<T, kDim, kRows, kKeys>(s_rmem, q,
-                                                        descriptor_advance(k, k_at.stage * Tile::kTileBytes));
+                    queue_scores<T, kDim, kRows>(s_rmem, q, descriptor_advance(k, k_at.stage * Tile::kTileBytes));
                     queue_output<T>(o_rmem, p_rmem, descriptor_advance(v, v_at.stage * Tile::kTileBytes));
                     pass_turn();
                     wgmma_wait<1>(s_rmem);
