@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from kernelproof import torch_settings
+from kernelproof import gpu, torch_settings
+
+PRESENT, WHY = gpu.available()
 
 
 def test_who_leaves_torch_other_threads_is_named_and_the_next_has_as_many_as_before() -> None:
@@ -18,7 +20,7 @@ def test_who_leaves_torch_other_threads_is_named_and_the_next_has_as_many_as_bef
         torch.set_num_threads(before + 1)
     assert torch.get_num_threads() == before
     with (
-        pytest.raises(RuntimeError, match=f"left torch with threads {before + 2} where"),
+        pytest.raises(RuntimeError, match=f"left the process with threads {before + 2} where"),
         torch_settings.torch_kept(refused=True),
     ):
         torch.set_num_threads(before + 2)
@@ -49,7 +51,7 @@ def test_who_changes_what_torch_runs_is_named_and_the_next_finds_it_as_before(se
     get, put = torch_settings._torch_settings()[setting]
     before = get()
     assert before != value
-    said = f"left torch with {setting} {value} where it found {before}"
+    said = f"left the process with {setting} {value} where it found {before}"
     with pytest.raises(RuntimeError, match=said), torch_settings.torch_kept(refused=True):
         put(value)
     assert get() == before
@@ -64,7 +66,7 @@ def test_who_forbids_torch_its_threads_is_named_and_the_next_may_have_them(setti
     before = get()
     other = 0 if before else 1
     with (
-        pytest.raises(RuntimeError, match=f"left torch with {setting} .*{other} where"),
+        pytest.raises(RuntimeError, match=f"left the process with {setting} .*{other} where"),
         torch_settings.torch_kept(refused=True),
     ):
         put(other)
@@ -72,3 +74,23 @@ def test_who_forbids_torch_its_threads_is_named_and_the_next_may_have_them(setti
     with torch_settings.torch_kept(refused=False):
         put(other)
     assert get() == before, name
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not PRESENT, reason=f"needs a GPU: {WHY}")
+@pytest.mark.parametrize("setting", ["bytes fetched into L2 at a time", "bytes of L2 set aside"])
+def test_who_changes_how_the_cache_is_used_is_named_and_the_next_finds_it_as_before(setting: str) -> None:
+    torch.zeros(1, device="cuda")
+    get, put = torch_settings._device_settings()[setting]
+    before = get()
+    other = 32 if before == 64 else 64 if "fetched" in setting else before + (1 << 20)
+    with (
+        pytest.raises(RuntimeError, match=rf"left the process with {setting} \d+ where it found {before}"),
+        torch_settings.torch_kept(refused=True),
+    ):
+        put(other)
+    assert get() == before
+    with torch_settings.torch_kept(refused=False):
+        put(other)
+        assert get() != before, "the driver did not take it, and this shows nothing"
+    assert get() == before

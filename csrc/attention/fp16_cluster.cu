@@ -86,7 +86,8 @@ __device__ __forceinline__ void copy_rows(uint32_t to_smem, int slab_bytes, cons
     }
 }
 
-template <typename T, int kDim>
+// Which blocks of a batch come first: those of a head, or, with kHeadsFirst, those of the last rows of all heads.
+template <typename T, int kDim, bool kHeadsFirst>
 __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __grid_constant__ ShortCall call) {
     using Tile = Tiling<kDim>;
     constexpr int kOwn = Tile::kOwn;
@@ -108,9 +109,11 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
     const int thread = threadIdx.x % kWarpgroupSize, lane = threadIdx.x % kWarpSize;
     const int group = lane / 4, member = lane % 4;  // of the lane in an accumulator, see hopper.cuh
     const int rank = blockIdx.x % kShares;
-    const uint32_t head = blockIdx.y, batch = blockIdx.z, key_head = call.heads_of_key.quotient(head);
+    const uint32_t head = kHeadsFirst ? blockIdx.x / kShares : blockIdx.y, batch = blockIdx.z,
+                   key_head = call.heads_of_key.quotient(head);
     // the last rows first: under a causal mask they take longest
-    const int first_row = static_cast<int>((gridDim.x - 1 - blockIdx.x) / kShares) * kRows;
+    const unsigned rows_before = kHeadsFirst ? gridDim.y - 1 - blockIdx.y : (gridDim.x - 1 - blockIdx.x) / kShares;
+    const int first_row = static_cast<int>(rows_before) * kRows;
 
     const int copy_row = thread / kUnitElements, copy_unit = thread % kUnitElements;
     const int place = copy_row * kSwizzleBytes + (copy_unit ^ copy_row % 8) * 16;
@@ -451,10 +454,16 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
     Grid grid = short_grid(args, kRows, Tile::kThreads, Tile::kSharedBytes, kShares);
     int multiprocessors = 0;
     cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, args.placement.index);
-    if (grid.blocks * grid.second * grid.third <= multiprocessors) {
-        grid.shared_bytes = std::max(grid.shared_bytes, kMoreThanHalf);
-    }
-    return launch_kernel("fp16_cluster", attention<T, kDim>, dependent(grid), args.placement, stream, short_call(args));
+    const bool all_at_once = grid.blocks * grid.second * grid.third <= multiprocessors;
+    if (all_at_once) grid.shared_bytes = std::max(grid.shared_bytes, kMoreThanHalf);
+    const int64_t row_blocks = grid.blocks / kShares;
+    const auto launch_with = [&](auto kernel) {
+        return launch_kernel("fp16_cluster", kernel, dependent(grid), args.placement, stream, short_call(args));
+    };
+    // Of blocks that differ in length and come one after the other, the long ones of a batch's heads are to be first.
+    if (!args.causal || all_at_once || row_blocks > kMostOfOthers) return launch_with(attention<T, kDim, false>);
+    grid.blocks = args.query_heads * kShares, grid.second = row_blocks;
+    return launch_with(attention<T, kDim, true>);
 }
 
 template <typename T>

@@ -21,7 +21,8 @@ template <int kDim, int kConsumers>
 struct Tiling {
     // Of a tile. Two consumers at head_dim 64 have registers for more, which makes up for waiting for each other.
     static constexpr int kKeys = kDim == 64 && kConsumers == 2 ? 192 : 128;
-    static constexpr int kRows = kConsumers * kWarpgroupRows;  // query rows of an item
+    static constexpr int kFewKeys = kKeys == 192 ? 128 : kKeys;  // of the first tile, where no row sees more of it
+    static constexpr int kRows = kConsumers * kWarpgroupRows;    // query rows of an item
     static constexpr int kThreads = (kConsumers + 1) * kWarpgroupSize;
     static constexpr int kSlabs = kDim / kColumns;
     static constexpr int kQBytes = kRows * kDim * 2, kTileBytes = kKeys * kDim * 2;  // of K or V
@@ -41,9 +42,10 @@ struct Tiling {
 };
 
 // S = Q K^T for 64 rows
-template <typename T, int kDim, int kRows, int kSize>
-__device__ __forceinline__ void queue_scores(float (&s_rmem)[kSize], uint64_t q, uint64_t k) {
-    constexpr int kQSlab = kRows * kSwizzleBytes, kKSlab = 2 * kSize * kSwizzleBytes;
+template <typename T, int kDim, int kRows, int kKeys, int kSize>
+__device__ __forceinline__ void queue_scores(float (&s_rmem)[kSize],  // of the tile's first 2 kSize keys
+                                             uint64_t q, uint64_t k) {
+    constexpr int kQSlab = kRows * kSwizzleBytes, kKSlab = kKeys * kSwizzleBytes;
 #pragma unroll
     for (int d = 0; d < kDim; d += 16) {
         const int inside = d % kColumns * 2;
@@ -63,7 +65,7 @@ __device__ __forceinline__ void queue_output(float (&o_rmem)[kSize], const uint3
     wgmma_commit();
 }
 
-template <typename T, int kDim, int kConsumers>
+template <typename T, int kDim, int kConsumers, bool kCausal>
 __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDim, kConsumers>::kBlocks)
     attention(const __grid_constant__ AttentionArgs args, const SoftmaxScale scale, const Schedule schedule,
               const __grid_constant__ CUtensorMap q_map,  // [batch, query_heads, query_rows, kDim]
@@ -93,12 +95,15 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
         mbarrier_init_fence();
     }
     __syncthreads();
-    prerequisites_wait();
-    dependents_launch();
 
     if (consumer < 0) {
         registers_release<kProducerRegisters>();
         if (warp != 0 || lane != 0) return;
+        // The first item is found before the wait for what was queued before. The consumers need not wait: what they
+        // read has been loaded, and they write once that is there.
+        Item item = item_at<kRows, kKeys>(args, schedule, snake(0));
+        prerequisites_wait();
+        dependents_launch();
         const auto load = [](char *to_smem, int rows, const CUtensorMap *map, uint64_t *full, int row, int head,
                              int batch) {
             mbarrier_arrive_expect(full, rows * kDim * 2);
@@ -109,7 +114,7 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
         Place<kQueries> q_at;
         Place<kStages> k_at, v_at;
         for (int round = 0; snake(round) < schedule.items; ++round) {
-            const Item item = item_at<kRows, kKeys>(args, schedule, snake(round));
+            if (round > 0) item = item_at<kRows, kKeys>(args, schedule, snake(round));
             mbarrier_wait(&q_ring.empty[q_at.stage], q_at.parity ^ 1);
             load(Q_smem + q_at.stage * Tile::kQBytes, kRows, &q_map, &q_ring.full[q_at.stage], item.first_row,
                  item.head, item.batch);
@@ -153,12 +158,13 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
             const Item item = item_at<kRows, kKeys>(args, schedule, snake(round));
             const int row = item.first_row + own_row, first_row = item.first_row + consumer * kWarpgroupRows;
             const int last_row = min(first_row + kWarpgroupRows, static_cast<int>(args.query_rows)) - 1;
-            const int ends[2] = {static_cast<int>(visible_end(args, row)),
-                                 static_cast<int>(visible_end(args, row + 8))};
+            const auto end_of = [&](int its_row) {
+                return static_cast<int>(kCausal ? visible_end(args, its_row) : args.key_rows);
+            };
+            const int ends[2] = {end_of(row), end_of(row + 8)};
             // Of the tiles of keys, all rows of this warpgroup see the first `whole_tiles`, none those from `tiles` on.
-            const int tiles =
-                first_row > last_row ? 0 : static_cast<int>((visible_end(args, last_row) + kKeys - 1) / kKeys);
-            const int whole_tiles = static_cast<int>(visible_end(args, first_row) / kKeys);
+            const int tiles = first_row > last_row ? 0 : (end_of(last_row) + kKeys - 1) / kKeys;
+            const int whole_tiles = end_of(first_row) / kKeys;
 
             float o_rmem[kDim / 2], s_rmem[kKeys / 2];
             uint32_t p_rmem[kKeys / 16][4];
@@ -190,15 +196,34 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
             int tile = tiles - 1;
             if (tiles > 0) {
                 mbarrier_wait(&k_ring.full[k_at.stage], k_at.parity);
-                wgmma_fence();
-                queue_scores<T, kDim, kRows>(s_rmem, q, descriptor_advance(k, k_at.stage * Tile::kTileBytes));
-                wgmma_wait<0>(s_rmem);
-                if (tile == 0) release(&q_ring.empty[q_at.stage]);
-                release(&k_ring.empty[k_at.stage]);
-                k_at.advance();
-                look_at(tile);
-                softmax<T, true>(s_rmem, rows, visible, scale.factor);
-                pack_weights<T>(p_rmem, s_rmem);
+                const auto begin = [&](auto keys, auto masked) {  // with so many of the tile's keys
+                    constexpr int kSome = decltype(keys)::value;
+                    auto &some_s_rmem = reinterpret_cast<float (&)[kSome / 2]>(s_rmem);
+                    wgmma_fence();
+                    queue_scores<T, kDim, kRows, kKeys>(some_s_rmem, q,
+                                                        descriptor_advance(k, k_at.stage * Tile::kTileBytes));
+                    wgmma_wait<0>(some_s_rmem);
+                    if (tile == 0) release(&q_ring.empty[q_at.stage]);
+                    release(&k_ring.empty[k_at.stage]);
+                    k_at.advance();
+                    look_at(tile);
+                    softmax<T, decltype(masked)::value>(some_s_rmem, rows, visible, scale.factor);
+                    pack_weights<T>(reinterpret_cast<uint32_t (&)[kSome / 16][4]>(p_rmem), some_s_rmem);
+#pragma unroll
+                    for (int j = kSome / 16; j < kKeys / 16; ++j) {
+#pragma unroll
+                        for (int i = 0; i < 4; ++i) p_rmem[j][i] = 0;
+                    }
+                };
+                // Two forms each, since code is fetched while it runs: without a mask the few keys are nearly always
+                // seen by all rows.
+                constexpr int kFewKeys = Tile::kFewKeys;
+                const int seen = end_of(last_row) - tile * kKeys;
+                if (kCausal ? kFewKeys < kKeys && seen <= kFewKeys : seen == kFewKeys) {
+                    begin(std::integral_constant<int, kFewKeys>(), std::bool_constant<kCausal>());
+                } else {
+                    begin(std::integral_constant<int, kKeys>(), std::true_type());
+                }
 
                 // The scores of a tile are queued before the output of the tile before, so that the softmax of the one
                 // hides the product of the other.
@@ -207,7 +232,8 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
                     mbarrier_wait(&v_ring.full[v_at.stage], v_at.parity);
                     take_turn();
                     wgmma_fence();
-                    queue_scores<T, kDim, kRows>(s_rmem, q, descriptor_advance(k, k_at.stage * Tile::kTileBytes));
+                    queue_scores<T, kDim, kRows, kKeys>(s_rmem, q,
+                                                        descriptor_advance(k, k_at.stage * Tile::kTileBytes));
                     queue_output<T>(o_rmem, p_rmem, descriptor_advance(v, v_at.stage * Tile::kTileBytes));
                     pass_turn();
                     wgmma_wait<1>(s_rmem);
@@ -232,7 +258,10 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
                     release(&v_ring.empty[v_at.stage]);
                     v_at.advance();
                 };
-                while (--tile >= whole_tiles) step(std::true_type());
+                --tile;
+                if constexpr (kCausal) {
+                    for (; tile >= whole_tiles; --tile) step(std::true_type());
+                }
                 for (; tile >= 0; --tile) step(std::false_type());
             }
             q_at.advance();
@@ -268,8 +297,10 @@ const char *launch_for(const AttentionArgs &args, int multiprocessors, void *str
     if (const char *why = make_tensor_map(kName, v_map, kType, v, Tile::kKeys)) return why;
     const Schedule schedule = make_schedule(args, Tile::kRows, 2, kSectionBytes);
     const int64_t blocks = schedule.items < multiprocessors ? schedule.items : multiprocessors;
-    return launch_kernel(kName, attention<T, kDim, kConsumers>, dependent({blocks, Tile::kThreads, Tile::kSharedBytes}),
-                         args.placement, stream, args, finite_scale(args.scale), schedule, q_map, k_map, v_map);
+    return launch_kernel(kName,
+                         args.causal ? attention<T, kDim, kConsumers, true> : attention<T, kDim, kConsumers, false>,
+                         dependent({blocks, Tile::kThreads, Tile::kSharedBytes}), args.placement, stream, args,
+                         finite_scale(args.scale), schedule, q_map, k_map, v_map);
 }
 
 // How long the busiest multiprocessor works if a block has so many consumers. On an H200 a tile of keys takes 0.88,

@@ -224,7 +224,8 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
         Place<kStages> k_at, v_at;
         for (int64_t round = 0; snake(round) < schedule.items; ++round) {
             const Item item = item_at<kRows, kKeys>(args, schedule, snake(round));
-            const ScoreScale scale = score_scale(quantised, item.batch, item.head, item.key_head, 1.0);
+            ScoreScale scale = {1.0f, 1.0f};
+            float value = 0.0f;  // what 1 in a sum of values is worth
             const auto end_of = [&](int i) { return static_cast<int>(visible_end(args, i)); };
             const int row = item.first_row + own_row, first_row = item.first_row + consumer * kWarpgroupRows;
             const int last_row = static_cast<int>(min(int64_t{first_row} + kWarpgroupRows, args.query_rows)) - 1;
@@ -263,11 +264,17 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                 mbarrier_wait(&k_ring.full[k_at.stage], k_at.parity);
                 wgmma_fence();
                 queue_scores<kDim>(s_rmem, q, descriptor_advance(k, k_at.stage * Tile::kTileBytes));
+                scale = score_scale(quantised, item.batch, item.head, item.key_head, 1.0);  // while they are computed
+                value = value_scale(quantised, item.batch, item.key_head, 1.0);
                 wgmma_wait<0>(s_rmem);
                 if (tile == 0) release(&q_ring.empty[q_at.stage]);
                 release(&k_ring.empty[k_at.stage]);
                 k_at.advance();
-                weigh(std::true_type(), tile);
+                if (tile < whole_tiles) {
+                    weigh(std::false_type(), tile);
+                } else {
+                    weigh(std::true_type(), tile);
+                }
                 pack_bytes(p_rmem, s_rmem);
 
                 // The scores of a tile are queued before the share of the tile before, so that the softmax of the one
@@ -324,7 +331,6 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
             }
             if (item.tiles > 0) q_at.advance();
             normalise(o_rmem, rows);
-            const float value = value_scale(quantised, item.batch, item.key_head, 1.0);
             // Rounded weights can add up to 1/16 more than their sum: a result near the end of fp16 may not become
             // infinite by that.
 #pragma unroll

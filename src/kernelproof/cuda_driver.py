@@ -116,6 +116,8 @@ SIGNATURES: dict[str, tuple[int, list[Any]]] = {
     "cuMemAlloc": (3020, [POINTER(c_ulonglong), c_size_t]),
     "cuMemcpyHtoD": (3020, [c_ulonglong, c_char_p, c_size_t]),
     "cuMemFree": (3020, [c_ulonglong]),
+    "cuCtxGetLimit": (3010, [POINTER(c_size_t), c_int]),
+    "cuCtxSetLimit": (3010, [c_int, c_size_t]),
     "cuCtxSynchronize": (2000, []),
     "cuProfilerStart": (4000, []),
     "cuProfilerStop": (4000, []),

@@ -1,4 +1,7 @@
-"""Settings that decide which kernels torch runs and on how many threads: no contender may leave others behind."""
+"""Settings that decide how fast others run in this process: no contender may leave them changed.
+
+Which kernels torch runs, on how many threads, and how the GPU's L2 cache is used.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from kernelproof.cuda_driver import DriverError, driver
 
 OPENMP = re.compile(r"(/\S*/lib(?:gomp|iomp5|omp5?)(?:-\w+)?\.so[.\d]*)$", re.MULTILINE)  # in a list of what is mapped
 
@@ -18,15 +23,16 @@ OPENMP = re.compile(r"(/\S*/lib(?:gomp|iomp5|omp5?)(?:-\w+)?\.so[.\d]*)$", re.MU
 def torch_kept(*, refused: bool) -> Iterator[None]:
     """Torch is afterwards as it was, with as many threads, in as many levels: the next contender would have another.
 
-    So are the process's folder and the mode of new files, which who compiles in a first call needs; nobody is blamed
-    for those. Raises RuntimeError where torch was left otherwise, if that is `refused`: while it is loaded one may mean
-    itself.
+    So is the use of the GPU's L2 cache. So are the process's folder and the mode of new files, which who compiles in a
+    first call needs; nobody is blamed for those. Raises RuntimeError where torch or the cache was left otherwise, if
+    that is `refused`: while it is loaded one may mean itself.
     """
     import torch
 
     folder, mask = os.getcwd(), os.umask(0o077)
     os.umask(mask)
     kept = {"threads": (torch.get_num_threads, torch.set_num_threads)} | _openmp_settings() | _torch_settings()
+    kept |= _device_settings()
     found = {name: get() for name, (get, _) in kept.items()}
     left = found
     try:
@@ -40,7 +46,7 @@ def torch_kept(*, refused: bool) -> Iterator[None]:
                 put(found[name])
     if refused and (changed := [name for name in kept if left[name] != found[name]]):
         words = ", ".join(f"with {name} {left[name]} where it found {found[name]}" for name in changed)
-        raise RuntimeError(f"it left torch {words}, and the others would have had them")
+        raise RuntimeError(f"it left the process {words}, and the others would have had them")
 
 
 @functools.cache
@@ -66,6 +72,33 @@ def _torch_settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], obje
         if get and put:
             found[f"{kind} attention"] = (get, put)
     return found
+
+
+def _device_settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
+    """How to read and to set what the current CUDA context does with its L2 cache; nothing where there is no context.
+
+    A context that an error has ended says what it said before. Source: CUDA driver API, CUlimit.
+    """
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return {}
+
+    def limit(number: int) -> tuple[Callable[[], int], Callable[[int], object]]:
+        value = ctypes.c_size_t()
+
+        def get() -> int:
+            with suppress(DriverError):
+                driver().cuCtxGetLimit(ctypes.byref(value), number)
+            return value.value
+
+        def put(wanted: int) -> None:
+            with suppress(DriverError):
+                driver().cuCtxSetLimit(number, wanted)
+
+        return get, put
+
+    return {"bytes fetched into L2 at a time": limit(0x05), "bytes of L2 set aside": limit(0x06)}
 
 
 @functools.cache
