@@ -181,6 +181,11 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
     const float factor = call.scale.factor, direct_factor = call.scale.sign * factor;
     const int first_end = call.visible_from(first_row);
     const int part = rank * kWarpgroups + warpgroup;
+    // Where the result goes, computed while the copies are under way: its strides are constants that nothing else
+    // reads.
+    const int row = first_row + warp * 16 + group;
+    char *o = call.o + call.o_stride.row_at(batch, head, row) * kUnit + part * kOwn * 4 + member * 4;
+    asm volatile("" : "+l"(o));
     char *const from_other = other_smem + warp_of_all * Tile::kPart;
 
     cluster_wait();  // every block has its barriers ready
@@ -400,11 +405,11 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
             cluster_store_async(to + lane * 16 + i / 4 * kWarpSize * 16, float4{send[0], send[1], send[2], send[3]},
                                 arrival);
         }
+        if constexpr (!kOnline) settle();  // beside the last product
         wgmma_wait<0>(o_rmem[1]);
         add_up(1);
         bool bad = false;
         if constexpr (!kOnline) {
-            settle();
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 const int seen = call.visible_from(first_row + warp * 16 + r * 8 + group);
@@ -424,8 +429,6 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
         attend(std::true_type(), 1);
     }
 
-    const int row = first_row + warp * 16 + group;
-    char *o = call.o + call.o_stride.row_at(batch, head, row) * kUnit + part * kOwn * 4 + member * 4;
     const int64_t o_8_rows = int64_t{call.o_stride.row} * (8 * kUnit);
     const float4 *parts = reinterpret_cast<const float4 *>(from_other);
     float by[2];
