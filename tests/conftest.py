@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from kernelproof import privacy
 
@@ -50,6 +51,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-gold", action="store_true", help="write tests/gold anew instead of comparing with it")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread_beside_others() -> None:
+    """Two processes with a thread a core each wait for one another: a test of 5 s took 53."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from kernelproof import config
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
+@pytest.mark.slow
 def test_cpu_flash_is_timed_beside_torch() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "attention_cpu.py"), "--processes", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -340,7 +340,9 @@ def test_a_deleted_deliverable_is_made_again(clone: Clone, deliverable: str) -> 
     ("record", "ran"),
     [
         ("results/bench/rmsnorm-cpu.json", {"bench", "manifest", "report", "bundle"}),
-        ("results/test/rmsnorm/first.json", {"test", "manifest", "report", "bundle"}),
+        pytest.param(
+            "results/test/rmsnorm/first.json", {"test", "manifest", "report", "bundle"}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_deleted_record_is_made_again(clone: Clone, record: str, ran: set[str]) -> None:
@@ -438,7 +440,7 @@ def test_a_second_run_says_so(clone: Clone) -> None:
     assert clone.run() == []
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_killed_run_is_continued_by_the_same_command(clone: Clone, how: signal.Signals) -> None:
     hold = clone.folder / "hold"  # as long as it is there the test of `first` goes no further
     hold.touch()
@@ -592,9 +594,10 @@ def by_hand(clone: Clone, *arguments: str) -> None:
 @pytest.mark.parametrize(
     ("stage", "ran"),
     [
-        (
+        pytest.param(
             ["build", "--variant", "first", "--set", "operators.rmsnorm.variants.first.flags=[-O2]"],
             "build rmsnorm/first",
+            marks=pytest.mark.slow,
         ),
         (["test", "--variant", "first", "--level", "quick"], "test rmsnorm/first"),
         pytest.param(
