@@ -1,6 +1,7 @@
 """Torch is afterwards as it was, and who changed it is named."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,21 @@ def test_who_leaves_another_folder_and_mode_of_files_is_not_blamed_and_the_next_
     assert (Path.cwd(), os.umask(mask)) == (before, 0o022)
 
 
+Get = Callable[[], Any]
+Put = Callable[[Any], object]
+
+
+def refused_and_put_back(get: Get, put: Put, other: object, said: str) -> None:
+    before = get()
+    with pytest.raises(RuntimeError, match=said), torch_settings.torch_kept(refused=True):
+        put(other)
+    assert get() == before
+    with torch_settings.torch_kept(refused=False):
+        put(other)
+        assert get() != before, "it was not changed, and this shows nothing"
+    assert get() == before
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
@@ -49,31 +65,14 @@ def test_who_leaves_another_folder_and_mode_of_files_is_not_blamed_and_the_next_
 )
 def test_who_changes_what_torch_runs_is_named_and_the_next_finds_it_as_before(setting: str, value: Any) -> None:
     get, put = torch_settings._torch_settings()[setting]
-    before = get()
-    assert before != value
-    said = f"left the process with {setting} {value} where it found {before}"
-    with pytest.raises(RuntimeError, match=said), torch_settings.torch_kept(refused=True):
-        put(value)
-    assert get() == before
-    with torch_settings.torch_kept(refused=False):
-        put(value)
-    assert get() == before
+    refused_and_put_back(get, put, value, f"left the process with {setting} {value} where it found {get()}")
 
 
 @pytest.mark.parametrize("setting", ["levels of threads", "leave to adjust them"])
 def test_who_forbids_torch_its_threads_is_named_and_the_next_may_have_them(setting: str) -> None:
-    name, (get, put) = next(item for item in torch_settings._openmp_settings().items() if item[0].startswith(setting))
-    before = get()
-    other = 0 if before else 1
-    with (
-        pytest.raises(RuntimeError, match=f"left the process with {setting} .*{other} where"),
-        torch_settings.torch_kept(refused=True),
-    ):
-        put(other)
-    assert get() == before
-    with torch_settings.torch_kept(refused=False):
-        put(other)
-    assert get() == before, name
+    get, put = next(both for name, both in torch_settings._openmp_settings().items() if name.startswith(setting))
+    other = 0 if get() else 1
+    refused_and_put_back(get, put, other, f"left the process with {setting} .*{other} where")
 
 
 @pytest.mark.gpu
@@ -82,15 +81,5 @@ def test_who_forbids_torch_its_threads_is_named_and_the_next_may_have_them(setti
 def test_who_changes_how_the_cache_is_used_is_named_and_the_next_finds_it_as_before(setting: str) -> None:
     torch.zeros(1, device="cuda")
     get, put = torch_settings._device_settings()[setting]
-    before = get()
-    other = 32 if before == 64 else 64 if "fetched" in setting else before + (1 << 20)
-    with (
-        pytest.raises(RuntimeError, match=rf"left the process with {setting} \d+ where it found {before}"),
-        torch_settings.torch_kept(refused=True),
-    ):
-        put(other)
-    assert get() == before
-    with torch_settings.torch_kept(refused=False):
-        put(other)
-        assert get() != before, "the driver did not take it, and this shows nothing"
-    assert get() == before
+    other = get() + (1 << 20) if "aside" in setting else 32 if get() == 64 else 64
+    refused_and_put_back(get, put, other, rf"left the process with {setting} \d+ where it found {get()}")
