@@ -585,9 +585,15 @@ def test_the_supervisor_has_no_tensors(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.split()[-2:] == ["0", "False"], done.stdout
+    assert "Warning" not in done.stderr, done.stderr
 
 
 # What is judged with a GPU: a case of each operator whose outputs have every kind of fault.

@@ -139,10 +139,10 @@ def _resources() -> Resources:
     from kernelproof.ladder.session import Resources
 
     ends = contextlib.ExitStack()
-    atexit.register(ends.close)
     # A thousand small files are made, read and removed: on a disk a tenth of the whole time, more beside other writers.
     resources = Resources(ends.enter_context(scratch_folder("test", in_memory=not gpu.available()[0])))
     ends.callback(resources.close)
+    atexit.register(ends.close)  # what is registered last runs first: the folder's own end would warn
     return resources
 
 
