@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from kernelproof import privacy
 
@@ -57,6 +56,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def one_thread_beside_others() -> None:
     """Two processes with a thread a core each wait for one another: a test of 5 s took 53."""
     if "PYTEST_XDIST_WORKER" in os.environ:
+        import torch
+
         torch.set_num_threads(1)
 
 
