@@ -1,7 +1,8 @@
 // Attention forward for short sequences on sm_90a: the keys are shared out over the warpgroups of a cluster of two
 // blocks. A warpgroup takes its keys in tiles of 64, the first two of which are under way at once: the output of a tile
-// is computed while the scores of the next become weights. Parts of the output are added up once in a block, each
-// warpgroup having a share of the columns, and then once in the cluster. mbarriers count what arrives.
+// is computed while the scores of the next become weights, and where two tiles are all it has, the scores of the second
+// while those of the first become weights. Parts of the output are added up once in a block, each warpgroup having a
+// share of the columns, and then once in the cluster. mbarriers count what arrives.
 //
 // Weights first refer to 0 and not to a row's highest score: then no score is compared with another, and all parts have
 // the same base. The sums, which all warps of a row get to know, say whether the weights of some row were
@@ -35,6 +36,12 @@ constexpr int kPairBarrier = kTileBarrier + kWarpgroups;     // named barriers k
 // them would share a multiprocessor beside others that are free by then.
 constexpr int kMoreThanHalf = 115 * 1024;
 
+enum class Form {
+    kAnyKeys,    // a warpgroup's tiles, one after the other
+    kLongFirst,  // so too; of all heads of a batch the last rows come first, which under a causal mask take longest
+    kTwoTiles,   // every warpgroup has two tiles, of which the last keys may be missing
+};
+
 template <int kDim>
 struct Tiling {
     static constexpr int kThreads = kWarpgroups * kWarpgroupSize;
@@ -48,6 +55,7 @@ struct Tiling {
     static constexpr int kWarps = kWarpgroups * kWarpgroupWarps;
     static constexpr int kSharedBytes =
         2 * kSwizzleAlign + kSlabs * kQSlab + kStages * kStage + kWarps * ((kShares + 1) * kPart + kParts * kSums);
+    static constexpr int kBlocks = kSharedBytes <= kMoreThanHalf ? 2 : 1;  // of a multiprocessor
     static_assert(kOwn % 4 == 0, "parts are sent 16 bytes at a time");
     static_assert(2 * kWarps * 8 <= kSwizzleAlign, "the barriers have their place in front of the tiles");
     static_assert(kSharedBytes <= kBlockSharedBytes, "the tiles fit in shared memory");
@@ -60,11 +68,14 @@ struct Tiling {
 template <typename T>
 struct Direct {
     static constexpr float kExponent = -15.0f, kMost = 1.0f, kLeastMean = 0x1p-25f;
+    static constexpr bool kPolynomial = false;  // a hidden key would weigh 2^-126, which is not 0
 };
 template <>
 struct Direct<__half> {
     static constexpr float kExponent = 5.0f, kMost = FLT_MAX, kLeastMean = 1.0f;
+    static constexpr bool kPolynomial = true;
 };
+constexpr int kPolynomialOneIn = 4;  // weights that spare the special function unit, which keeps others waiting
 
 // Queues kCopies rows of this thread, kStep rows apart, for swizzled slabs; zeros for those from `rows` on.
 template <int kCopies, int kStep, int kSlabs>
@@ -86,10 +97,11 @@ __device__ __forceinline__ void copy_rows(uint32_t to_smem, int slab_bytes, cons
     }
 }
 
-// Which blocks of a batch come first: those of a head, or, with kHeadsFirst, those of the last rows of all heads.
-template <typename T, int kDim, bool kHeadsFirst>
-__global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __grid_constant__ ShortCall call) {
+template <typename T, int kDim, Form kForm>
+__global__ void __launch_bounds__(Tiling<kDim>::kThreads, kForm == Form::kTwoTiles ? Tiling<kDim>::kBlocks : 1)
+    attention(const __grid_constant__ ShortCall call) {
     using Tile = Tiling<kDim>;
+    constexpr bool kHeadsFirst = kForm == Form::kLongFirst, kTwoTiles = kForm == Form::kTwoTiles;
     constexpr int kOwn = Tile::kOwn;
     constexpr int kScores = kKeys / 2, kOutputs = kDim / 2 / kShares;
 
@@ -143,19 +155,22 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
 
     // What needs no tensor lies beside the end of the kernel before.
     dependents_launch();
-    if (lane == 0) {
-        mbarrier_init(parts_there + warp_of_all, 1);
-        mbarrier_init(sums_there + warp_of_all, 1);
-        mbarrier_init_fence();
-    }
-    __syncwarp();
     const auto expect = [&] {
         if (lane != 0) return;
         mbarrier_arrive_expect(parts_there + warp_of_all, Tile::kPart);
         mbarrier_arrive_expect(sums_there + warp_of_all, (kParts - 1) * Tile::kSums);
     };
-    expect();
-    cluster_arrive();
+    const auto prepare_barriers = [&] {
+        if (lane == 0) {
+            mbarrier_init(parts_there + warp_of_all, 1);
+            mbarrier_init(sums_there + warp_of_all, 1);
+            mbarrier_init_fence();
+        }
+        __syncwarp();
+        expect();
+        cluster_arrive();
+    };
+    if constexpr (!kTwoTiles) prepare_barriers();
     asm volatile("" : "+l"(q_from), "+l"(k_from), "+l"(v_from));  // computed before the wait
     prerequisites_wait();
 
@@ -164,16 +179,18 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
         shared_address(Q_smem) + warpgroup * kRowsAtOnce * kSwizzleBytes + place, Tile::kQSlab, q_from,
         call.q_stride.row, call.query_rows - first_row - own_row, first_row + kRows <= call.query_rows);
     const auto load_first = [&] {
+        const bool second = kTwoTiles || first_key + kStride < end;
         load_keys(0, first_key);
         cp_async_commit();
-        if (first_key + kStride < end) load_keys(1, first_key + kStride);
+        if (second) load_keys(1, first_key + kStride);
         cp_async_commit();
         load_values(0, first_key);
         cp_async_commit();
-        if (first_key + kStride < end) load_values(1, first_key + kStride);
+        if (second) load_values(1, first_key + kStride);
         cp_async_commit();
     };
     load_first();
+    if constexpr (kTwoTiles) prepare_barriers();
 
     float o_rmem[kShares][kOutputs];  // the columns that the other block finishes, then those that this one does
     float own_rmem[kShares][kOwn];    // of these, what this warp adds up
@@ -188,7 +205,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
     asm volatile("" : "+l"(o));
     char *const from_other = other_smem + warp_of_all * Tile::kPart;
 
-    cluster_wait();  // every block has its barriers ready
+    if constexpr (!kTwoTiles) cluster_wait();  // every block has its barriers ready
     cp_async_wait<3>();
     async_proxy_fence();
     __syncthreads();  // Q and the first tiles of K are there
@@ -235,7 +252,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
 #pragma unroll
         for (int i = 0; i < kShares * kOutputs; ++i) o_rmem[i / kOutputs][i % kOutputs] = 0.0f;
 
-        const auto weigh = [&] {
+        const auto weigh = [&](float (&s_rmem)[kScores]) {
             if constexpr (!kOnline) {
 #pragma unroll
                 for (int i = 0; i < kScores; ++i) s_rmem[i] = fmaf(s_rmem[i], direct_factor, Direct<T>::kExponent);
@@ -274,9 +291,17 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
                 }
             }
 #pragma unroll
-            for (int i = 0; i < kScores; ++i) s_rmem[i] = exp2_approx(s_rmem[i]);
+            for (int i = 0; i < kScores; ++i) {
+                if constexpr (!kOnline && !kHeadsFirst && Direct<T>::kPolynomial) {
+                    if (i % kPolynomialOneIn == kPolynomialOneIn - 1) {
+                        s_rmem[i] = exp2_polynomial(s_rmem[i]);
+                        continue;
+                    }
+                }
+                s_rmem[i] = exp2_approx(s_rmem[i]);
+            }
         };
-        const auto take_weights = [&] {
+        const auto take_weights = [&](const float (&s_rmem)[kScores]) {
             constexpr uint32_t kOnes = std::is_same_v<T, __half> ? 0x3c003c00 : 0x3f803f80;
 #pragma unroll
             for (int j = 0; j < kKeys / 16; ++j) {
@@ -286,50 +311,68 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
             }
         };
 
-        queue_scores(s_rmem, 0);
-        wgmma_wait<0>(s_rmem);
-        // The scores of a tile are queued before the output of the tile before, which is computed while those are
-        // weighed.
-        weigh();
-        take_weights();
-        bool second = true;
-        for (key += kStride; key < end; key += kStride) {
-            if (second) {
-                cp_async_wait<2>();
-            } else {
-                cp_async_wait<1>();
-            }
-            meet();
-            queue_scores(s_rmem, stage ^ 1);
-            if (key + kStride < end) load_keys(stage, key + kStride);
-            cp_async_commit();
-            if (!second) load_values(stage ^ 1, key);
-            cp_async_commit();
-            if (second) {
-                cp_async_wait<3>();
-            } else {
-                cp_async_wait<2>();
-            }
-            meet();
-            queue_output(stage, 0);
-            queue_output(stage, 1);
+        // The scores that were queued become weights, beside the output of the tile before, whose weights are no more
+        // needed then.
+        const auto weigh_beside_output = [&](float (&s_rmem)[kScores], int its_stage) {
+            queue_output(its_stage, 0);
+            queue_output(its_stage, 1);
             wgmma_wait<2>(s_rmem);
-            weigh();
+            weigh(s_rmem);
             finish_before_wait(s_rmem[kScores - 1]);
             wgmma_wait<0>(o_rmem[0]);
             pin(o_rmem[1]);
-            if constexpr (kOnline) {
-                scale_rows(o_rmem[0], shrink);
-                scale_rows(o_rmem[1], shrink);
+        };
+        queue_scores(s_rmem, 0);
+        if constexpr (kTwoTiles && !kOnline) {
+            float next_rmem[kScores];
+            cp_async_wait<2>();
+            meet();
+            queue_scores(next_rmem, 1);
+            wgmma_wait<1>(s_rmem);
+            weigh(s_rmem);
+            take_weights(s_rmem);
+            cp_async_wait<1>();
+            meet();
+            key += kStride, stage = 1;
+            weigh_beside_output(next_rmem, 0);
+            take_weights(next_rmem);
+        } else {
+            wgmma_wait<0>(s_rmem);
+            weigh(s_rmem);
+            take_weights(s_rmem);
+            bool second = true;
+            for (key += kStride; key < end; key += kStride) {
+                if (second) {
+                    cp_async_wait<2>();
+                } else {
+                    cp_async_wait<1>();
+                }
+                meet();
+                queue_scores(s_rmem, stage ^ 1);
+                if (key + kStride < end) load_keys(stage, key + kStride);
+                cp_async_commit();
+                if (!second) load_values(stage ^ 1, key);
+                cp_async_commit();
+                if (second) {
+                    cp_async_wait<3>();
+                } else {
+                    cp_async_wait<2>();
+                }
+                meet();
+                weigh_beside_output(s_rmem, stage);
+                if constexpr (kOnline) {
+                    scale_rows(o_rmem[0], shrink);
+                    scale_rows(o_rmem[1], shrink);
+                }
+                take_weights(s_rmem);
+                stage ^= 1;
+                second = false;
             }
-            take_weights();
-            stage ^= 1;
-            second = false;
         }
         cp_async_wait<0>();
         meet();
         queue_output(stage, 0);
-        queue_output(stage, 1);
+        if constexpr (kTwoTiles && !kOnline) cluster_wait();  // every block has its barriers ready
 
         // Highest scores and sums go to all warps that have parts of these rows, a lane to each.
         const int receiver = member % kWarpgroups * kWarpgroupWarps + warp, its_rank = member / kWarpgroups;
@@ -393,7 +436,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
                 own[0] += four.x, own[1] += four.y, own[2] += four.z, own[3] += four.w;
             }
         };
-        wgmma_wait<1>(o_rmem[0]);
+        wgmma_wait<0>(o_rmem[0]);
         add_up(0);
 
         // And in the cluster: the other block is sent its share while this block's own is added up.
@@ -405,7 +448,8 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1) attention(const __g
             cluster_store_async(to + lane * 16 + i / 4 * kWarpSize * 16, float4{send[0], send[1], send[2], send[3]},
                                 arrival);
         }
-        if constexpr (!kOnline) settle();  // beside the last product
+        queue_output(stage, 1);            // not before: what is sent would wait for it
+        if constexpr (!kOnline) settle();  // beside it
         wgmma_wait<0>(o_rmem[1]);
         add_up(1);
         bool bad = false;
@@ -463,10 +507,16 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
     const auto launch_with = [&](auto kernel) {
         return launch_kernel("fp16_cluster", kernel, dependent(grid), args.placement, stream, short_call(args));
     };
+    constexpr int64_t kRound = kParts * kKeys;
+    if (!args.causal && args.key_rows > kRound && args.key_rows <= 2 * kRound) {
+        return launch_with(attention<T, kDim, Form::kTwoTiles>);
+    }
     // Of blocks that differ in length and come one after the other, the long ones of a batch's heads are to be first.
-    if (!args.causal || all_at_once || row_blocks > kMostOfOthers) return launch_with(attention<T, kDim, false>);
+    if (!args.causal || all_at_once || row_blocks > kMostOfOthers) {
+        return launch_with(attention<T, kDim, Form::kAnyKeys>);
+    }
     grid.blocks = args.query_heads * kShares, grid.second = row_blocks;
-    return launch_with(attention<T, kDim, true>);
+    return launch_with(attention<T, kDim, Form::kLongFirst>);
 }
 
 template <typename T>
