@@ -15,6 +15,7 @@ import packed_run
 import pytest
 import test_nsight
 
+from kernelproof import config as configuration
 from kernelproof import gpu, lease, nsight, profile, records
 from kernelproof.config import Config
 
@@ -124,12 +125,27 @@ def test_no_home_folder_stays_in_the_report(config: Config, home: str) -> None:
 
 def test_the_runner_makes_one_call_of_the_profiled_shape(config: Config) -> None:
     operator = config.operators["op"]
-    command = profile.runner(config, operator.variants["tiled"], operator.profile, None)
+    saved = config.root / "config.json"
+    command = profile.runner(saved, operator.variants["tiled"], operator.profile, None)
     assert command[1:5] == ["-P", "-m", "kernelproof", "bench"]
+    assert command[5:7] == ["--config", str(saved)]
     assert command[-8:] == ["--operator", "op", "--variant", "tiled", "--shape", "large", "--once", "--json"]
     folder = config.root / "inputs"
-    command = profile.runner(config, operator.variants["tiled"], operator.profile, folder)
+    command = profile.runner(saved, operator.variants["tiled"], operator.profile, folder)
     assert command[-3:] == ["--json", "--inputs", str(folder)]
+
+
+def test_the_runner_is_told_what_was_overridden(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    collect, seen = profile._collect, []
+
+    def collected(loaded: Config, ncu: Path, report: Path, target: list[str], *more: Any, **named: Any) -> Any:
+        seen.append(configuration.load(Path(target[target.index("--config") + 1]), root=config.root))
+        return collect(loaded, ncu, report, target, *more, **named)
+
+    monkeypatch.setattr(profile, "_collect", collected)
+    configuration.save(config, config.results / "config.json")  # of a run with other settings
+    profiled(replace(config, archs=["sm_75"]))
+    assert [one.archs for one in seen] == [["sm_75"]]
 
 
 def test_the_runner_says_what_the_case_costs_and_how_long_the_passes_took(config: Config) -> None:

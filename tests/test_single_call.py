@@ -126,7 +126,7 @@ def broken(tmp_path: Path, statement: str) -> Config:
 def test_inputs_that_a_process_beside_lays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "without_torch", lambda: None)
     config, folder = defects.project(tmp_path, "good"), tmp_path / "inputs"
-    single_call.lay_out_beside(config, "rmsnorm", "good", "odd", {}, folder)
+    single_call.lay_out_beside(config, config.root / "config.yaml", "rmsnorm", "good", "odd", {}, folder)
     done = single_call.once(config, "rmsnorm", "good", "odd", {}, folder)
     assert (done.case, done.bytes_written) == ("odd-float32", 4 * 17 * 101)
 
@@ -141,7 +141,7 @@ def test_inputs_that_a_process_beside_lays_out(tmp_path: Path, monkeypatch: pyte
 )
 def test_who_waits_for_inputs_is_told_why_there_are_none(tmp_path: Path, statement: str, why: str) -> None:
     config, folder = broken(tmp_path, statement), tmp_path / "inputs"
-    single_call.lay_out_beside(config, "rmsnorm", "good", "odd", {}, folder)
+    single_call.lay_out_beside(config, config.root / "config.yaml", "rmsnorm", "good", "odd", {}, folder)
     done = runner(config, "good", "--inputs", str(folder))
     assert done.returncode == 2
     assert f"rmsnorm/good: the call's inputs could not be made: {why}" in done.stderr
@@ -151,7 +151,7 @@ def test_a_process_that_takes_too_long_over_inputs(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(single_call, "WAIT_S", 0.05)
     monkeypatch.setattr(memory, "without_torch", lambda: None)
     config, folder = defects.project(tmp_path, "good"), tmp_path / "inputs"
-    single_call.lay_out_beside(config, "rmsnorm", "good", "odd", {}, folder)
+    single_call.lay_out_beside(config, config.root / "config.yaml", "rmsnorm", "good", "odd", {}, folder)
     with pytest.raises(BenchError, match=r"the process that makes them ran past its limit of 0\.05 s"):
         single_call.once(config, "rmsnorm", "good", "odd", {}, folder)
 
@@ -160,7 +160,7 @@ def test_an_operators_fault_ends_that_process_without_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = broken(tmp_path, "raise KeyError('rows')")
-    task = {"config": str(single_call.configuration_file(config)), "operator": "rmsnorm", "variant": "good"}
+    task = {"config": str(config.root / "config.yaml"), "operator": "rmsnorm", "variant": "good"}
     task |= {"shape": "odd", "folder": str(tmp_path / "inputs")}
     monkeypatch.setattr(sys, "argv", ["single_call", json.dumps({**task, "options": {}})])
     monkeypatch.chdir(tmp_path)

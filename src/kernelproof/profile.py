@@ -26,7 +26,7 @@ from typing import Any
 
 from kernelproof import fingerprints, gpu, lease, nsight, repository, single_call
 from kernelproof.cases import unsupported
-from kernelproof.config import Config, ProfileSelection, VariantConfig
+from kernelproof.config import Config, ProfileSelection, VariantConfig, save
 from kernelproof.errors import LeaseError, ProfileError, ToolError
 from kernelproof.privacy import scrubbed_in_place
 from kernelproof.processes import run as run_process
@@ -132,11 +132,13 @@ def _profile(
     try:
         report = scratch / "report.ncu-rep"
         inputs = scratch / "inputs" if variant.abi == "tvm_ffi" else None
-        target = runner(config, variant, selection, inputs)
+        saved = scratch / "config.json"  # with what was overridden
+        save(config, saved)
+        target = runner(saved, variant, selection, inputs)
         # ncu needs most of a second to start and torch's import longer. What may be interrupted stays in this thread.
         with ThreadPoolExecutor(1) as beside:
             if inputs is not None:
-                call = (config, variant.operator, variant.name, selection.shape, selection.options)
+                call = (config, saved, variant.operator, variant.name, selection.shape, selection.options)
                 beside.submit(single_call.lay_out_beside, *call, inputs)
             source = variant.role == "variant"  # of a baseline it would be a library's
             with _gpu(config, record):
@@ -183,13 +185,13 @@ def _make_presentable(report: Path, kernels: int) -> None:
         raise ProfileError("the report cannot be read any more without the private texts in it", subject=str(report))
 
 
-def runner(config: Config, variant: VariantConfig, selection: ProfileSelection, inputs: Path | None) -> list[str]:
+def runner(saved: Path, variant: VariantConfig, selection: ProfileSelection, inputs: Path | None) -> list[str]:
     """The command that makes exactly one call of the variant between the profiler's start and stop.
 
-    `inputs`: the folder where the call's inputs are laid out meanwhile; None where the runner makes them itself.
+    `saved`: a file with the configuration. `inputs`: the folder where the call's inputs are laid out meanwhile; None
+    where the runner makes them itself.
     """
-    command = [sys.executable, "-P", "-m", "kernelproof", "bench"]
-    command += ["--config", str(single_call.configuration_file(config))]
+    command = [sys.executable, "-P", "-m", "kernelproof", "bench", "--config", str(saved)]
     command += ["--operator", variant.operator, "--variant", variant.name, "--shape", selection.shape]
     command += ["--once", "--json"]
     if inputs is not None:

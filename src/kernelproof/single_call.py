@@ -163,15 +163,17 @@ def lay_out(config: Config, operator: str, variant: str, shape: str, options: Ma
 
 
 def lay_out_beside(
-    config: Config, operator: str, variant: str, shape: str, options: Mapping[str, Any], folder: Path
+    config: Config, saved: Path, operator: str, variant: str, shape: str, options: Mapping[str, Any], folder: Path
 ) -> None:
     """Call `lay_out` in a process of its own; should that end without a word, `once` is told so.
+
+    `saved`: the file that the configuration can be loaded from.
 
     For the process that reads Nsight Compute's reports: NVIDIA's module for that and torch in one process end in a
     segmentation fault.
     """
     task = {"operator": operator, "variant": variant, "shape": shape, "options": dict(options), "folder": str(folder)}
-    task["config"] = str(configuration_file(config))
+    task["config"] = str(saved)
     command = [sys.executable, "-P", "-m", "kernelproof.single_call", json.dumps(task)]
     try:
         done = processes.run(command, cwd=config.root, env=processes.own_environment(), check=False, timeout_s=WAIT_S)
@@ -180,12 +182,6 @@ def lay_out_beside(
         words = error.message
     if not (folder / LAID_OUT).is_file():
         _say(folder, LaidOut(error=f"the process that makes them {words}"))
-
-
-def configuration_file(config: Config) -> Path:
-    """What a process of ours loads this configuration from: as the run resolved it, else its source."""
-    resolved = config.results / "config.json"
-    return resolved if resolved.is_file() else config.root / config.source
 
 
 def _laid_out(config: Config, case: Case, folder: Path) -> LaidOut:
