@@ -32,9 +32,10 @@ constexpr int kStages = 2;                                   // tiles of a warpg
 constexpr int kRowsAtOnce = kWarpgroupSize / kUnitElements;  // that a warpgroup copies, 128 bytes each
 constexpr int kTileBarrier = 1;                              // named barriers kTileBarrier + warpgroup
 constexpr int kPairBarrier = kTileBarrier + kWarpgroups;     // named barriers kPairBarrier + warp
-// Of the shared memory of a multiprocessor. Blocks come while those of the kernel before are still there, and two of
-// them would share a multiprocessor beside others that are free by then.
-constexpr int kMoreThanHalf = 115 * 1024;
+// The shared memory of a multiprocessor, and more than one of two blocks can have. Blocks come while those of the
+// kernel before are still there, and two of them would share a multiprocessor beside others that are free by then.
+constexpr int kMultiprocessorShared = 228 * 1024, kReserved = 1024;  // the latter for each block
+constexpr int kMoreThanHalf = kMultiprocessorShared / 2 + kReserved;
 
 enum class Form {
     kAnyKeys,    // a warpgroup's tiles, one after the other
@@ -55,7 +56,7 @@ struct Tiling {
     static constexpr int kWarps = kWarpgroups * kWarpgroupWarps;
     static constexpr int kSharedBytes =
         2 * kSwizzleAlign + kSlabs * kQSlab + kStages * kStage + kWarps * ((kShares + 1) * kPart + kParts * kSums);
-    static constexpr int kBlocks = kSharedBytes <= kMoreThanHalf ? 2 : 1;  // of a multiprocessor
+    static constexpr int kBlocks = 2 * (kSharedBytes + kReserved) <= kMultiprocessorShared ? 2 : 1;  // of one
     static_assert(kOwn % 4 == 0, "parts are sent 16 bytes at a time");
     static_assert(2 * kWarps * 8 <= kSwizzleAlign, "the barriers have their place in front of the tiles");
     static_assert(kSharedBytes <= kBlockSharedBytes, "the tiles fit in shared memory");
@@ -68,14 +69,11 @@ struct Tiling {
 template <typename T>
 struct Direct {
     static constexpr float kExponent = -15.0f, kMost = 1.0f, kLeastMean = 0x1p-25f;
-    static constexpr bool kPolynomial = false;  // a hidden key would weigh 2^-126, which is not 0
 };
 template <>
 struct Direct<__half> {
     static constexpr float kExponent = 5.0f, kMost = FLT_MAX, kLeastMean = 1.0f;
-    static constexpr bool kPolynomial = true;
 };
-constexpr int kPolynomialOneIn = 4;  // weights that spare the special function unit, which keeps others waiting
 
 // Queues kCopies rows of this thread, kStep rows apart, for swizzled slabs; zeros for those from `rows` on.
 template <int kCopies, int kStep, int kSlabs>
@@ -153,7 +151,8 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, kForm == Form::kTwoTil
         load(stage * Tile::kStage + Tile::kTile, v_from, call.v_stride, first);
     };
 
-    // What needs no tensor lies beside the end of the kernel before.
+    // What needs no tensor lies beside the end of the kernel before. With two tiles the barriers do not: a block that
+    // came late would ask for its copies later.
     dependents_launch();
     const auto expect = [&] {
         if (lane != 0) return;
@@ -291,15 +290,7 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, kForm == Form::kTwoTil
                 }
             }
 #pragma unroll
-            for (int i = 0; i < kScores; ++i) {
-                if constexpr (!kOnline && !kHeadsFirst && Direct<T>::kPolynomial) {
-                    if (i % kPolynomialOneIn == kPolynomialOneIn - 1) {
-                        s_rmem[i] = exp2_polynomial(s_rmem[i]);
-                        continue;
-                    }
-                }
-                s_rmem[i] = exp2_approx(s_rmem[i]);
-            }
+            for (int i = 0; i < kScores; ++i) s_rmem[i] = exp2_approx(s_rmem[i]);
         };
         const auto take_weights = [&](const float (&s_rmem)[kScores]) {
             constexpr uint32_t kOnes = std::is_same_v<T, __half> ? 0x3c003c00 : 0x3f803f80;
