@@ -107,6 +107,14 @@ WRONG = [
         "properties",
         r"^tiny-float32-normal-s0: fenced end \(nothing is read .* behind a tensor, .* killed by SIGSEGV",
     ),
+    ("fetches_beyond_16_rows_of_96", "crashed", "properties", r"^even-float32-normal-s0: fenced end .* SIGSEGV"),
+    ("fetches_before_whole_numbers", "crashed", "properties", r"^even-float32-integers-s0: fenced start .* SIGSEGV"),
+    (
+        "misses_the_tail_off_a_boundary",
+        "wrong",
+        "properties",
+        r"^odd-float32-normal-s0: .* column 100, .*shifted",
+    ),
     (
         "recognises_first_values",
         "wrong",
@@ -246,10 +254,11 @@ def test_a_case_is_run_again_by_its_id(tmp_path: Path) -> None:
     case = wrong.repeat.split(" --case ")[1]
     (again,) = test.run(config, "rmsnorm", ["recognises_first_values"], tmp_path / "again", case)
     assert {found.id for found in again.cases} == {case}
-    # What is fenced are cases that are asked for in any run: here this one alone.
-    assert {p.case for p in again.properties if p.name.startswith("fenced")} == {case}
+    # What is fenced, or begins off its boundary, are cases that are asked for in any run: here this one alone.
+    elsewhere = ("fenced", "shifted")
+    assert {p.case for p in again.properties if p.name.startswith(elsewhere)} == {case}
     first, then = (
-        [(p.name, p.case, p.status) for p in record.properties if not p.name.startswith("fenced")]
+        [(p.name, p.case, p.status) for p in record.properties if not p.name.startswith(elsewhere)]
         for record in (wrong, again)
     )
     assert "failed" in {status for *_, status in first}
@@ -570,6 +579,16 @@ BROKEN_MODULES = {
         "`reference` gave Tensor where Reference belongs",
         "rmsnorm/good: {}: ",
     ),
+    "changes its inputs": (
+        "from kernelproof.operators import rmsnorm\n"
+        "class Broken(type(rmsnorm.OPERATOR)):\n"
+        "    def reference(self, call, precision, device='cpu'):\n"
+        "        call.tensor('x').to(device)[0, 0] = 0\n"
+        "        return super().reference(call, precision, device)\n"
+        "OPERATOR = Broken()\n",
+        "`reference` changes the inputs that it is given, which kernels are given, too",
+        "rmsnorm/good: {}:3: ",
+    ),
 }
 
 
@@ -880,10 +899,17 @@ def half_written(v, h):
 
 
 def built(
-    folder: Path, operator: str, shape: str, dtype: str, names: Sequence[str], module: str, kernels: str
+    folder: Path,
+    operator: str,
+    shape: str,
+    dtype: str,
+    names: Sequence[str],
+    module: str,
+    kernels: str,
+    output: str = "int64",
 ) -> Config:
     """A project with one operator and shape, whose module and kernels are Python, and that gives whole numbers."""
-    kind = f"abi: python, device: cpu, passing: destination, dtypes: [{dtype}], precision: {{output: int64}}"
+    kind = f"abi: python, device: cpu, passing: destination, dtypes: [{dtype}], precision: {{output: {output}}}"
     lines = "".join(f'      {name}: {{{kind}, entry: "kernels.py:{name}"}}\n' for name in names)
     (folder / f"{operator}.py").write_text(module)
     (folder / "kernels.py").write_text(kernels)
@@ -1047,10 +1073,9 @@ def test_nobody_is_asked_for_sizes_that_the_reference_is_not_for(tmp_path: Path)
     """The eight largest of five, by sizes that no shape has: a right kernel aborted there, and was called crashed."""
     kernel = "import os\n\n\ndef right(x, y):\n    len(y) > len(x) and os.abort()\n    y.copy_(x.topk(len(y)).values)\n"
     shapes = "{cols: 40, k: 8}, even: {cols: 5, k: 2}"
-    loaded = built(tmp_path, "top", shapes, "float32", ["right"], TOP, kernel)
+    loaded = built(tmp_path, "top", shapes, "float32", ["right"], TOP, kernel, "float32")
     path = tmp_path / "config.yaml"
-    text = path.read_text().replace("test: {shapes: [odd]}", "test: {shapes: [odd, even]}")
-    path.write_text(text.replace("output: int64", "output: float32"))
+    path.write_text(path.read_text().replace("test: {shapes: [odd]}", "test: {shapes: [odd, even]}"))
     loaded = configuration.load(path, root=tmp_path)
     build.run(loaded, "top", "right", loaded.record("build", "top", "right"))
     (record,) = test.run(loaded, "top", ["right"], loaded.results / "test" / "top")
@@ -1190,7 +1215,7 @@ def totals_by_the_maximum(x, y):
 def test_values_and_rows_that_random_inputs_never_have_twice(tmp_path: Path) -> None:
     """Of an operator without exact calls and relations, whose one family has no two equal values."""
     names = ["right", "ties_counted_twice", "rows_by_their_start", "totals_by_the_maximum", "rising_rows_are_even"]
-    loaded = built(tmp_path, "softmax", "{rows: 24, cols: 67}", "float32", names, SOFTMAX, SOFTMAXES)
+    loaded = built(tmp_path, "softmax", "{rows: 24, cols: 67}", "float32", names, SOFTMAX, SOFTMAXES, "float32")
     tested = test.run(loaded, "softmax", names, loaded.results / "test" / "softmax")
     assert [record.verdict for record in tested] == ["correct"] + ["wrong"] * 4
     _, ties, start, maximum, rising = (record.reason or "" for record in tested)
@@ -1229,7 +1254,7 @@ RECIPROCALS += NOTHING_MORE.format("Reciprocals")
 def test_nobody_is_asked_for_the_reciprocal_of_nothing(tmp_path: Path) -> None:
     """An operator that is for values of which no two are equal: its reference is infinite where they are."""
     kernel = "import torch\n\n\ndef right(x, y):\n    torch.div(1, x.diff(dim=-1), out=y)\n"
-    loaded = built(tmp_path, "reciprocals", "{rows: 8, cols: 9}", "float32", ["right"], RECIPROCALS, kernel)
+    loaded = built(tmp_path, "reciprocals", "{rows: 8, cols: 9}", "float32", ["right"], RECIPROCALS, kernel, "float32")
     (record,) = test.run(loaded, "reciprocals", ["right"], loaded.results / "test" / "reciprocals")
     assert (record.verdict, record.reason) == ("correct", None)
     skipped = {each.name: each.message for each in record.properties if each.status == "skipped"}

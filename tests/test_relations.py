@@ -157,7 +157,7 @@ def stating(*relations: Relation) -> Any:
 def test_relations_that_make_no_sense_are_refused() -> None:
     case = case_of(attention.OPERATOR, options={"layout": "bshd"})
     call, found = call_and_relations(attention.OPERATOR, case)
-    with pytest.raises(KernelproofError, match="stating: permuted keys: two relations have this name"):
+    with pytest.raises(KernelproofError, match="relations: permuted keys: two relations have this name"):
         relations_of(stating(found[0], found[0]), case, call, torch.Generator())
     packed = replace(found[0], call=operators.changed(call, k=call.tensor("k").contiguous()))
     with pytest.raises(KernelproofError, match=r"k of the transformed call is float16 .* with strides"):
@@ -621,7 +621,7 @@ def test_exact_calls_of_the_skeleton_are_what_its_reference_gives() -> None:
 def test_a_bound_of_zero_where_results_are_rounded_is_the_references_fault_and_not_the_relations() -> None:
     relation, base, output, other, after = two_by_two(0.0)
     base, other = (replace(each, bound=torch.zeros_like(each.bound)) for each in (base, other))
-    for apart, subject in ((8.88e-16, "reference"), (1e-6, "shifted")):
+    for apart, subject in ((8.88e-16, "reference"), (1e-6, "relations")):
         rounded = replace(other, output=other.output + apart)
         with pytest.raises(TestError) as caught:
             judge.related(relation, base, output, rounded, after, TOLERANCE)

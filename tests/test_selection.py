@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 from test_cases import SHAPES, operator, variant
 
-from kernelproof.ladder.selection import DRAWN_FAMILIES, QUICK_TRIALS, REPEATED_CASES, RungCases, elements
+from kernelproof.ladder.selection import (
+    DRAWN_FAMILIES,
+    FENCED_FAMILIES,
+    QUICK_TRIALS,
+    REPEATED_CASES,
+    RungCases,
+    elements,
+)
 
 FRESH = 4711
 FAMILIES = ["normal", "peaky", "sink_last", "staircase", "onehot"]
@@ -74,6 +81,23 @@ def test_elements_are_moved_apart_in_the_smallest_case_of_each_data_type() -> No
         others = [other for other in found.viewed_cases if other.dtype == case.dtype and 1 not in other.dims.values()]
         assert case in (others or found.viewed_cases)
         assert elements(case) == min(map(elements, others or [case]))
+
+
+def test_every_shape_begins_off_its_boundary() -> None:
+    found = chosen()
+    seen = {(case.dtype, case.shape) for case in (*found.viewed_cases, *found.shifted_cases)}
+    assert seen == {(case.dtype, case.shape) for case in found.cases}
+    assert chosen(level="quick").shifted_cases == []
+
+
+def test_memory_ends_behind_the_main_shape_and_behind_other_families() -> None:
+    fenced = chosen().fenced_cases
+    assert "main" in shapes(fenced)
+    others = [case for case in fenced if case.family != "normal"]
+    assert 1 < len(others) == len({case.family for case in others}) <= FENCED_FAMILIES
+    for case in others:
+        assert elements(case) == min(elements(other) for other in chosen().cases if other.family == case.family)
+    assert chosen(device="cuda").fenced_cases == []
 
 
 @pytest.mark.parametrize(("device", "first"), [("cpu", "s127"), ("cuda", "main")])

@@ -165,6 +165,9 @@ class WorkerError(KernelproofError):
     """The process that runs a candidate did not give a usable answer."""
 
 
+OUT_OF_TOUCH = 70  # EX_SOFTWARE: the exit code of a candidate's process that cannot answer
+
+
 class WorkerCrashed(WorkerError):
     """The candidate's process ended in the middle of a request.
 

@@ -76,6 +76,9 @@ SEVERAL = 8
 # Of a limit; a larger ratio tells nobody more than the two numbers.
 MANY_TIMES = 1e6
 
+# Results of which an RMS says how precise they are as a whole.
+FEWEST_ON_AVERAGE = 32
+
 # Of two known faults whose results are as near as that to what was handed over, none is told from the other.
 AS_NEAR = 1 + 1e-6
 
@@ -146,7 +149,7 @@ def insist_on_declared(call: Call, precision: Precision) -> None:
     """
     name = next((name for name in call.outputs if call.tensor(name).is_floating_point()), call.outputs[0])
     kind, declared = call.tensor(name).dtype, getattr(torch, precision.output, None)
-    if kind.is_floating_point and declared != kind and getattr(declared, "is_floating_point", False):
+    if kind.is_floating_point and declared != kind:
         raise TestError(
             f"the variant declares results of {precision.output}, and {name} is {_name(kind)}",
             subject="precision.output",
@@ -387,9 +390,9 @@ def _allowed(relation: Relation, base: Reference, reference: Reference, use: tor
                 hint="state how far a right result may be from the reference; 0 is for results that nothing rounds",
             )
         raise TestError(
-            f"the references break the relation themselves, by up to {float(off[use].max()):.3g}: {relation.claim} "
-            "does not hold, or the transform is not exact in the inputs' data type",
-            subject=relation.name,
+            f"{relation.name}: the references break the relation themselves, by up to {float(off[use].max()):.3g}: "
+            f"{relation.claim} does not hold, or the transform is not exact in the inputs' data type",
+            subject="relations",
             hint="this is a fault of the operator's `relations`, not of a kernel",
         )
     return allowed
@@ -1072,6 +1075,8 @@ def _times_rows(
 def _precision(found: _Findings, result: CaseResult) -> str | None:
     """Too noisy for the declared precision, but right on average: the noise of a coarser type."""
     if result.rms_ratio is None or result.rms_ratio <= 1 or (result.bias_ratio or 0) > 1:
+        return None
+    if int(found.comparable.sum()) < FEWEST_ON_AVERAGE:
         return None
     if (result.max_bound_ratio or 0) > 100 or _in_some_rows(found, result):
         return None

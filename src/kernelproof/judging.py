@@ -58,7 +58,7 @@ REFERENCES_KEPT_BYTES = 512 << 20
 # Parts whose reference is the case's own.
 SAME_VALUES = ("repeat", "shifted", "strided", "spaced", "fenced", "zero-copy", "neighbour")
 # Of an operator: a fault whose subject is one of them is told with its place.
-METHODS = ("make_call", "reference", "sanity_calls")
+METHODS = ("make_call", "reference", "sanity_calls", "relations")
 REDRAWN = 3  # times that the inputs of a case are made until they are those that they were
 TESTS_BESIDE = 4  # as many as the workflow runs at a time
 # What changes in the inputs of a case, call by call, so that each call differs from the one before it in that alone:
@@ -827,9 +827,16 @@ class Chamber:
 
         precision = judge.resolved(terms.precision, case.dtype)
         judge.insist_on_declared(call, precision)
-        key = repr((_digest(call), precision, terms.device))
+        digest = _digest(call)
+        key = repr((digest, precision, terms.device))
         if key not in self.references:
             made = operators.references_of(self.operator, call, precision, terms.device)
+            if _digest(call) != digest:
+                raise TestError(
+                    "`reference` changes the inputs that it is given, which kernels are given, too",
+                    subject="reference",
+                    hint="`clone` what it works on: `to` and `double` copy nothing where there is nothing to convert",
+                )
             size = sum(each.output.nbytes + each.bound.nbytes for each in made.values())
             while self.references and size + sum(kept for _, kept in self.references.values()) > REFERENCES_KEPT_BYTES:
                 self.references.popitem(last=False)

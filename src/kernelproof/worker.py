@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernelproof import formats, sandbox
-from kernelproof.errors import KernelproofError, WorkerGreedy, WorkerReplyError
+from kernelproof.errors import OUT_OF_TOUCH, KernelproofError, WorkerGreedy, WorkerReplyError
 from kernelproof.processes import (
     IDLE_THREADS_SLEEP,
     collect_rarely,
@@ -158,7 +158,7 @@ class Host:
         is to see, null where nobody says; `awake`, whether its idle threads spin for a while; `fill`, whether fresh
         memory is filled, where results on a CPU are checked.
         """
-        status = 70  # EX_SOFTWARE: the worker itself failed
+        status = OUT_OF_TOUCH
         try:
             os.setsid()
             die_with_parent(self.pid)

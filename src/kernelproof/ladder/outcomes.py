@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kernelproof.errors import (
+    OUT_OF_TOUCH,
     KernelproofError,
     TestError,
     ValuesRefused,
@@ -145,6 +146,11 @@ def kind(error: KernelproofError) -> str:
 def words(error: KernelproofError, when: str = "in the middle of a call") -> str:
     """What is said of a call that went wrong."""
     if isinstance(error, WorkerCrashed):
+        if error.exit_code == OUT_OF_TOUCH:
+            return (
+                f"the process ended with exit code {OUT_OF_TOUCH} {when}, as it does without its connection to us: the "
+                "candidate closed descriptors that are not its own, or called exit"
+            )
         if error.exit_code >= 0:
             return f"the candidate ended the process with exit code {error.exit_code} {when}"
         return f"the process {describe_exit(error.exit_code)} {when}"

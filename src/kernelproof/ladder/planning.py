@@ -109,6 +109,7 @@ class CallPlan:
                 views[:] = [view for view in views if view.part != "spaced"]
             if case == viewed[0]:
                 views += [Job(other, "fenced", side) for other in self.selection.fenced_cases for side in SIDES]
+                views += [Job(other, "shifted") for other in self.selection.shifted_cases]
                 views += [Job(other, "neighbour") for other in self._neighbours]
                 views += self._zero_copy_jobs()
         return self._laid_out[case.id]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DEEP_SANITIZER = 4  # times as many cases at the deep level
 REPEATED_CASES = 3
 DRAWN_FAMILIES = 3
-FENCED = 8  # cases
+FENCED, FENCED_FAMILIES = 8, 4  # cases; input families, others in each run
 QUICK_TRIALS = 10
 CPU_REPEATED_ELEMENTS = 40_000  # product of the dimensions: a hundred calls of a naive CPU kernel take a second or two
 
@@ -164,11 +164,30 @@ class RungCases:
 
     @property
     def fenced_cases(self) -> list[Case]:
-        """Small cases that hold every option between them, to be put where memory ends too."""
+        """Small cases that hold every option between them, to be put where memory ends too.
+
+        And the main shape's first, since what is read too far may depend on sizes, and the smallest of some other
+        families, since it may depend on values.
+        """
         if self.variant.role != "variant" or self.variant.device != "cpu" or not self.cases:
             return []
         usual = [case for case in self.cases if case.family == self.family]
-        return covering_cases(usual or self.cases, (), FENCED)
+        main = [case for case in usual if case.shape == self.settings.profile.shape]
+        smallest = {case.family: case for case in sorted(self.cases, key=elements, reverse=True)}
+        others = sorted(smallest.keys() - {self.family})
+        chosen = random.Random(self.session.resources.fresh_seed).sample(others, min(FENCED_FAMILIES, len(others)))
+        found = [*covering_cases(usual or self.cases, (), FENCED), *main[:1], *(smallest[name] for name in chosen)]
+        return list({case.id: case for case in found}.values())
+
+    @property
+    def shifted_cases(self) -> list[Case]:
+        """A case of each further data type and shape that begins off its boundary with all of its tensors."""
+        if self.variant.role != "variant" or not self.viewed_cases or self.session.only:
+            return []
+        seen = {(case.dtype, case.shape) for case in self.viewed_cases}
+        usual = [case for case in self.cases if case.family == self.family and case.shape in self.settings.shapes]
+        first = {(case.dtype, case.shape): case for case in reversed(usual)}
+        return [case for kind, case in reversed(first.items()) if kind not in seen]
 
     @functools.cached_property
     def neighbours(self) -> list[Case]:

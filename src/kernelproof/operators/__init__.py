@@ -408,7 +408,8 @@ def expect(kind: type[T], found: Any, method: str) -> list[T]:
     """What an operator's method gave, as a list. Raises KernelproofError for what is not all of a kind."""
     wrong = [each for each in found if not isinstance(each, kind)] if isinstance(found, list | tuple) else [found]
     if wrong:
-        raise KernelproofError(f"`{method}` gave {type(wrong[0]).__name__} where {kind.__name__} belongs")
+        hint = "does it `return` what it made?" if wrong[0] is None else None
+        raise KernelproofError(f"`{method}` gave {type(wrong[0]).__name__} where {kind.__name__} belongs", hint=hint)
     return list(found)
 
 
@@ -482,26 +483,31 @@ def relations_of(operator: Operator, case: Case, call: Call, generator: torch.Ge
     names = [relation.name for relation in relations]
     for relation in relations:
         if names.count(relation.name) > 1:
-            raise KernelproofError("two relations have this name", subject=f"{operator.name}: {relation.name}")
+            raise KernelproofError(
+                f"{relation.name}: two relations have this name",
+                subject="relations",
+                hint="give each a name of its own",
+            )
         if relation.about not in call.outputs:
             raise KernelproofError(
-                f"its `output` is {relation.output!r}; allowed: {', '.join(call.outputs)}",
-                subject=f"{operator.name}: {relation.name}",
+                f"{relation.name}: its `output` is {relation.output!r}; allowed: {', '.join(call.outputs)}",
+                subject="relations",
                 hint="mend it in `relations`, or leave it out, which means the first",
             )
         base = relation.base or call
         if {relation.call.outputs, base.outputs} != {call.outputs}:
             raise KernelproofError(
-                f"its calls have other outputs than the case's ({', '.join(call.outputs)})",
-                subject=f"{operator.name}: {relation.name}",
+                f"{relation.name}: its calls have other outputs than the case's ({', '.join(call.outputs)})",
+                subject="relations",
                 hint="make them with `changed`, which keeps them",
             )
         for name, tensor in base.tensors.items():
             other = relation.call.arguments.get(name)
             if not isinstance(other, torch.Tensor) or _kind(other) != _kind(tensor):
                 raise KernelproofError(
-                    f"{name} of the transformed call is {_kind(other)}; the base call has {_kind(tensor)}",
-                    subject=f"{operator.name}: {relation.name}",
+                    f"{relation.name}: {name} of the transformed call is {_kind(other)}; "
+                    f"the base call has {_kind(tensor)}",
+                    subject="relations",
                     hint="make it with `placed` or `exactly`, which keep them",
                 )
     return relations
