@@ -161,8 +161,8 @@ def test_the_receipt_names_what_was_packed(run: Run) -> None:
 
 
 def test_sums_are_read_by_coreutils(run: Run, tmp_path: Path) -> None:
-    with tarfile.open(run.pack()) as archive:
-        archive.extractall(tmp_path / "out", filter="data")
+    (tmp_path / "out").mkdir()
+    subprocess.run(["tar", "-xzf", run.pack(), "-C", tmp_path / "out"], check=True)
     (home,) = (tmp_path / "out").iterdir()
     done = subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=home, check=False)
     assert done.returncode == 0

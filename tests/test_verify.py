@@ -414,8 +414,7 @@ LONG = "records/" + "long/" * 30 + "c.json"  # its name fits no plain header bes
 def unpacked(tmp_path: Path) -> Path:
     """A bundle's folder as somebody unpacked and edited it: one member changed, one gone, one more."""
     (tmp_path / "good.tar.gz").write_bytes(packed(members_of(FILES | {LONG: b"{}"})))
-    with tarfile.open(tmp_path / "good.tar.gz") as tar:
-        tar.extractall(tmp_path, filter="data")
+    subprocess.run(["tar", "-xzf", "good.tar.gz"], cwd=tmp_path, check=True)  # before 3.11.4 Python's has no filter
     folder = tmp_path / NAME
     (folder / "records/a.json").write_text('{"median_us": 1.9}\n')
     (folder / LONG).write_text("[]")
