@@ -34,7 +34,8 @@ constexpr int kTileBarrier = 1;                              // named barriers k
 constexpr int kPairBarrier = kTileBarrier + kWarpgroups;     // named barriers kPairBarrier + warp
 // The shared memory of a multiprocessor, and more than one of two blocks can have. Blocks come while those of the
 // kernel before are still there, and two of them would share a multiprocessor beside others that are free by then.
-constexpr int kMultiprocessorShared = 228 * 1024, kReserved = 1024;  // the latter for each block
+constexpr int kReserved = 1024;  // of each block
+constexpr int kMultiprocessorShared = kBlockSharedBytes + kReserved;
 constexpr int kMoreThanHalf = kMultiprocessorShared / 2 + kReserved;
 
 enum class Form {
@@ -251,13 +252,14 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, kForm == Form::kTwoTil
 #pragma unroll
         for (int i = 0; i < kShares * kOutputs; ++i) o_rmem[i / kOutputs][i % kOutputs] = 0.0f;
 
-        const auto weigh = [&](float (&s_rmem)[kScores]) {
+        const auto weigh = [&](float (&scores_rmem)[kScores]) {
             if constexpr (!kOnline) {
 #pragma unroll
-                for (int i = 0; i < kScores; ++i) s_rmem[i] = fmaf(s_rmem[i], direct_factor, Direct<T>::kExponent);
+                for (int i = 0; i < kScores; ++i)
+                    scores_rmem[i] = fmaf(scores_rmem[i], direct_factor, Direct<T>::kExponent);
             } else if (call.scale.sign != 1.0f) {
 #pragma unroll
-                for (int i = 0; i < kScores; ++i) s_rmem[i] *= call.scale.sign;
+                for (int i = 0; i < kScores; ++i) scores_rmem[i] *= call.scale.sign;
             }
             if (key + kKeys > first_end) {  // some score is hidden
                 int last[2];
@@ -266,13 +268,13 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, kForm == Form::kTwoTil
                     last[r] = call.visible_from(first_row + warp * 16 + r * 8 + group) - key - member * 2;
 #pragma unroll
                 for (int i = 0; i < kScores; ++i) {
-                    if (i / 4 * 8 + i % 2 >= last[i / 2 % 2]) s_rmem[i] = -INFINITY;
+                    if (i / 4 * 8 + i % 2 >= last[i / 2 % 2]) scores_rmem[i] = -INFINITY;
                 }
             }
             if constexpr (kOnline) {
                 const float before[2] = {highest[0], highest[1]};
 #pragma unroll
-                for (int i = 0; i < kScores; ++i) highest[i / 2 % 2] = fmaxf(highest[i / 2 % 2], s_rmem[i]);
+                for (int i = 0; i < kScores; ++i) highest[i / 2 % 2] = fmaxf(highest[i / 2 % 2], scores_rmem[i]);
                 WeightBase base[2];
 #pragma unroll
                 for (int r = 0; r < 2; ++r) {
@@ -286,30 +288,31 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, kForm == Form::kTwoTil
                 }
 #pragma unroll
                 for (int i = 0; i < kScores; ++i) {
-                    s_rmem[i] = fmaf(s_rmem[i], factor, base[i / 2 % 2].base) - base[i / 2 % 2].rest;
+                    scores_rmem[i] = fmaf(scores_rmem[i], factor, base[i / 2 % 2].base) - base[i / 2 % 2].rest;
                 }
             }
 #pragma unroll
-            for (int i = 0; i < kScores; ++i) s_rmem[i] = exp2_approx(s_rmem[i]);
+            for (int i = 0; i < kScores; ++i) scores_rmem[i] = exp2_approx(scores_rmem[i]);
         };
-        const auto take_weights = [&](const float (&s_rmem)[kScores]) {
+        const auto take_weights = [&](const float (&weights_rmem)[kScores]) {
             constexpr uint32_t kOnes = std::is_same_v<T, __half> ? 0x3c003c00 : 0x3f803f80;
 #pragma unroll
             for (int j = 0; j < kKeys / 16; ++j) {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) p_rmem[j][i] = pack<T>(s_rmem[8 * j + 2 * i], s_rmem[8 * j + 2 * i + 1]);
+                for (int i = 0; i < 4; ++i)
+                    p_rmem[j][i] = pack<T>(weights_rmem[8 * j + 2 * i], weights_rmem[8 * j + 2 * i + 1]);
                 mma_m16n8k16<T>(sums, p_rmem[j], {kOnes, kOnes});
             }
         };
 
         // The scores that were queued become weights, beside the output of the tile before, whose weights are no more
         // needed then.
-        const auto weigh_beside_output = [&](float (&s_rmem)[kScores], int its_stage) {
+        const auto weigh_beside_output = [&](float (&scores_rmem)[kScores], int its_stage) {
             queue_output(its_stage, 0);
             queue_output(its_stage, 1);
-            wgmma_wait<2>(s_rmem);
-            weigh(s_rmem);
-            finish_before_wait(s_rmem[kScores - 1]);
+            wgmma_wait<2>(scores_rmem);
+            weigh(scores_rmem);
+            finish_before_wait(scores_rmem[kScores - 1]);
             wgmma_wait<0>(o_rmem[0]);
             pin(o_rmem[1]);
         };

@@ -7,7 +7,7 @@ import functools
 import json
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kernelproof import suite
@@ -142,25 +142,21 @@ class RungCases:
         settings = self.session.config.test
         deep = settings.level == "deep"
         limited = {name for variant in self.settings.variants.values() for name in variant.limits}
-        usual = [case for case in self.cases if case.family == self.family]
         most = settings.sanitizer.cases * (DEEP_SANITIZER if deep else 1)
-        return covering_cases(usual or self.cases, sorted(limited), most, pairs=deep)
+        return covering_cases(self._usual or self.cases, sorted(limited), most, pairs=deep)
 
     @property
     def viewed_cases(self) -> list[Case]:
         """What is also laid out in other ways (Judge.views): a case of each data type and shape. Not of baselines."""
         if self.variant.role != "variant":
             return []
-        first = {(case.dtype, case.shape): case for case in reversed(self.property_cases)}
-        return list(reversed(first.values()))
+        return _first_of_each(self.property_cases, lambda case: (case.dtype, case.shape))
 
     @property
     def spaced_cases(self) -> list[Case]:
         """Of those the smallest of each data type, without a size of 1 if it can be: its elements are moved apart."""
-        smallest: dict[str, Case] = {}
-        for case in sorted(self.viewed_cases, key=lambda case: (not _has_every_stride(case), elements(case))):
-            smallest.setdefault(case.dtype, case)
-        return list(smallest.values())
+        rising = sorted(self.viewed_cases, key=lambda case: (not _has_every_stride(case), elements(case)))
+        return _first_of_each(rising, lambda case: case.dtype)
 
     @property
     def fenced_cases(self) -> list[Case]:
@@ -171,13 +167,12 @@ class RungCases:
         """
         if self.variant.role != "variant" or self.variant.device != "cpu" or not self.cases:
             return []
-        usual = [case for case in self.cases if case.family == self.family]
-        main = [case for case in usual if case.shape == self.settings.profile.shape]
-        smallest = {case.family: case for case in sorted(self.cases, key=elements, reverse=True)}
-        others = sorted(smallest.keys() - {self.family})
+        main = [case for case in self._usual if case.shape == self.settings.profile.shape]
+        smallest = _first_of_each(sorted(self.cases, key=elements), lambda case: case.family)
+        others = [case for case in smallest if case.family != self.family]
         chosen = random.Random(self.session.resources.fresh_seed).sample(others, min(FENCED_FAMILIES, len(others)))
-        found = [*covering_cases(usual or self.cases, (), FENCED), *main[:1], *(smallest[name] for name in chosen)]
-        return list({case.id: case for case in found}.values())
+        found = [*covering_cases(self._usual or self.cases, (), FENCED), *main[:1], *chosen]
+        return _first_of_each(found, lambda case: case.id)
 
     @property
     def shifted_cases(self) -> list[Case]:
@@ -185,9 +180,9 @@ class RungCases:
         if self.variant.role != "variant" or not self.viewed_cases or self.session.only:
             return []
         seen = {(case.dtype, case.shape) for case in self.viewed_cases}
-        usual = [case for case in self.cases if case.family == self.family and case.shape in self.settings.shapes]
-        first = {(case.dtype, case.shape): case for case in reversed(usual)}
-        return [case for kind, case in reversed(first.items()) if kind not in seen]
+        listed = [case for case in self._usual if case.shape in self.settings.shapes]
+        first = _first_of_each(listed, lambda case: (case.dtype, case.shape))
+        return [case for case in first if (case.dtype, case.shape) not in seen]
 
     @functools.cached_property
     def neighbours(self) -> list[Case]:
@@ -230,8 +225,13 @@ class RungCases:
         if self.variant.role != "variant" or self.session.config.test.level == "quick":
             return []
         main = [c for c in self.cases if (c.shape, c.family) == (self.settings.profile.shape, self.family)]
-        chosen = [*{case.dtype: case for case in reversed(main)}.values(), *self.repeated_cases]
-        return list({case.id: case for case in chosen}.values())
+        chosen = [*_first_of_each(main, lambda case: case.dtype), *self.repeated_cases]
+        return _first_of_each(chosen, lambda case: case.id)
+
+    @property
+    def _usual(self) -> list[Case]:
+        """The cases of usual values."""
+        return [case for case in self.cases if case.family == self.family]
 
     @property
     def family(self) -> str:
@@ -271,7 +271,7 @@ def _with_fresh_seed(cases: list[Case], main_shape: str, seed: int) -> list[Case
     repeated = [
         dataclasses.replace(c, seed=seed) for c in main if (c.family, c.dtype) == (main[0].family, main[0].dtype)
     ]
-    return list({case.id: case for case in [*cases, *repeated]}.values())
+    return _first_of_each([*cases, *repeated], lambda case: case.id)
 
 
 def _repeated(cases: list[Case], settings: OperatorConfig, device: str) -> list[Case]:
@@ -279,10 +279,7 @@ def _repeated(cases: list[Case], settings: OperatorConfig, device: str) -> list[
     limit = CPU_REPEATED_ELEMENTS if device == "cpu" else float("inf")
     found = sorted((c for c in cases if elements(c) <= limit), key=elements, reverse=True)
     found.sort(key=lambda c: device == "cpu" or c.shape != settings.profile.shape)
-    shapes: dict[str, Case] = {}
-    for case in found or [min(cases, key=elements)]:
-        shapes.setdefault(case.shape, case)
-    return list(shapes.values())[:REPEATED_CASES]
+    return _first_of_each(found or [min(cases, key=elements)], lambda case: case.shape)[:REPEATED_CASES]
 
 
 def _most_different(case: Case, among: list[Case]) -> Case:
@@ -301,4 +298,12 @@ def _has_every_stride(case: Case) -> bool:
 
 def _distinct(cases: list[Case]) -> list[Case]:
     """One case for each data type and combination of options."""
-    return list({(c.dtype, json.dumps(c.options)): c for c in reversed(cases)}.values())[::-1]
+    return _first_of_each(cases, lambda case: (case.dtype, json.dumps(case.options)))
+
+
+def _first_of_each(cases: Sequence[Case], kind: Callable[[Case], Hashable]) -> list[Case]:
+    """The first case of each kind, in their order."""
+    first: dict[Hashable, Case] = {}
+    for case in cases:
+        first.setdefault(kind(case), case)
+    return list(first.values())

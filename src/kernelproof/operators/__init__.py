@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import importlib.util
 import math
@@ -482,35 +483,26 @@ def relations_of(operator: Operator, case: Case, call: Call, generator: torch.Ge
     relations = expect(Relation, stated(case, call, generator), "relations")
     names = [relation.name for relation in relations]
     for relation in relations:
+        fault = functools.partial(_faulty, relation)
         if names.count(relation.name) > 1:
-            raise KernelproofError(
-                f"{relation.name}: two relations have this name",
-                subject="relations",
-                hint="give each a name of its own",
-            )
+            raise fault("two relations have this name", "give each a name of its own")
         if relation.about not in call.outputs:
-            raise KernelproofError(
-                f"{relation.name}: its `output` is {relation.output!r}; allowed: {', '.join(call.outputs)}",
-                subject="relations",
-                hint="mend it in `relations`, or leave it out, which means the first",
-            )
+            what = f"its `output` is {relation.output!r}; allowed: {', '.join(call.outputs)}"
+            raise fault(what, "mend it in `relations`, or leave it out, which means the first")
         base = relation.base or call
         if {relation.call.outputs, base.outputs} != {call.outputs}:
-            raise KernelproofError(
-                f"{relation.name}: its calls have other outputs than the case's ({', '.join(call.outputs)})",
-                subject="relations",
-                hint="make them with `changed`, which keeps them",
-            )
+            what = f"its calls have other outputs than the case's ({', '.join(call.outputs)})"
+            raise fault(what, "make them with `changed`, which keeps them")
         for name, tensor in base.tensors.items():
             other = relation.call.arguments.get(name)
             if not isinstance(other, torch.Tensor) or _kind(other) != _kind(tensor):
-                raise KernelproofError(
-                    f"{relation.name}: {name} of the transformed call is {_kind(other)}; "
-                    f"the base call has {_kind(tensor)}",
-                    subject="relations",
-                    hint="make it with `placed` or `exactly`, which keep them",
-                )
+                what = f"{name} of the transformed call is {_kind(other)}; the base call has {_kind(tensor)}"
+                raise fault(what, "make it with `placed` or `exactly`, which keep them")
     return relations
+
+
+def _faulty(relation: Relation, what: str, hint: str) -> KernelproofError:
+    return KernelproofError(f"{relation.name}: {what}", subject="relations", hint=hint)
 
 
 def reference_after(relation: Relation, base: Reference, reference: Callable[[Call], Reference]) -> Reference:
