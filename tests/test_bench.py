@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import types
+import unittest.mock
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,13 @@ def answering(change):
         said(worker, message)
 
     kind.say = say
+
+
+def spins(x, weight, eps):
+    while SEEN:
+        pass
+    SEEN["called"] = True
+    return norm(x, weight, eps)
 
 
 def garbling(x, weight, eps):
@@ -703,6 +711,9 @@ def test_another_process_on_the_gpu_is_flagged_and_recorded(tmp_path: Path) -> N
     for row in record.times:
         assert row.flags == ["gpu_shared"]
         assert row.reasons == ["2 other processes on the GPU while it was measured"]
+    assert [ratio.verdict for ratio in record.ratios] == ["undecided"]
+    why = records.DECIDES_NOTHING[records.GPU_SHARED]
+    assert [(line.passed, line.undecided, line.reason) for line in record.oracle] == [(False, True, why)]
 
 
 def test_one_sample_is_no_number_like_the_others(tmp_path: Path) -> None:
@@ -712,6 +723,25 @@ def test_one_sample_is_no_number_like_the_others(tmp_path: Path) -> None:
     assert row.low_us == row.median_us == row.high_us
     assert [ratio.verdict for ratio in record.ratios] == ["undecided"]
     assert [(line.passed, line.reason) for line in record.oracle] == [(False, "one process decides nothing")]
+
+
+def test_samples_of_a_single_block_are_no_number_like_the_others(tmp_path: Path) -> None:
+    record = summarised(tmp_path, [{"contender": "ours"}, {"contender": "ours", "time_us": 11.0}, *blocks("base")])
+    (row,) = times_of(record, "ours")
+    assert row.flags == ["one_block", "only_1_of_2_processes"]
+    assert (row.samples, row.low_us) == (2, row.high_us)
+
+
+def test_who_leaves_a_case_in_two_modes_for_one_reason_is_told_once() -> None:
+    arena = types.SimpleNamespace(id="small-float32", names=["ours", "base"])
+    told = types.SimpleNamespace(
+        found=contest.measurement.Measured(), arenas=[arena], entrants={"base": unittest.mock.MagicMock()}
+    )
+    for _ in ("hot", "cold"):
+        contest.measurement.Measurement.drop(told, "base", arena, "refused: only squares", "wall")  # type: ignore[arg-type]
+    gone = {"contender": "base", "case": "small-float32", "reason": "refused: only squares", "check": "wall"}
+    assert told.found.dropped == [gone]
+    assert arena.names == ["ours"]
 
 
 def test_a_ratio_that_may_be_anything_is_no_number_like_the_others(tmp_path: Path) -> None:
@@ -1231,6 +1261,19 @@ def test_a_fault_in_the_operators_module_names_its_line(
     monkeypatch.chdir(tmp_path)
     assert cli.main(["bench", "--operator", "rmsnorm", "--device", "cpu"]) == 2
     assert "kernelproof: broken.py:4: `Broken.make_call` raised KeyError: 'x'\n" in capsys.readouterr().err
+
+
+@pytest.mark.alone
+def test_who_hangs_on_a_core_of_its_own_hung_however_many_others_have_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was once `not tried`, and passed the gate."""
+    monkeypatch.setattr(contest.measurement, "REQUEST_BASE_S", 4.0)
+    loaded = with_long_samples(project(tmp_path, {"ours": contender("spins")}, {"base": contender("once")}))
+    monkeypatch.setattr(contest.measurement.Measurement, "crowded", lambda *_: True)
+    record = measured(loaded)
+    (outcome,) = (entry.outcome for entry in record.contenders if entry.name == "ours")
+    assert outcome.startswith("dropped: hung: no answer within")
 
 
 def test_who_takes_too_long_is_told_with_the_key_that_gives_more_time() -> None:

@@ -73,6 +73,17 @@ def judged(loaded: config.Config) -> tuple[ExitCode, dict[str, gate.Row]]:
     return result.exit_code, {row.variant: row for row in result.rows}
 
 
+def test_who_left_and_nobody_knows_why_does_not_pass(loaded: config.Config) -> None:
+    """It may hang when it is timed: on a machine that others use that is not known."""
+    for name in ("plain", "fast"):
+        after_test(loaded, name, "correct")
+    gone = Contender("plain", "variant", "tvm_ffi", "correct", True, "dropped: not tried: other programs had the cores")
+    benched(loaded, {"hot": 0.90, "cold": 0.94}, contenders=[gone])
+    _, rows = judged(loaded)
+    assert (rows["plain"].status, rows["fast"].status) == (claims.NOT_RUN, claims.PASSES)
+    assert "not tried" in rows["plain"].reason
+
+
 def test_the_gates_own_limit_judges_and_not_the_runs(loaded: config.Config) -> None:
     for name in ("plain", "fast", "gpu"):
         after_test(loaded, name, "correct" if name != "gpu" else "not_run")

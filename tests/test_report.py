@@ -29,6 +29,7 @@ from kernelproof.records import (
     Failure,
     ManifestRecord,
     Metric,
+    ProfileRecord,
     Provenance,
     Record,
     RuleAdvice,
@@ -469,6 +470,37 @@ def test_advice_is_ordered_by_its_estimate(tmp_path: Path) -> None:
     first = text.index('id="profile"')
     places = [text.index(name, first) for name in ("LaunchConfiguration", "SharedMemoryConflicts", "SOLBottleneck")]
     assert places == sorted(places)
+
+
+def test_advice_on_a_part_of_the_kernel_comes_after_that_on_the_whole_and_says_so(tmp_path: Path) -> None:
+    """A page once began with a rule's 90 % of what it looks at, which is no speed-up of the kernel."""
+    manifest, found = report_records.gpu_run()
+    kernel = next(
+        r for r in found.values() if isinstance(r, ProfileRecord) and r.role == "variant" and r.kernels
+    ).kernels[0]
+    kernel.rules = [
+        RuleAdvice("PartOfIt", "optimization", "of a unit", 90.0, "local"),
+        RuleAdvice("WholeKernel", "optimization", "of the kernel", 4.0, "global"),
+    ]
+    text, _ = render(tmp_path, (manifest, found))
+    whole, part = text.index("WholeKernel"), text.index("PartOfIt")
+    assert whole < part
+    assert text.count("of its part") == 1
+
+
+def test_energy_that_was_taken_while_the_board_was_idle_is_not_shown(tmp_path: Path) -> None:
+    manifest, found = report_records.gpu_run()
+    (bench,) = (record for record in found.values() if isinstance(record, BenchRecord) and record.energy)
+    (row,) = (row for row in bench.energy if row.joules_per_call)
+    (slope,) = (
+        time.median_us
+        for time in bench.times
+        if (time.contender, time.case, time.mode, time.method) == (row.contender, row.case, row.mode, "graph_slope")
+    )
+    for share, shown in ((0.9, True), (0.36, False)):
+        row.seconds = row.calls * slope / 1e6 / share
+        text, _ = render(tmp_path, (manifest, found))
+        assert (bool(re.search("2.31.mJ", text)), "No energy: the board was idle" in text) == (shown, not shown)
 
 
 def test_a_variant_stands_beside_the_fastest_profiled_baseline(tmp_path: Path) -> None:

@@ -110,6 +110,12 @@ def untimed(bench: BenchRecord | None, name: str) -> str:
     )
 
 
+def not_tried(bench: BenchRecord | None, name: str) -> bool:
+    """Whether a variant left the benchmark and nobody knows why: it may have hung, or other programs had the cores."""
+    contenders = bench.contenders if bench else []
+    return any(entry.name == name and entry.outcome.startswith("dropped: not tried") for entry in contenders)
+
+
 def found_by_bench(bench: BenchRecord | None, name: str) -> tuple[str, str] | None:
     """What the benchmark found wrong with a variant that the test had passed (a result, a crash, a hang, times that are
     not those of its work), and why.

@@ -61,7 +61,7 @@ DECISIVE_PACKAGES = (
 )
 BOARD = ("name", "driver", "cuda_driver", "uuid_sha256")  # what the manifest says of a GPU
 CORES_SHARED, OTHERS_SHARE = "cores_shared", 0.1
-DECIDES_NOTHING = (CORES_SHARED, "disagrees_outside_clock", "slower_in_company")  # flags of times
+DECIDES_NOTHING = (CORES_SHARED, "gpu_shared", "disagrees_outside_clock", "slower_in_company")  # flags of times
 CAUGHT = ("times escape", "spoils others", "library call passed off")  # a contender whose times are made up
 RAN_AND_FAILED = frozenset({"wrong", "crashed", "hung"})
 LEVELS = ("quick", "default", "deep")  # of a test, the least first

@@ -1,8 +1,9 @@
 """Energy of one call, from the board's own counter over a long replay.
 
-The counter (`nvmlDeviceGetTotalEnergyConsumption`) advances in steps that last tens of milliseconds, so a replay goes
-on from one step to a later one, at least `LEAST_S`; calls are counted between those two. It is the whole board's: idle
-power and memory are in it.
+The counter (`nvmlDeviceGetTotalEnergyConsumption`) advances in steps that last tens of milliseconds, so replays go on
+from one step to a later one, at least `LEAST_S`; calls are counted between those two. It takes milliseconds to read,
+and what the board uses while it has nothing to do is no call's: it is read while the next batch is at work. It is the
+whole board's: memory is in it, and what the board uses in any case.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
-LEAST_S = 0.1
-MOST_S = 0.6  # without two steps by then there is no figure
-BATCH_S = 0.002  # between two looks at the counter
+LEAST_S = 0.2
+MOST_S = 1.0  # without two steps by then there is no figure
+BATCH_S = 0.005  # between two looks at the counter: more where one takes longer
 
 
 class NoEnergy(Exception):
@@ -33,16 +34,32 @@ class Energy:
     watts: float
 
 
+class Queue(Protocol):
+    """Work on a device, which does one batch after the other without a pause as long as one is queued."""
+
+    def add(self, replays: int) -> None:
+        """Queue a batch of replays behind what is queued."""
+        ...
+
+    def wait(self) -> None:
+        """Until all but the batch that was added last are done."""
+        ...
+
+    def at_work(self) -> bool:
+        """Whether that last one is not done."""
+        ...
+
+
 def per_call(
-    replay: Callable[[], None],
+    queue: Queue,
     calls: int,
     replay_s: float,
     counter_mj: Callable[[], int],
     clock: Callable[[], float] = time.monotonic,
 ) -> Energy:
-    """Replay `calls` calls (some `replay_s`; `replay` waits for the end) between two steps of the counter.
+    """Replay `calls` calls (some `replay_s`) between two steps of the counter; a batch is still queued at the end.
 
-    Raises NoEnergy where the counter is absent or does not move.
+    Raises NoEnergy where the counter is absent, does not move, or takes too long to read beside so much work.
     """
     try:
         last = counter_mj()
@@ -52,20 +69,24 @@ def per_call(
     started, done = clock(), 0
     first: tuple[int, float, int] | None = None  # energy, time and calls at a step
     step_mj = 0
+    queue.add(batch)
+    ahead = batch  # replays of the batch before the one that is added
     while clock() - started < MOST_S:
-        for _ in range(batch):
-            replay()
-        done += batch * calls
+        queue.add(batch)
+        queue.wait()
+        done, ahead = done + ahead * calls, batch
         now_mj, now = counter_mj(), clock()
-        if now_mj != last:
+        if not queue.at_work():  # it was idle while the counter was read: from here on again, with more in between
+            batch, first = 2 * batch, None
+        elif now_mj != last:
             if first is None:
                 first = (now_mj, now, done)
             else:
                 step_mj = max(step_mj, now_mj - last)
                 if now - first[1] >= LEAST_S:
                     return _figure(now_mj - first[0], now - first[1], done - first[2], step_mj)
-            last = now_mj
-    raise NoEnergy(f"the board's energy counter did not advance twice in {MOST_S:g} s of work")
+        last = now_mj
+    raise NoEnergy(f"the board's energy counter did not advance twice in {MOST_S:g} s of work without a pause")
 
 
 def _figure(spent_mj: int, seconds: float, calls: int, step_mj: int) -> Energy:

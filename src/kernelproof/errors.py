@@ -186,12 +186,13 @@ class WorkerStarved(WorkerCrashed):
 class WorkerTimeout(WorkerError):
     """The candidate's process did not answer within its time limit and was killed.
 
-    `most_bytes`: of memory that it held at a time.
+    `most_bytes`: of memory that it held at a time. `at_work`: it had a core most of that time, for a single thread, so
+    it was late for nobody else.
     """
 
-    def __init__(self, limit_s: float, most_bytes: int = 0, **details: object) -> None:
+    def __init__(self, limit_s: float, most_bytes: int = 0, at_work: bool = False, **details: object) -> None:
         super().__init__(f"no answer within {limit_s:g} s; the process was killed", **details)  # type: ignore[arg-type]
-        self.limit_s, self.most_bytes = limit_s, most_bytes
+        self.limit_s, self.most_bytes, self.at_work = limit_s, most_bytes, at_work
 
 
 class WorkerGreedy(WorkerError):

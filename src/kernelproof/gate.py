@@ -258,7 +258,9 @@ def _row(config: Config, variant: VariantConfig, now: Run) -> Row:
     if bench is not None:
         bench = replace(bench, oracle=claims.held_to(bench.oracle, config.gate.max_ratio))
     claim = claims.judge(variant.name, claimed=variant.gate, correct=True, bench=bench)
-    status = PASSES if claim.word == NO_CLAIM else claim.word
+    status = claim.word
+    if claim.word == NO_CLAIM:
+        status = NOT_RUN if claims.not_tried(bench, variant.name) else PASSES
     reason = claim.why if variant.gate else f"gate: false; {claim.why}"
     if claim.word == PASSES and bench is not None and (less := _measured_less(config, variant, bench, now)):
         claim, status, reason = replace(claim, word=FAILS), FAILS, less

@@ -44,6 +44,29 @@ PORTABLE_CLUSTER = 8  # blocks that every GPU with clusters takes
 _on = loading.on_stream
 
 
+class Replays:
+    """Batches of replays of a graph on the current stream (energy.Queue)."""
+
+    def __init__(self, torch: Any, graph: Any) -> None:
+        self.graph = graph
+        self.before, self.last = torch.cuda.Event(), torch.cuda.Event()
+
+    def add(self, replays: int) -> None:
+        """Queue a batch."""
+        for _ in range(replays):
+            self.graph.replay()
+        self.before, self.last = self.last, self.before
+        self.last.record()
+
+    def wait(self) -> None:
+        """Until the batches before the last are done."""
+        self.before.synchronize()
+
+    def at_work(self) -> bool:
+        """Whether the last batch is not done."""
+        return not self.last.query()
+
+
 class GraphRunner:
     """GPU: the slope between two CUDA graphs."""
 
@@ -204,16 +227,15 @@ class GraphRunner:
 
         index = gpu.index_of_first_visible(os.environ.get("CUDA_VISIBLE_DEVICES"))
 
-        def replay() -> None:
-            self.long.replay()
-            self.torch.cuda.synchronize()
-
+        replay_s = self.each_us * self.long_calls / 1e6
         try:
             spent = energy.per_call(
-                replay, self.long_calls, self.each_us * self.long_calls / 1e6, lambda: gpu.energy_mj(index)
+                Replays(self.torch, self.long), self.long_calls, replay_s, lambda: gpu.energy_mj(index)
             )
         except energy.NoEnergy as why:
             return {"contender": self.name, "case": case, "mode": mode, "reason": str(why)}
+        finally:
+            self.torch.cuda.synchronize()
         return energy.as_row(spent, self.name, case, mode)
 
     def trace(self) -> tuple[str, list[dict[str, Any]]]:

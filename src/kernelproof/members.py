@@ -45,8 +45,8 @@ LOGGED_STAGES = ("capture", "build", "test", "bench", "profile")  # the later st
 DROPPED_FIRST = (
     ("profile/", ".csv", "the .ncu-rep holds the same counters"),
     ("sass/", "", "it can be disassembled from the cubin, and its hash is in the build's record"),
-    ("profile/", ".ncu-rep", "the profile's record holds its metrics, advice and hot lines"),
     ("cubins/", "", "its hash and resources are in the build's record, and the sources rebuild it"),
+    ("profile/", ".ncu-rep", "the profile's record holds its metrics, advice and hot lines"),
 )
 
 _TEXT = {".json", ".xml", ".log", ".txt", ".csv", ".md", ".jsonl"}

@@ -396,7 +396,9 @@ def _dimensions(action: Any, prefix: str) -> list[int]:
 
 
 def _rules(module: Any, action: Any) -> list[RuleAdvice]:
-    """The rules that say something, by falling estimated speed-up; those without an estimate last."""
+    """The rules that say something: by falling estimated speed-up of the kernel, then of the part that a rule looks at
+    (ncu's `local`), at last those without an estimate.
+    """
     advice = []
     for rule in action.rule_results():
         if not rule.has_rule_message():
@@ -414,7 +416,10 @@ def _rules(module: Any, action: Any) -> list[RuleAdvice]:
                 scope=None if estimate is None else "local" if local else "global",
             )
         )
-    return sorted(advice, key=lambda a: (a.scope != "global", -(a.estimated_speedup_percent or 0.0), a.name, a.message))
+    order = ("global", "local", None)
+    return sorted(
+        advice, key=lambda a: (order.index(a.scope), -(a.estimated_speedup_percent or 0.0), a.name, a.message)
+    )
 
 
 def _severity(module: Any, kind: int) -> str:
@@ -462,7 +467,7 @@ def _hot_lines(action: Any, root: Path | None) -> list[HotLine]:
         instructions = [
             HotInstruction(address - first, _sass(action, address), count / total)
             for address, count in sorted(sampled.samples.items(), key=lambda item: (-item[1], item[0]))
-            if count >= LEAST_OF_LINE * hits
+            if count >= min(LEAST_OF_LINE * hits, max(sampled.samples.values()))  # the hottest in any case
         ][:TOP_INSTRUCTIONS]
         source = _source_line(texts, file, line, root)
         if source is None:

@@ -331,7 +331,7 @@ class Worker:
         if not self.alive:
             raise WorkerError("the worker has ended", log=self.log)
         token = secrets.token_hex(16)  # an answer that does not bear it was not made for this request
-        deadline = time.monotonic() + timeout_s
+        deadline, had_s = time.monotonic() + timeout_s, self.processor_time_s()
         self._room_bytes = room_bytes + SCRATCH_LIMIT_BYTES
         try:
             self._send(json.dumps({"command": command, "token": token, **payload}).encode() + b"\n", deadline)
@@ -341,8 +341,10 @@ class Worker:
             line = b""
         except TimeoutError:
             held = footprint.most_memory_bytes(self.pid)
+            # Threads that spin for one another have cores too, and get nowhere beside others' programs.
+            at_work = self.threads_at_work() == 1 and self.processor_time_s() - had_s > timeout_s / 2
             self._kill()
-            raise WorkerTimeout(timeout_s, held, log=self.log) from None
+            raise WorkerTimeout(timeout_s, held, at_work, log=self.log) from None
         except BaseException:
             self._kill()
             raise

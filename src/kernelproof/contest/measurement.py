@@ -978,7 +978,8 @@ class Measurement:
             raise BenchError(
                 f"the measuring process failed, and no contender is to blame: {error.message}", subject=arena.id
             )
-        late_for_others = isinstance(error, WorkerTimeout) and self.beside and self.crowded(self.beside.share())
+        late = isinstance(error, WorkerTimeout) and not error.at_work
+        late_for_others = late and self.beside and self.crowded(self.beside.share())
         self.drop(name, None, NOT_TRIED if late_for_others else _how_it_ended(error))
 
     def drop(self, name: str, arena: Arena | None, reason: str, check: str = "") -> None:
@@ -989,7 +990,9 @@ class Measurement:
         entry = {"contender": name, "case": arena.id if arena else None, "reason": reason}
         if not any(entry.items() <= known.items() for known in self.found.dropped):  # of another mode already
             _say(f"{name} is dropped{f' from {arena.id}' if arena else ''}: {reason.splitlines()[0]}")
-        self.found.dropped.append({**entry, "check": check} if check else entry)
+        entry |= {"check": check} if check else {}
+        if entry not in self.found.dropped:
+            self.found.dropped.append(entry)
         for other in [arena] if arena else self.arenas:
             if name in other.names:
                 other.names.remove(name)

@@ -193,6 +193,8 @@ class Summary:
             yield f"only_{row.processes}_of_{self.config.bench.processes}_processes", ""
         if row.samples == 1:
             yield "one_sample", "a single sample has no interval"
+        elif row.low_us == row.high_us and row.processes == 1:
+            yield "one_block", "samples of a single block have no interval"
         if any(note["mode"] == mode for note in self.slow(contender, case)):
             yield "one_call_a_process", ""
         for note in self.found.notes:
@@ -201,7 +203,7 @@ class Summary:
         if changed := self.clock_change(key):
             yield "clock_changed", changed
         if shared := self.shared():
-            yield "gpu_shared", f"{shared} on the GPU while it was measured"
+            yield records.GPU_SHARED, f"{shared} on the GPU while it was measured"
         if (share := max(self.found.others.get(case, [0.0]))) > OTHERS_SHARE:
             yield records.CORES_SHARED, f"other programs had {share:.0%} of its cores while it was measured"
         yield from methods.doubts(self.seen(key, rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from kernelproof.records import (
     BenchCase,
     BenchRecord,
     CeilingsRecord,
+    EnergyRow,
     OracleRow,
     ProfileRecord,
     TimeRow,
@@ -55,6 +57,7 @@ METHODS = {
 
 
 ROOFLINE_CASES = 6
+LEAST_AT_WORK = 0.6  # of the time that energy was taken over; a capped board's calls take longer than their slope
 FLOOR_IN_SIGHT = 20.0  # a floor this many times below everything else is given in figures and not drawn
 
 
@@ -109,6 +112,7 @@ class CaseView:
     counted: bool  # whether any call's bytes were
     no_energy: tuple[str, ...]
     untimed: tuple[UntimedRow, ...]
+    precision: str  # what this run could see here, and why its blocks ended
 
 
 @dataclass(frozen=True)
@@ -297,9 +301,25 @@ def _case(record: BenchRecord, case: BenchCase, settings: Settings) -> CaseView:
         tuple(methods),
         tuple(method_rows),
         any(row.from_memory for row in method_rows),
-        tuple(dict.fromkeys(row.reason for row in record.energy if row.case == case.id and row.reason)),
+        tuple(
+            dict.fromkeys(why for row in record.energy if row.case == case.id and (why := _why_no_energy(record, row)))
+        ),
         tuple(row for row in record.untimed if row.case == case.id),
+        _precision(record, case, deciding),
     )
+
+
+def _precision(record: BenchRecord, case: BenchCase, deciding: Sequence[TimeRow]) -> str:
+    """How small a difference half of a case's comparisons could have shown, and how often blocks were enough."""
+    said = []
+    if seen := sorted(r.detectable for r in record.ratios if r.case == case.id and r.detectable is not None):
+        middle = statistics.median(seen)
+        said.append(formats.could_see(middle, "half of the comparisons here"))
+    asked = [row for row in deciding if row.precise is not None]
+    if total := sum(row.processes for row in asked):
+        enough = sum(row.precise or 0 for row in asked)
+        said.append(f"blocks were as precise as asked in {formats.count(enough)} of {formats.count(total)} processes")
+    return "; ".join(said).capitalize()
 
 
 def _cost(case: BenchCase) -> str:
@@ -397,9 +417,23 @@ def _method_rows(
 def _energy(record: BenchRecord, name: str, case: str, mode: str) -> str:
     """Joules of a call, or nothing; why there is none stands once below the table."""
     for row in record.energy:
-        if (row.contender, row.case, row.mode) == (name, case, mode) and row.joules_per_call is not None:
+        if (row.contender, row.case, row.mode) != (name, case, mode) or row.joules_per_call is None:
+            continue
+        if not _why_no_energy(record, row):
             return f"{formats.significant(1e3 * row.joules_per_call)}{formats.THIN}mJ"
     return ""
+
+
+def _why_no_energy(record: BenchRecord, row: EnergyRow) -> str:
+    """Why the record's figure is none: it says so, or the board was idle for much of what is divided by the calls."""
+    if row.joules_per_call is None or not row.calls or not row.seconds:
+        return row.reason or ""
+    place = (row.contender, row.case, row.mode, PRIMARY[record.device])
+    slope_us = next((t.median_us for t in record.times if (t.contender, t.case, t.mode, t.method) == place), None)
+    at_work = 1.0 if slope_us is None else row.calls * slope_us / 1e6 / row.seconds
+    return (
+        "" if at_work >= LEAST_AT_WORK else "the board was idle for too much of the time that its counter was read over"
+    )
 
 
 def _roof(
