@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import functools
 import gc
 import io
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -39,6 +41,7 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 IDLE_THREADS_SLEEP = {"OMP_WAIT_POLICY": "passive"}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_PERTURB = -1, -3, -6  # <malloc.h>
 FILL = 0x7F  # the byte that fresh memory of a candidate is full of
+STACK_BYTES = 1 << 20  # of a stack are full of it too
 KEPT_BYTES, LARGE_BYTES = 256 << 20, 32 << 20  # the second is the most that glibc takes
 SHARED_FROM = 8  # cores: half of fewer is too little to drive a GPU, or to stand for a CPU
 ROOM_S = 20.0  # how long is waited until another process may be started
@@ -89,6 +92,27 @@ def fill_fresh_memory() -> None:
     """
     with contextlib.suppress(AttributeError):
         _LIBC.mallopt(M_PERTURB, FILL ^ 0xFF)  # glibc fills with the complement
+
+
+class _Stacked(ctypes.Structure):
+    """An argument that is handed over by its value: a copy of it lies on the stack, and is left there."""
+
+    _fields_ = (("bytes", ctypes.c_ubyte * STACK_BYTES),)
+
+
+def fill_stack() -> None:
+    """Leave on this thread's stack, below what is in use, the bytes that fresh memory has, where it has ample room.
+
+    A stack that nobody has used holds zeros, which pass for variables that were set.
+    """
+    room, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    if room == resource.RLIM_INFINITY or room >= 4 * STACK_BYTES:
+        _LIBC.getppid(_filled())
+
+
+@functools.cache
+def _filled() -> _Stacked:
+    return _Stacked.from_buffer_copy(bytes([FILL]) * STACK_BYTES)
 
 
 @dataclass(frozen=True)

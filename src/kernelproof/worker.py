@@ -39,6 +39,7 @@ from kernelproof.processes import (
     collect_rarely,
     die_with_parent,
     fill_fresh_memory,
+    fill_stack,
     once_there_is_room,
 )
 
@@ -182,10 +183,13 @@ class Host:
             if not order["awake"]:  # OpenMP asks when the candidate's library brings it along
                 os.environ.update(IDLE_THREADS_SLEEP)
             os.chdir(order["scratch"])
-            if order["fill"] and not (self.settings["measures"] or self.settings["cuda"]):
+            fills = order["fill"] and not (self.settings["measures"] or self.settings["cuda"])
+            if fills:
                 fill_fresh_memory()
             isolation = self.confine(connection, order)
-            Worker(socket.socket(fileno=connection), self.settings, Path(order["scratch"]), isolation).serve()
+            worker = Worker(socket.socket(fileno=connection), self.settings, Path(order["scratch"]), isolation)
+            worker.fills = fills
+            worker.serve()
             status = 0
         except BaseException as error:
             import traceback
@@ -280,6 +284,7 @@ class Worker:
         self.returned: list[Any] = []  # by the last call, where the candidate returns its outputs
         self.held: deque[tuple[Any, Any]] = deque()  # results of calls, and their bits then
         self.cubins: Cubins | None = None
+        self.fills = False  # memory and stack that nobody has written
         self.may_begin_early = True  # the calls of this request; nobody knows what a library's are launched like
 
     def serve(self) -> None:
@@ -539,6 +544,8 @@ class Worker:
                 images[name].raw[...] = raw
                 if repeat % 2 == 1:
                     _bits(images[name].view).__ixor__(POISON_FLIP)
+            if self.fills and not repeat:
+                fill_stack()
 
         return self.order.call(act, images, outputs, prepare, repeat, may_begin_early=self.may_begin_early)
 
