@@ -48,6 +48,7 @@ class Summary:
         self.settings = statistics.Settings(config.bench.confidence, config.bench.bootstrap)
         self.in_case = {(name, arena.id) for arena in arenas for name in arena.names}
         self.capped: set[Key] = set()
+        self.of_one_block: set[Key] = set()
         self.throttled: Counter[str] = Counter()
         self.clocks: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))  # … process: MHz
         self.estimates: dict[Key, statistics.Estimate] = {}
@@ -125,9 +126,11 @@ class Summary:
             if estimate is None:
                 continue
             self.estimates[key] = estimate
-            count = sum(len(times) for blocks in processes.values() for times in blocks.values())
+            counts = [len(times) for blocks in processes.values() for times in blocks.values()]
+            if len(counts) == 1:
+                self.of_one_block.add(key)
             low, median, high = (_rounded(value) for value in (estimate.low, estimate.value, estimate.high))
-            rows[key] = TimeRow(*key, median, low, high, count, estimate.replicates)
+            rows[key] = TimeRow(*key, median, low, high, sum(counts), estimate.replicates)
             if key[-1] == self.primary:
                 rows[key].precise = self.precise.get(key[:3])
         for name, by_case in self.found.kernels.items():
@@ -193,7 +196,7 @@ class Summary:
             yield f"only_{row.processes}_of_{self.config.bench.processes}_processes", ""
         if row.samples == 1:
             yield "one_sample", "a single sample has no interval"
-        elif row.low_us == row.high_us and row.processes == 1:
+        elif key in self.of_one_block:
             yield "one_block", "samples of a single block have no interval"
         if any(note["mode"] == mode for note in self.slow(contender, case)):
             yield "one_call_a_process", ""
