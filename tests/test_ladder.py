@@ -273,6 +273,17 @@ def test_a_library_may_decline_a_case(tmp_path: Path) -> None:
     assert declined == {"odd": "refused: no 101 columns"}
 
 
+def test_who_declines_the_profiled_shape_alone_is_told_what_to_profile(tmp_path: Path) -> None:
+    config = project(tmp_path, "declines_101_columns")
+    profile = dataclasses.replace(config.operators["rmsnorm"].profile, shape="odd")
+    operator = dataclasses.replace(config.operators["rmsnorm"], profile=profile)
+    record = climbed(dataclasses.replace(config, operators={"rmsnorm": operator}), "declines_101_columns")
+    assert record.verdict == "not_run"
+    assert record.remedy
+    assert record.remedy.startswith("it refuses odd, the profiled shape")
+    assert record.remedy.endswith("(config.yaml:13: operators.rmsnorm.profile.shape)")
+
+
 def test_a_case_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TestError, match="there is no such case; the nearest is odd-float32-normal-s7"):
         test.run(project(tmp_path, "good"), "rmsnorm", ["good"], tmp_path / "again", "od-float32-normal-s7")

@@ -86,7 +86,7 @@ def record(standing: Standing, calls: Calls, collection: Collection, examined: S
             records.NOT_RUN,
             standing.barred or standing.bar("determinism") or _not_climbed(rungs),
         )
-        record.remedy = standing.remedy
+        record.remedy = standing.remedy or _main_shape_refused(standing, selection)
     elif verdict != "correct":
         told = _told_rung(standing)
         assert told is not None
@@ -157,6 +157,23 @@ def _verdict(rungs: Sequence[Rung], selection: RungCases, standing: Standing) ->
     needed = [rung for rung in rungs if rung.name != "sanitizer"]
     whole = all(rung.status == "passed" for rung in needed) and all(case.id in tested for case in selection.cases)
     return "correct" if whole else "not_run"
+
+
+def _main_shape_refused(standing: Standing, selection: RungCases) -> str | None:
+    """What to do where a contender takes some shapes, and not the profiled one, on which alone its properties show."""
+    from kernelproof.config import place_of
+
+    settings = selection.settings
+    shape = settings.profile.shape
+    tested = {result.id: result.status for result in standing.results}
+    of_main = [tested.get(case.id) for case in selection.cases if case.shape == shape]
+    if not of_main or set(of_main) != {"skipped"} or "passed" not in tested.values():
+        return None
+    place = place_of(standing.session.config, "operators", settings.name, "profile", "shape")
+    return (
+        f"it refuses {shape}, the profiled shape, on which its properties are looked at: to have it judged, and as a "
+        f"peer in the shapes that it takes, profile one of these ({place}: operators.{settings.name}.profile.shape)"
+    )
 
 
 def _not_climbed(rungs: Sequence[Rung]) -> str:
