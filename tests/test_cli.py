@@ -609,6 +609,12 @@ def test_a_variant_that_failed_to_build_is_told_with_its_log(tmp_path: Path, mon
     assert list(cli._lines("build", "op/v", failed))[-1] == "  log: results/build/op/v.log"
 
 
+def test_who_is_wrong_is_told_with_the_command_that_shows_it_again() -> None:
+    again = "kernelproof test --operator op --variant v --case mission-float32-normal-s0"
+    wrong = TestRecord(status="failed", operator="op", variant="v", verdict="wrong", reason="bound: all", repeat=again)
+    assert f"  again: {again}" in list(cli._lines("test", "op/v", wrong))
+
+
 def test_a_test_of_what_failed_to_build_says_it_once() -> None:
     rung = Rung("build", "failed", message="x.cu:3: no such name")
     record = TestRecord("failed", "build: x.cu:3: no such name", verdict="failed_to_build", rungs=[rung])

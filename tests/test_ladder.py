@@ -349,7 +349,7 @@ def test_a_crash_in_one_case_leaves_the_others(tmp_path: Path) -> None:
     assert record.verdict == "crashed"
     assert {case.shape for case in record.cases if case.status == "failed"} == {"odd"}
     assert {case.shape for case in record.cases if case.status == "passed"} == {"tiny", "even"}
-    (crashed,) = (case for case in record.cases if case.status == "failed")
+    crashed = next(case for case in record.cases if case.status == "failed")
     assert crashed.failures[0].criterion == "crash"
     assert "SIGSEGV" in crashed.failures[0].message
     assert re.search(r"gdb .*--args python -m kernelproof bench .*--once --shape odd ", str(record.remedy)), (

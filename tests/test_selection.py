@@ -66,6 +66,20 @@ def test_no_seed_of_what_is_drawn_was_known_before_the_build() -> None:
     assert {case.seed for case in (*found.property_cases, *found.neighbours)} == {FRESH}
 
 
+def test_each_shape_has_values_that_nobody_knew_before_the_build_in_each_data_type() -> None:
+    """A kernel that knew the listed seeds' inputs of one shape, and was wrong on all others there, was once correct."""
+    found = chosen()
+    fresh = {(case.shape, case.dtype) for case in found.cases if case.seed == FRESH and case.family == "normal"}
+    assert fresh == {(case.shape, case.dtype) for case in found.cases}
+    assert len({case.id for case in found.cases}) == len(found.cases)
+    listed = {case.seed for case in found.cases if case.shape == "main"}
+    assert listed > {FRESH}
+    others = [
+        case for case in found.cases if case.shape == "s127" and case.dtype == "float16" and case.family == "normal"
+    ]
+    assert [case.seed for case in others].count(FRESH) == 1
+
+
 def test_properties_are_tried_in_every_data_type_on_options_that_differ() -> None:
     for dtype in ("float16", "bfloat16"):
         first, second, *_ = (case for case in chosen().property_cases if case.dtype == dtype)

@@ -312,6 +312,8 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
         yield f"{subject}: {verdict}: {_reason(record) or 'no reason given'}"
         if record.remedy:
             yield f"  next: {record.remedy}"
+        if repeat := getattr(record, "repeat", None):
+            yield f"  again: {formats.one_line(repeat)}"
         if log := getattr(record, "log", None):
             yield f"  log: {log}"
     elif stage == "bench":

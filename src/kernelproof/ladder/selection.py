@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import random
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -266,12 +267,29 @@ class RungCases:
 
 
 def _with_fresh_seed(cases: list[Case], main_shape: str, seed: int) -> list[Case]:
-    """The cases, and the main shape's first once more with the seed that nobody could know before the build."""
+    """The cases, in each shape and data type some with the seed that nobody could know before the build.
+
+    The main shape's first ones are there once more. Of others one, drawn by that seed, has it instead of its own; where
+    there is only one, it is there once more.
+    """
     main = [case for case in cases if case.shape == main_shape] or cases
     repeated = [
         dataclasses.replace(c, seed=seed) for c in main if (c.family, c.dtype) == (main[0].family, main[0].dtype)
     ]
-    return _first_of_each([*cases, *repeated], lambda case: case.id)
+    alike = defaultdict[tuple[str, str], list[Case]](list)
+    for case in cases:
+        if case.family == main[0].family:
+            alike[case.shape, case.dtype].append(case)
+    draw, fresh = random.Random(seed), dict[str, Case]()
+    for (shape, dtype), found in alike.items():
+        if (shape, dtype) != (main[0].shape, main[0].dtype) and all(case.seed != seed for case in found):
+            chosen = draw.choice(found)
+            renewed = dataclasses.replace(chosen, seed=seed)
+            if len(found) > 1:
+                fresh[chosen.id] = renewed
+            else:
+                repeated.append(renewed)
+    return _first_of_each([*(fresh.get(case.id, case) for case in cases), *repeated], lambda case: case.id)
 
 
 def _repeated(cases: list[Case], settings: OperatorConfig, device: str) -> list[Case]:
