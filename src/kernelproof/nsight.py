@@ -396,9 +396,7 @@ def _dimensions(action: Any, prefix: str) -> list[int]:
 
 
 def _rules(module: Any, action: Any) -> list[RuleAdvice]:
-    """The rules that say something: by falling estimated speed-up of the kernel, then of the part that a rule looks at
-    (ncu's `local`), at last those without an estimate.
-    """
+    """The rules that say something, by their rank."""
     advice = []
     for rule in action.rule_results():
         if not rule.has_rule_message():
@@ -416,10 +414,7 @@ def _rules(module: Any, action: Any) -> list[RuleAdvice]:
                 scope=None if estimate is None else "local" if local else "global",
             )
         )
-    order = ("global", "local", None)
-    return sorted(
-        advice, key=lambda a: (order.index(a.scope), -(a.estimated_speedup_percent or 0.0), a.name, a.message)
-    )
+    return sorted(advice, key=lambda a: (a.rank, a.name, a.message))
 
 
 def _severity(module: Any, kind: int) -> str:
@@ -464,10 +459,11 @@ def _hot_lines(action: Any, root: Path | None) -> list[HotLine]:
     for (file, line), sampled in hottest:
         if not (hits := sampled.samples.total()):
             break
+        least = min(LEAST_OF_LINE * hits, max(sampled.samples.values()))  # the hottest in any case
         instructions = [
             HotInstruction(address - first, _sass(action, address), count / total)
             for address, count in sorted(sampled.samples.items(), key=lambda item: (-item[1], item[0]))
-            if count >= min(LEAST_OF_LINE * hits, max(sampled.samples.values()))  # the hottest in any case
+            if count >= least
         ][:TOP_INSTRUCTIONS]
         source = _source_line(texts, file, line, root)
         if source is None:

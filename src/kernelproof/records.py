@@ -707,6 +707,12 @@ class RuleAdvice:
     estimated_speedup_percent: float | None = None
     scope: str | None = None
 
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """Its place: what speeds up the kernel, by how much, then what speeds up a part; without an estimate last."""
+        estimate = self.estimated_speedup_percent
+        return estimate is None, self.scope == "local", -(estimate or 0.0)
+
 
 @dataclass
 class Stall:

@@ -331,7 +331,7 @@ class Worker:
         if not self.alive:
             raise WorkerError("the worker has ended", log=self.log)
         token = secrets.token_hex(16)  # an answer that does not bear it was not made for this request
-        deadline, had_s = time.monotonic() + timeout_s, self.processor_time_s()
+        deadline, had_s = time.monotonic() + timeout_s, processor_time_s(self.pid)
         self._room_bytes = room_bytes + SCRATCH_LIMIT_BYTES
         try:
             self._send(json.dumps({"command": command, "token": token, **payload}).encode() + b"\n", deadline)
@@ -342,7 +342,7 @@ class Worker:
         except TimeoutError:
             held = footprint.most_memory_bytes(self.pid)
             # Threads that spin for one another have cores too, and get nowhere beside others' programs.
-            at_work = self.threads_at_work() == 1 and self.processor_time_s() - had_s > timeout_s / 2
+            at_work = self.threads_at_work() == 1 and processor_time_s(self.pid) - had_s > timeout_s / 2
             self._kill()
             raise WorkerTimeout(timeout_s, held, at_work, log=self.log) from None
         except BaseException:

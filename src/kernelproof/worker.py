@@ -187,9 +187,8 @@ class Host:
             if fills:
                 fill_fresh_memory()
             isolation = self.confine(connection, order)
-            worker = Worker(socket.socket(fileno=connection), self.settings, Path(order["scratch"]), isolation)
-            worker.fills = fills
-            worker.serve()
+            scratch = Path(order["scratch"])
+            Worker(socket.socket(fileno=connection), self.settings, scratch, isolation, fills=fills).serve()
             status = 0
         except BaseException as error:
             import traceback
@@ -270,12 +269,19 @@ class Worker:
     """One candidate in one process: loads it, calls it, hands over what it wrote."""
 
     def __init__(
-        self, connection: socket.socket, settings: dict[str, Any], scratch: Path, isolation: sandbox.Isolation
+        self,
+        connection: socket.socket,
+        settings: dict[str, Any],
+        scratch: Path,
+        isolation: sandbox.Isolation,
+        *,
+        fills: bool,
     ) -> None:
         self.connection = connection
         self.settings = settings
         self.scratch = scratch
         self.isolation = isolation
+        self.fills = fills  # memory and stack that nobody has written
         self.with_torch = bool(settings["needs_torch"])
         self.candidate: Candidate | None = None
         self.function: Callable[..., Any] | None = None
@@ -284,7 +290,6 @@ class Worker:
         self.returned: list[Any] = []  # by the last call, where the candidate returns its outputs
         self.held: deque[tuple[Any, Any]] = deque()  # results of calls, and their bits then
         self.cubins: Cubins | None = None
-        self.fills = False  # memory and stack that nobody has written
         self.may_begin_early = True  # the calls of this request; nobody knows what a library's are launched like
 
     def serve(self) -> None:

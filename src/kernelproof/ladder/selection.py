@@ -277,19 +277,19 @@ def _with_fresh_seed(cases: list[Case], main_shape: str, seed: int) -> list[Case
         dataclasses.replace(c, seed=seed) for c in main if (c.family, c.dtype) == (main[0].family, main[0].dtype)
     ]
     alike = defaultdict[tuple[str, str], list[Case]](list)
-    for case in cases:
+    for case in (*cases, *repeated):
         if case.family == main[0].family:
             alike[case.shape, case.dtype].append(case)
-    draw, fresh = random.Random(seed), dict[str, Case]()
-    for (shape, dtype), found in alike.items():
-        if (shape, dtype) != (main[0].shape, main[0].dtype) and all(case.seed != seed for case in found):
+    draw, renewed = random.Random(seed), dict[str, Case]()
+    for found in alike.values():
+        if all(case.seed != seed for case in found):
             chosen = draw.choice(found)
-            renewed = dataclasses.replace(chosen, seed=seed)
+            fresh = dataclasses.replace(chosen, seed=seed)
             if len(found) > 1:
-                fresh[chosen.id] = renewed
+                renewed[chosen.id] = fresh
             else:
-                repeated.append(renewed)
-    return _first_of_each([*(fresh.get(case.id, case) for case in cases), *repeated], lambda case: case.id)
+                repeated.append(fresh)
+    return _first_of_each([*(renewed.get(case.id, case) for case in cases), *repeated], lambda case: case.id)
 
 
 def _repeated(cases: list[Case], settings: OperatorConfig, device: str) -> list[Case]:

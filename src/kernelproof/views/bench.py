@@ -312,9 +312,8 @@ def _case(record: BenchRecord, case: BenchCase, settings: Settings) -> CaseView:
 def _precision(record: BenchRecord, case: BenchCase, deciding: Sequence[TimeRow]) -> str:
     """How small a difference half of a case's comparisons could have shown, and how often blocks were enough."""
     said = []
-    if seen := sorted(r.detectable for r in record.ratios if r.case == case.id and r.detectable is not None):
-        middle = statistics.median(seen)
-        said.append(formats.could_see(middle, "half of the comparisons here"))
+    if seen := [r.detectable for r in record.ratios if r.case == case.id and r.detectable is not None]:
+        said.append(formats.could_see(statistics.median(seen), "half of the comparisons here"))
     asked = [row for row in deciding if row.precise is not None]
     if total := sum(row.processes for row in asked):
         enough = sum(row.precise or 0 for row in asked)

@@ -178,18 +178,12 @@ def _profiled(kernel: ProfiledKernel, limits: Limits) -> ProfiledKernelView:
     order = list(METRIC_NAMES)
     bars.sort(key=lambda b: order.index(b.metric) if b.metric in METRIC_NAMES else len(order))
     stalls = sorted((s for s in kernel.stalls if s.share >= LEAST_STALL), key=lambda s: -s.share)[:MOST_STALLS]
-    rules = sorted(kernel.rules, key=_advice_rank)[: limits.advice]
+    rules = sorted(kernel.rules, key=lambda rule: rule.rank)[: limits.advice]
     lines = [_hot_line(line) for line in sorted(kernel.hot_lines, key=lambda line: -line.share)[: limits.hot_lines]]
     launch = f"grid {_by(kernel.grid)}, block {_by(kernel.block)}, {formats.time_us(kernel.duration_us)}"
     return ProfiledKernelView(
         kernel, launch, tuple(bars), tuple(rows), tuple(map(_stall_bar, stalls)), tuple(rules), tuple(lines)
     )
-
-
-def _advice_rank(rule: RuleAdvice) -> tuple[bool, bool, float]:
-    """What speeds up the kernel first, by how much, then what speeds up a part of it; without an estimate last."""
-    estimate = rule.estimated_speedup_percent
-    return estimate is None, rule.scope == "local", -(estimate or 0.0)
 
 
 def _stall_bar(stall: Stall) -> StallBar:
