@@ -19,7 +19,15 @@ def drawn(**limits: list[int]) -> list[Case]:
     settings = operator(shapes=SHAPES)
     settings = dataclasses.replace(settings, test=dataclasses.replace(settings.test, shapes=list(SHAPES)))
     cases: list[Case] = []
-    deep.search(settings, variant(limits=limits), ["normal"], cases.append)  # as if each were refused
+    layouts: list[int] = []
+
+    def refused(case: Case, layout: int) -> None:
+        cases.append(case)
+        layouts.append(layout)
+
+    deep.search(settings, variant(limits=limits), ["normal"], refused)
+    assert 0.2 < layouts.count(0) / len(layouts) < 0.8
+    assert max(layouts) <= deep.LAYOUTS
     return cases
 
 

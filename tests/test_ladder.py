@@ -366,9 +366,9 @@ def test_the_log_of_a_crash_has_the_candidates_own_functions_and_not_those_that_
     assert record.remedy is None  # no debugger of C++ says more
 
 
-def told(folder: Path, kernel: str) -> TestRecord:
-    """The record of a kernel in Python, given the lines of its function before it computes what is right."""
-    config = project(folder, "good")
+def told(folder: Path, kernel: str, **settings: Any) -> TestRecord:
+    """The record of a kernel in Python, given what its function does after it has computed what is right."""
+    config = project(folder, "good", **settings)
     (folder / "mine.py").write_text(
         "import os\n"
         "def run(x, weight, y, eps):\n"
@@ -407,6 +407,29 @@ def test_of_cases_that_fail_the_most_telling_is_told_and_repeated(tmp_path: Path
     assert record.verdict == "wrong"
     assert re.match(f"correctness: {words}", record.reason or ""), record.reason
     assert str(record.repeat).endswith(f"--case {str(record.reason).split(': ')[1]}")
+
+
+def test_the_deep_level_lays_what_it_draws_out_in_other_ways(tmp_path: Path) -> None:
+    kernel = "len(x) > 17 and x.stride(0) != x.shape[1] and y.mul_(1.5)"
+    record = told(tmp_path, kernel, level="deep")
+    assert record.verdict == "wrong"
+    (failed,) = (case for case in record.cases if case.status == "failed")
+    assert failed.dims["rows"] == 18
+    assert re.search(r"^correctness: the search: rows=18.* laid out in another way \(strided", record.reason or "")
+    assert str(record.repeat).endswith(f"--case {failed.id}")
+
+
+def test_who_needs_what_a_candidate_is_kept_from_is_not_run(tmp_path: Path) -> None:
+    record = told(tmp_path, "open('/usr/share/of-mine', 'w')")
+    assert record.verdict == "not_run"
+    assert re.search(r"^it needs what a candidate is kept from, in launch \(.*Permission denied", record.reason or "")
+    assert "kernelproof doctor" in (record.remedy or "")
+    assert "failed" not in status(record).values()
+    late = told(tmp_path / "late", "x.shape == (17, 101) and open('/usr/share/of-mine', 'w')")
+    assert late.verdict == "not_run"
+    assert "in correctness (odd-" in (late.reason or "")
+    wrong = told(tmp_path / "wrong", "y.mul_(2); x.shape == (17, 101) and open('/usr/share/of-mine', 'w')")
+    assert wrong.verdict == "wrong"
 
 
 def test_after_a_few_crashes_the_rest_is_not_run(tmp_path: Path) -> None:
@@ -1093,6 +1116,58 @@ def test_nobody_is_asked_for_sizes_that_the_reference_is_not_for(tmp_path: Path)
     (record,) = test.run(loaded, "top", ["right"], loaded.results / "test" / "top")
     assert (record.verdict, record.reason) == ("correct", None)
     assert any(each.name == "neighbour" for each in record.properties)
+
+
+PRODUCT = """
+import torch
+
+from kernelproof.operators import Call, Cost, Reference, dims_of
+
+
+class Product:
+    name, dims, options = "product", {"rows": None, "cols": None}, {}
+    families, dtypes, axes = ("normal",), ("float32",), ("row", "column")
+
+    def make_call(self, case, generator):
+        d = dims_of(self, case)
+        a, b = torch.randn(2, d["rows"], d["cols"], generator=generator)
+        return Call({"a": a, "b": b, "y": torch.empty_like(a)}, ("y",), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        output = call.tensor("a").to(device).double() * call.tensor("b").to(device).double()
+        return Reference(output, 2.0**-24 * output.abs(), 2.0**-24)
+"""
+PRODUCT += NOTHING_MORE.format("Product")
+PRODUCTS = """
+def right(a, b, y):
+    y.copy_(a * b)
+
+
+def packed_by_address(a, b, y):
+    packed = {}
+    packed[a.data_ptr()] = a / 2
+    packed[b.data_ptr()] = 2 * b
+    y.copy_(packed[a.data_ptr()] * packed[b.data_ptr()])
+
+
+def takes_no_square(a, b, y):
+    if a.data_ptr() == b.data_ptr():
+        raise NotImplementedError("two tensors are needed")
+    y.copy_(a * b)
+"""
+
+
+def test_two_inputs_may_be_one_tensor(tmp_path: Path) -> None:
+    names = ["right", "packed_by_address", "takes_no_square"]
+    loaded = built(tmp_path, "product", "{rows: 3, cols: 701}", "float32", names, PRODUCT, PRODUCTS, "float32")
+    right, packed, refuses = test.run(loaded, "product", names, loaded.results / "test" / "product")
+    assert (right.verdict, packed.verdict, refuses.verdict) == ("correct", "wrong", "correct"), right.reason
+    assert "aliased a+b (with one tensor for a and b the result is right, or refused): bound" in (packed.reason or "")
+    found = [next(p for p in record.properties if p.name == "aliased a+b") for record in (right, refuses)]
+    assert [(each.status, each.message) for each in found] == [
+        ("passed", None),
+        ("skipped", "refused: two tensors are needed"),
+    ]
 
 
 PLACES = """

@@ -207,6 +207,17 @@ class NoSuchEntry(WorkerReplyError):
     """What was loaded has no function of the name that the variant's `entry` says."""
 
 
+class WorkerConfined(WorkerReplyError):
+    """The candidate failed with the system's words for what a candidate is kept from: a rule of ours, no fault of it.
+
+    `kept_from`: what that is.
+    """
+
+    def __init__(self, message: str, kept_from: str, **details: object) -> None:
+        super().__init__(f"{message} ({kept_from})", **details)  # type: ignore[arg-type]
+        self.kept_from = kept_from
+
+
 class WorkerRefused(WorkerReplyError):
     """The candidate declined the case (it raised NotImplementedError), as a library does that cannot take a shape."""
 

@@ -18,7 +18,7 @@ import math
 import mmap
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,7 @@ def layout_images(
     fenced: str | None = None,
     finite: bool = False,
     spaced: Collection[str] = (),
+    together: Collection[str] = (),
 ) -> Layout:
     """Write a call's tensors as images into a folder; without a generator the system seeds the random bits.
 
@@ -155,18 +156,22 @@ def layout_images(
     fenced: all tensors end where a page does (`end`), or begin there (`start`), with no guard band on that side.
     finite: around the elements of inputs lie large numbers, and not NaN, which some comparisons swallow.
     spaced: the tensors whose last dimension may have another stride than 1.
+    together: the inputs that are one tensor, and so one image.
     The generator must not be the one that the inputs were drawn from: poison is fresh even when a case is repeated.
     Raises TestError where a tensor that is not `spaced` has another last stride than 1, WorkerReplyError where a
     candidate put a link in an image's place.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    images = {}
+    images: dict[str, Image] = {}
     for name, tensor in call.tensors.items():
         if tensor.numel() and tensor.stride(-1) != 1 and name not in spaced:
             raise TestError("the last dimension of a tensor argument must have stride 1", subject=name)
+        if name in together and (first := next((each for each in together if each in images), None)):
+            images[name] = images[first]
+            continue
         bands = _bands(tensor, name in shifted, fenced)
         images[name] = _image(name, tensor, name in call.outputs, directory / f"{name}.img", generator, bands, finite)
-    for image in images.values():
+    for image in _each_once(images):
         with new_file(image.path) as stream:
             stream.write(image.raw.numpy().data)
     return Layout(call, images)
@@ -183,17 +188,22 @@ def read_back(layout: Layout, folder: Path, suffix: str = OUT_SUFFIX) -> dict[st
     damage: list[str] = []
     changed: list[str] = []
     outputs = {}
-    for name, image in layout.images.items():
+    for image in _each_once(layout.images):
         after = read_file(handed_over(folder, image.path, suffix), len(image.raw))
         damage += _band_damage(image, after)
-        if name in layout.call.outputs:
-            poison = layout.poison(name) if suffix == OUT_SUFFIX else None
-            outputs[name] = Returned(image.elements(after), poison)
+        if image.name in layout.call.outputs:
+            poison = layout.poison(image.name) if suffix == OUT_SUFFIX else None
+            outputs[image.name] = Returned(image.elements(after), poison)
         else:
             changed += _changes(image, after)
     first = outputs[layout.call.outputs[0]]
     first.band_damage, first.inputs_changed = damage, changed
     return outputs
+
+
+def _each_once(images: Mapping[str, Image]) -> list[Image]:
+    """The images of a call's tensors, of which several may have one."""
+    return list({image.path: image for image in images.values()}.values())
 
 
 def unlike_first(layout: Layout, folder: Path, count: int) -> list[tuple[int, str, int, dict[str, Returned]]]:

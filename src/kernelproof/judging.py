@@ -78,7 +78,7 @@ EDITS = (
     "reversed",
     *TIES,
 )
-DOUBTFUL = (*TIES, "sorted", "whole")  # of which an operator may be for no values of the kind
+DOUBTFUL = (*TIES, "sorted", "whole", "aliased")  # of which an operator may be for no values of the kind
 CHANGED = (*dict.fromkeys(EDITS), "whole")  # parts of a Job whose inputs are the case's but for changes of ours
 TAIL_SHARE = 4
 BY_CHANCE = 0.01  # of a draw's values, as many as another draw may have too
@@ -106,6 +106,7 @@ class Job:
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
     strided: the case with strides of their own for all tensors, or for the tensor `name` (with_own_strides).
     spaced: the case with the elements of the tensor `name` two apart (with_gaps).
+    aliased: the case with one tensor for the inputs `name` (`q+k+v`), as attention of x with itself has them.
     fenced: the case where memory ends, or starts (`name`), with each tensor; on a CPU alone.
     zero-copy: the case with its inputs in the host's memory, from where they arrive slowly; on a GPU alone.
     """
@@ -551,7 +552,18 @@ class Chamber:
         wide = [name for name, tensor in tensors.items() if tensor.numel() and tensor.shape[-1] > 1]
         strided = [*(["strided", name] for name in ("", *rows)), *(["spaced", name] for name in wide)]
         kept = strided if getattr(self.operator, "strided", False) else []
-        return [*kept, *(["shifted", name] for name in ("", *tensors))]
+        aliased = [["aliased", "+".join(names)] for names in self._interchangeable(case)]
+        return [*kept, *(["shifted", name] for name in ("", *tensors)), *aliased]
+
+    def _interchangeable(self, case: Case) -> list[list[str]]:
+        """The inputs of a case, by name, of which several could be one tensor; none where that would make ties."""
+        from kernelproof.operators import changeable
+
+        call = self._call(Job(case))
+        alike: dict[tuple[Any, ...], list[str]] = {}
+        for name, tensor in changeable(self.operator, call).items():
+            alike.setdefault((tensor.shape, tensor.stride(), tensor.dtype), []).append(name)
+        return [names for names in alike.values() if len(names) > 1 and not _has_indices(call)]
 
     def do_outline(self, job: Job) -> dict[str, Any]:
         from kernelproof import images
@@ -571,6 +583,7 @@ class Chamber:
             fenced=fenced,
             finite=job.part in ("strided", "spaced"),
             spaced=[job.name] if job.part == "spaced" else (),
+            together=job.name.split("+") if job.part == "aliased" else (),
         )
         if job.part == "spaced" and job.name in call.inputs:
             self.misread[job.key] = _misread(call, job.name, layout)
@@ -659,7 +672,7 @@ class Chamber:
         return self.calls[job.key]
 
     def _made(self, job: Job) -> Call:
-        from kernelproof.operators import changeable, with_gaps, with_own_strides
+        from kernelproof.operators import changeable, changed, with_gaps, with_own_strides
 
         if job.part == "sanity":
             return self._sanity(job.case)[job.name].call
@@ -675,6 +688,9 @@ class Chamber:
             return with_gaps(self._call(Job(job.case)), job.name)
         if job.part in SAME_VALUES:
             return self._call(Job(job.case))
+        if job.part == "aliased":
+            call, (first, *others) = self._call(Job(job.case)), job.name.split("+")
+            return changed(call, **dict.fromkeys(others, call.tensor(first)))
         if job.part in EDITS:
             return self._edited(job)
         call = self._drawn(job.case)

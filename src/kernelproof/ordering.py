@@ -151,7 +151,7 @@ class OnStream:
     ) -> Taken:
         """See Order."""
         results = {name: images[name].raw for name in outputs}
-        late = LateInputs(image.raw for image in images.values())
+        late = LateInputs({id(image): image.raw for image in images.values()}.values())  # of two inputs one may be
 
         def behind(*, ahead: bool, watched: bool = False) -> Taken:
             return self.behind(late, act, prepare, results, repeat, ahead=ahead, watched=watched)

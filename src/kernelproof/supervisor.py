@@ -26,6 +26,7 @@ from kernelproof import footprint, sandbox
 from kernelproof.errors import (
     NoSuchEntry,
     ToolError,
+    WorkerConfined,
     WorkerCrashed,
     WorkerError,
     WorkerGreedy,
@@ -57,7 +58,7 @@ SCRATCH_LIMIT_BYTES = 256 << 20  # what a candidate may write beneath its folder
 PROCESSES_LIMIT = 256
 
 # What a candidate says that meets the sandbox, and who may not know of it.
-REFUSED = re.compile(r"PermissionError|Permission denied|Operation not permitted", re.IGNORECASE)
+REFUSED = re.compile(r"Permission denied|Operation not permitted", re.IGNORECASE)
 BY_SANDBOX = (
     "a candidate may not change what rank threads have, open connections, write outside its own folder or make shared "
     "memory and semaphores that have a name, as Python's multiprocessing does"
@@ -402,7 +403,7 @@ class Worker:
             ours = {kind.__name__: kind for kind in (WorkerReplyError, NoSuchEntry)}.get(error["type"])
             words = error["message"] if ours else f"{error['type']}: {error['message']}"
             if self._host.confined and REFUSED.search(words):
-                words += f" ({BY_SANDBOX})"
+                raise WorkerConfined(words, BY_SANDBOX, log=self.log)
             raise (ours or WorkerReplyError)(words, log=self.log)
         return reply["result"]
 

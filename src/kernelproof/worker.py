@@ -421,11 +421,11 @@ class Worker:
         if self.candidate is None:
             raise RuntimeError("nothing is loaded")
         device = self.candidate.device
-        images = {
-            name: load_image(value, device, self.with_torch)
-            for name, value in arguments.items()
-            if isinstance(value, dict)
-        }
+        described = {name: value for name, value in arguments.items() if isinstance(value, dict)}
+        # Once each: inputs that have one image are one tensor.
+        by_path = {value["image"]: value for value in described.values()}
+        loaded = {path: load_image(value, device, self.with_torch) for path, value in by_path.items()}
+        images = {name: loaded[value["image"]] for name, value in described.items()}
         poison = {name: _copy(images[name].raw) for name in outputs}
         acts = [
             self.prepared(values, images, outputs, launches[number : number + 1])

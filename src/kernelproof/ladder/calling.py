@@ -55,7 +55,7 @@ OUT_OF_ORDER = {
 }
 # Calls that a candidate may decline in words, of which there are many: they share a process for as long as it is of
 # use. No other call is made in it afterwards: what the library keeps of a call that failed is not to be told of others.
-REFUSABLE = ("shifted", "strided", "spaced", "neighbour")
+REFUSABLE = ("shifted", "strided", "spaced", "neighbour", "aliased")
 OUT_OF_MEMORY = "out of memory"  # what CUDA says, and torch
 # A GPU is full where no more than this share of its memory is free; until what an ended process had is free again.
 FULL, FREED_S = 0.02, 2.0
@@ -261,10 +261,12 @@ class Calls:
     def refusal(self, job: Job, case: Case, error: WorkerRefused) -> WorkerReplyError:
         """What a refused call amounts to: shapes, data types, options and layouts may be declined, values may not.
 
+        Nor need it take one tensor for two inputs.
+
         `case` has the call's shape; on usual values it is tried now, unless a call of this kind was made.
         """
         kind = self._kinds.get(job.key)
-        if kind is None:  # refused by the process that describes calls and has no values
+        if kind is None or job.part == "aliased":  # None: refused by the process that describes calls, without values
             return error
         if kind not in self._takes and case.family != self.selection.family:
             with contextlib.suppress(KernelproofError):

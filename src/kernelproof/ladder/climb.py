@@ -19,8 +19,10 @@ from kernelproof.errors import (
     RecordError,
     TestError,
     ValuesRefused,
+    WorkerConfined,
     WorkerError,
     WorkerRefused,
+    WorkerReplyError,
 )
 from kernelproof.judging import Job
 from kernelproof.ladder import outcomes, verdicts
@@ -29,7 +31,7 @@ from kernelproof.ladder.collecting import Collection
 from kernelproof.ladder.determinism import Determinism
 from kernelproof.ladder.examination import Examiner
 from kernelproof.ladder.outcomes import COLLECTED, Outcome
-from kernelproof.ladder.planning import CallPlan
+from kernelproof.ladder.planning import CallPlan, view_name
 from kernelproof.ladder.properties import Properties
 from kernelproof.ladder.selection import RungCases, elements
 from kernelproof.ladder.standing import Standing
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from kernelproof.ladder.session import Session
 
 SUITE, SEARCH = "all cases together", "the search"
+SEARCHED_VIEWS = ("strided", "spaced", "shifted")  # layouts of one case's values
 
 
 class Ladder:
@@ -224,7 +227,7 @@ class Climb:
     def _correctness(self, case: Case) -> Outcome | None:
         try:
             handed = self.collection.taken("correctness", case)
-        except WorkerRefused:
+        except (WorkerRefused, WorkerConfined):
             raise
         except (WorkerError, TestError) as error:
             self.standing.results.append(outcomes.not_judged(case, error, self._hint(error)))
@@ -251,23 +254,35 @@ class Climb:
         told = outcomes.told(found.failure, found.failure.id)
         return dataclasses.replace(told, message=f"{found.failure.id}: {told.message}")
 
-    def _try(self, case: Case) -> CaseResult | None:
+    def _try(self, case: Case, layout: int) -> CaseResult | None:
         """Run and judge a case by itself; None when it is refused, by the operator or by the candidate."""
         drawn = dataclasses.replace(self.settings, shapes={case.shape: case.dims})
-        if self.session.judge.declared(drawn).refused:
+        judge, module = self.session.judge, self.settings.module
+        if judge.declared(drawn).refused:
             return None
+        views = [view for view in judge.views(module, case) if view.part in SEARCHED_VIEWS] if layout else []
+        job = views[layout % len(views)] if views else Job(case)
         try:
-            self.calls.run([Job(case)], self.limits.correctness)
+            self.calls.run([job], self.limits.correctness, sealable=not views)
         except WorkerRefused as error:
-            refusal = self.calls.refusal(Job(case), case, error)
+            refusal = error if views else self.calls.refusal(job, case, error)
             return outcomes.not_judged(case, refusal) if isinstance(refusal, ValuesRefused) else None
         except (WorkerError, TestError) as error:
             self.calls.blame_a_lack_of_memory(error)
-            return outcomes.not_judged(case, error, self._hint(error))
+            if views and isinstance(error, WorkerReplyError) and outcomes.DEVICE_FAULT not in error.message:
+                return None
+            return self._laid_out(outcomes.not_judged(case, error, self._hint(error)), job)
         finally:
             self.leave()
-        result = self.calls.judged(Job(case))
-        self.session.judge.forget(self.settings.module)
+        result = self._laid_out(self.calls.judged(job), job)
+        judge.forget(module)
+        return result
+
+    def _laid_out(self, result: CaseResult, job: Job) -> CaseResult:
+        """A result, whose failures say in which layout they came."""
+        if job.part != "case":
+            for failure in result.failures:
+                failure.message = f"laid out in another way ({view_name(job)}): {failure.message}"
         return result
 
     def _hint(self, error: KernelproofError) -> str:
@@ -304,6 +319,8 @@ class Climb:
                 wrong, what = dataclasses.replace(wrong, case=self.calls.called.case.id), self.calls.called.key
             if not self.collection.was_tried(rung, what):
                 self.calls.process_ended(rung, error, what)
+            if isinstance(error, WorkerConfined):
+                wrong = Outcome("skipped", self.standing.barred or error.message)
         if isinstance(wrong, str):
             wrong = Outcome("failed", wrong, case="" if what in (SUITE, SEARCH) else what)
         outcome = wrong or Outcome("passed")

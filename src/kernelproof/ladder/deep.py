@@ -1,8 +1,9 @@
 """The deep level's search: cases that nobody listed, drawn by Hypothesis, and the smallest one that fails.
 
 Each case starts from a shape of the configuration, whose lengths are then replaced by any others, and of its other
-dimensions about half; it takes any option, data type, input family and seed. What a variant's `limits` leave out is not
-drawn. A failing case is shrunk; its id says all that is needed to run it again.
+dimensions about half; it takes any option, data type, input family and seed, and half of the cases a layout that is not
+the usual one (Judge.views: strides of their own, off its boundary). What a variant's `limits` leave out is not drawn. A
+failing case is shrunk; its id says all that is needed to run it again, in the usual layout and in the others.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 EXAMPLES = 200
 BUDGET_S = 180.0  # no further case is begun after that
 MOST_ELEMENTS = 1 << 21  # product of the dimensions: the reference of a larger case takes a second
+LAYOUTS = 32  # more than a case has ways to be laid out
 REACH = 2  # a dimension goes up to so many times its largest in the configuration
 
 
@@ -38,9 +40,12 @@ class Search:
 
 
 def search(
-    settings: OperatorConfig, variant: VariantConfig, families: list[str], run: Callable[[Case], CaseResult | None]
+    settings: OperatorConfig, variant: VariantConfig, families: list[str], run: Callable[[Case, int], CaseResult | None]
 ) -> Search:
-    """Draw cases and run them until one fails, then make it smaller; `run` gives None for a case that is refused.
+    """Draw cases and run them until one fails, then make it smaller.
+
+    `run` is given a case and the number of a layout, of which 0 is the usual one and the others are taken modulo what
+    there are; it gives None for what is refused.
 
     Raises KernelproofError when Hypothesis is not installed.
     """
@@ -87,10 +92,10 @@ def search(
 
     found, deadline = Search(), time.monotonic() + BUDGET_S
 
-    def holds(case: Case) -> None:
+    def holds(case: Case, layout: int) -> None:
         if time.monotonic() > deadline or _elements(case.dims) > MOST_ELEMENTS or unsupported(variant, case):
             return
-        result = run(case)
+        result = run(case, layout)
         if result is None:
             return
         found.examples += 1
@@ -98,7 +103,7 @@ def search(
             found.failure = result  # the last one that Hypothesis tries is the smallest
             raise AssertionError(result.id)
 
-    checked: Any = hypothesis.given(drawn())(holds)
+    checked: Any = hypothesis.given(drawn(), st.just(0) | st.integers(1, LAYOUTS))(holds)
     checked = hypothesis.settings(
         max_examples=EXAMPLES,
         database=None,

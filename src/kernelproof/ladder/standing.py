@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kernelproof import builds, records
-from kernelproof.errors import KernelproofError, RecordError, TestError, WorkerReplyError, WorkerTimeout
+from kernelproof.errors import KernelproofError, RecordError, TestError, WorkerConfined, WorkerReplyError, WorkerTimeout
 from kernelproof.ladder.outcomes import COLLECTED, RUNGS, Outcome
 from kernelproof.records import BuildRecord, CaseResult, PropertyResult, Rung
 
@@ -124,6 +124,9 @@ class Standing:
                 f"if it only takes long, as what compiles at its first call does, raise {key}: "
                 f"{self.session.config.command('test', self.variant)} --set {key}={LONGER * limits[limit]:g}"
             )
+        elif isinstance(error, WorkerConfined):
+            self.barred = f"it needs what a candidate is kept from, in {where}: {error.message}"
+            self.remedy = "have it do without in a call; `kernelproof doctor` lists what a candidate is kept from"
         elif not isinstance(error, (WorkerReplyError, TestError)):
             self.ended = self.ended or "crashed"
             self.crashes += 1

@@ -554,16 +554,18 @@ def with_own_strides(call: Call, alone: str = "") -> Call:
 
     Rows of the first tensor are padded by 16 bytes, of the second by 32, and so on, and what rows make up as well, so
     that no stride is a multiple of another: what began on 16 bytes still does. In every other tensor the two dimensions
-    before the last change places in memory, as heads and rows may. With the name of a tensor `alone` changes: its rows
-    are padded by one element, or two, so that the second begins on 16 bytes no more.
+    before the last change places in memory, as heads and rows may; in the third (and the seventh) all of those come in
+    reverse, as batches may lie inside rows. With the name of a tensor `alone` changes: its rows are padded by one
+    element, or two, so that the second begins on 16 bytes no more.
     """
     arguments = dict(call.arguments)
     for place, (name, tensor) in enumerate(call.tensors.items()):
         if tensor.dim() < 2 or alone not in ("", name):
             continue
         inner_first = sorted(range(tensor.dim() - 1), key=tensor.stride)
-        if place % 2 and not alone:
-            inner_first[:2] = inner_first[1::-1]
+        if not alone:
+            turned = {1: 2, 2: len(inner_first), 3: 2}.get(place % 4, 0)
+            inner_first[:turned] = inner_first[:turned][::-1]
         size, columns = tensor.element_size(), tensor.shape[-1]
         uneven = 1 if (columns + 1) * size % 16 else 2
         padding = uneven if alone else 16 * (place + 1) // size
