@@ -190,8 +190,9 @@ def test_half_of_the_repeats_are_made_by_a_process_whose_idle_threads_spin(tmp_p
     record = climbed(project(tmp_path, "prints_environment"), "prints_environment")
     said = (tmp_path / str(record.log)).read_text()
     calls, asleep = said.count("OMP_NUM_THREADS="), said.count("(loaded: idle threads sleep)")
-    # Shapes, and half of the trials at most; a long log is cut once, which may tear one call in two.
-    assert 3 <= calls - asleep <= 3 * 10 + 1
+    # Shapes, and half of the trials at most, and a fifth of that on other values; a long log is cut once, which may tear
+    # one call in two.
+    assert 3 <= calls - asleep <= 3 * 10 + 2 + 1
     assert "OMP_WAIT_POLICY" not in said  # when calls are made nobody can tell
 
 
@@ -1115,7 +1116,7 @@ def test_nobody_is_asked_for_sizes_that_the_reference_is_not_for(tmp_path: Path)
     build.run(loaded, "top", "right", loaded.record("build", "top", "right"))
     (record,) = test.run(loaded, "top", ["right"], loaded.results / "test" / "top")
     assert (record.verdict, record.reason) == ("correct", None)
-    assert any(each.name == "neighbour" for each in record.properties)
+    assert any(each.name.startswith("neighbour") for each in record.properties)
 
 
 PRODUCT = """

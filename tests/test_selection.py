@@ -41,6 +41,10 @@ def chosen(*, level: str = "default", threads: int = 1, only: str | None = None,
     return RungCases(session, variant(**changes))  # type: ignore[arg-type]
 
 
+def usual(cases: Sequence[Any]) -> list[Any]:
+    return [case for case in cases if case.family == "normal"]
+
+
 def shapes(cases: Sequence[Any]) -> list[str]:
     return list(dict.fromkeys(case.shape for case in cases))
 
@@ -48,7 +52,7 @@ def shapes(cases: Sequence[Any]) -> list[str]:
 def test_a_variant_that_cannot_run_here_has_no_case() -> None:
     absent = chosen(requires=["no-such-kernels"])
     assert (absent.cases, absent.left_out, absent.property_cases, absent.repeated_cases) == ([], [], [], [])
-    assert (absent.viewed_cases, absent.spaced_cases, absent.fenced_cases, absent.neighbours) == ([], [], [], [])
+    assert (absent.viewed_cases, absent.spaced_cases, absent.fenced_cases, absent.neighbours) == ([], [], [], {})
 
 
 def test_what_it_declares_not_to_take_is_left_out_with_the_reason() -> None:
@@ -63,7 +67,7 @@ def test_no_seed_of_what_is_drawn_was_known_before_the_build() -> None:
     fresh = [case for case in found.cases if case.seed == FRESH]
     assert {case.family for case in fresh if case.shape == "main"} > {"normal"}
     assert len({case.family for case in fresh} - {"normal"}) == DRAWN_FAMILIES
-    assert {case.seed for case in (*found.property_cases, *found.neighbours)} == {FRESH}
+    assert {case.seed for case in (*found.property_cases, *found.neighbours["rising"][0])} == {FRESH}
 
 
 def test_each_shape_has_values_that_nobody_knew_before_the_build_in_each_data_type() -> None:
@@ -116,7 +120,7 @@ def test_memory_ends_behind_the_main_shape_and_behind_other_families() -> None:
 
 @pytest.mark.parametrize(("device", "first"), [("cpu", "s127"), ("cuda", "main")])
 def test_large_cases_are_repeated_as_far_as_the_device_is_fast(device: str, first: str) -> None:
-    repeated = chosen(device=device).repeated_cases
+    repeated = usual(chosen(device=device).repeated_cases)
     assert (len(repeated), repeated[0].shape) == (REPEATED_CASES, first)
     assert repeated == sorted(repeated, key=elements, reverse=True)
 
@@ -124,20 +128,32 @@ def test_large_cases_are_repeated_as_far_as_the_device_is_fast(device: str, firs
 def test_where_threads_may_race_a_long_call_is_repeated_too() -> None:
     alone, team = chosen(), chosen(threads=2)
     assert (alone.has_team, team.has_team, chosen(threads=2, device="cuda").has_team) == (False, True, False)
-    assert shapes(team.repeated_cases)[:-1] == shapes(alone.repeated_cases)
-    assert team.repeated_cases[-1].shape == "main"
+    assert shapes(usual(team.repeated_cases))[:-1] == shapes(usual(alone.repeated_cases))
+    assert usual(team.repeated_cases)[-1].shape == "main"
+
+
+def test_some_other_values_are_repeated_too_where_a_race_may_be() -> None:
+    found = chosen()
+    others = [case for case in found.repeated_cases if case.family != "normal"]
+    assert len(others) == len({case.family for case in others}) == DRAWN_FAMILIES
+    assert chosen(role="baseline").repeated_cases == usual(found.repeated_cases)
+    assert usual(found.zero_copy_cases) == found.zero_copy_cases
 
 
 def test_a_neighbour_differs_in_one_size() -> None:
-    sizes = {tuple(case.dims.values()) for case in chosen().neighbours}
-    base = next(iter(chosen().neighbours)).dims
-    assert len(sizes) > 2
-    assert all(sum(a != b for a, b in zip(base.values(), other, strict=True)) <= 1 for other in sizes)
+    rising, falling = (chosen().neighbours[way][0] for way in ("rising", "falling"))
+    sizes = [tuple(case.dims.values()) for case in rising]
+    assert sizes == [tuple(case.dims.values()) for case in reversed(falling)], "what grows by one shrinks by the other"
+    assert len(set(sizes)) > 2
+    (place,) = (number for number, case in enumerate(rising) if case.shape in SHAPES)
+    for number, other in enumerate(sizes):
+        (differs,) = [(a, b) for a, b in zip(sizes[place], other, strict=True) if a != b] or [(0, 0)]
+        assert (differs[1] > differs[0]) == (number > place)
 
 
 def test_a_baseline_and_the_quick_level_do_less() -> None:
     baseline = chosen(role="baseline", device="cuda")
-    assert (baseline.viewed_cases, baseline.neighbours, baseline.sanitizer_tools) == ([], [], [])
+    assert (baseline.viewed_cases, baseline.neighbours, baseline.sanitizer_tools) == ([], {}, [])
     assert chosen(device="cuda").sanitizer_tools == ["memcheck"]
     quick = chosen(device="cuda", level="quick")
     assert (quick.sanitizer_tools, quick.trials, shapes(quick.cases)) == ([], QUICK_TRIALS, ["main"])

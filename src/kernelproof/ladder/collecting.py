@@ -55,13 +55,13 @@ class Collection:
         for view in self._views(cases.spaced_cases, "spaced"):
             self._attempt_view(view)
         for view in self._views(cases.viewed_cases[:1], "neighbour"):
-            if view.case.shape in self.settings.shapes:
+            if view.key in self.plan.begin_anew:
                 self.calls.leave()  # what earlier calls left behind may be large enough for all
             self._attempt_view(view)
         repeated = cases.asked_for("determinism", cases.repeated_cases)
         repeats = [each for case in repeated for each in self.plan.repeats(case)]
         for name, job in sorted(repeats, key=lambda repeat: repeat[1].name):  # a process for each kind
-            self._attempt(name, job.case, [job], self.limits.determinism, self.plan.calls_each)
+            self._attempt(name, job.case, [job], self.limits.determinism, self.plan.calls_each(job.case))
         for step, (job, refused) in self._refused.items():
             if self._handed[step] is refused:
                 self._handed[step] = self.calls.refusal(job, job.case, refused)

@@ -32,6 +32,7 @@ NO_PARTS = (
     "no part of any input may take other values: all are whole numbers of more than a byte, or named in OPERATOR.whole"
 )
 NO_TIES = "an output is of whole numbers, and of two places with one value an index may name either"
+FEWER = 5  # times fewer repeats
 SIDES = {"end": "behind", "start": "in front of"}  # of a tensor, where it is fenced
 
 
@@ -45,7 +46,8 @@ class CallPlan:
         self.scalars_refused: dict[str, str] = {}  # by case: why no relation with other scalars was tried
         self._laid_out: dict[str, list[Job]] = {}  # by case, once they were asked for
         self._edits: dict[str, list[str]] = {}  # likewise
-        self._neighbours: list[Case] = []
+        self._neighbours: list[Job] = []
+        self.begin_anew: set[str] = set()  # keys of those of them that are the first of a process
 
     def property_jobs(self, case: Case) -> list[tuple[Job, str, str]]:
         """The calls of a property case in order, all in the same memory; each with the property's name and claim.
@@ -89,10 +91,14 @@ class CallPlan:
         if not self.selection.asked_for("properties", self.selection.viewed_cases[:1]):
             return
         known = dict.fromkeys(self.settings.shapes, "")  # why not
-        for case in self.selection.neighbours:
-            if case.shape not in known:
-                known[case.shape] = self.session.judge.unfit(self.settings.module, case, self.calls.terms)
-        self._neighbours = [case for case in self.selection.neighbours if not known[case.shape]]
+        for way, sequences in self.selection.neighbours.items():
+            for cases in sequences:
+                for case in cases:
+                    if case.shape not in known:
+                        known[case.shape] = self.session.judge.unfit(self.settings.module, case, self.calls.terms)
+                jobs = [Job(case, "neighbour", way) for case in cases if not known[case.shape]]
+                self._neighbours += jobs
+                self.begin_anew |= {job.key for job in jobs[:1]}
 
     def relations(self, case: Case) -> list[dict[str, Any]]:
         """The operator's relations of a case (Judge.relations)."""
@@ -110,7 +116,7 @@ class CallPlan:
             if case == viewed[0]:
                 views += [Job(other, "fenced", side) for other in self.selection.fenced_cases for side in SIDES]
                 views += [Job(other, "shifted") for other in self.selection.shifted_cases]
-                views += [Job(other, "neighbour") for other in self._neighbours]
+                views += self._neighbours
                 views += self._zero_copy_jobs()
         return self._laid_out[case.id]
 
@@ -129,10 +135,10 @@ class CallPlan:
             return [asleep]
         return [awake] if elements(case) > CPU_REPEATED_ELEMENTS else [asleep, awake]
 
-    @property
-    def calls_each(self) -> int:
-        """How many of the trials a process makes."""
-        return max(2, self.selection.trials // 2) if self.selection.has_team else self.selection.trials
+    def calls_each(self, case: Case) -> int:
+        """How many of the trials a process makes; of values that are not the usual ones fewer."""
+        trials = self.selection.trials if case.family == self.selection.family else self.selection.trials // FEWER
+        return max(2, trials // 2 if self.selection.has_team else trials)
 
 
 def view_name(view: Job) -> str:

@@ -78,7 +78,7 @@ class Properties:
                 "with inputs in the host's memory, which arrive slowly, the result is right: every copy is waited for"
             )
         elif view.part == "neighbour":
-            claim = f"behind calls of one other size {case.id} is right, or refused: what is kept goes by all sizes"
+            claim = f"behind calls of one other size, {view.name}, {case.id} is right: what is kept goes by all sizes"
         elif view.part == "shifted":
             where = f"with {view.name} alone" if view.name else "in memory that begins"
             claim = f"{where} one element off its boundary the result is right, or refused"

@@ -186,39 +186,44 @@ class RungCases:
         return [case for case in first if (case.dtype, case.shape) not in seen]
 
     @functools.cached_property
-    def neighbours(self) -> list[Case]:
+    def neighbours(self) -> dict[str, list[list[Case]]]:
         """A shape that gives most of its dimensions, each then taken from the nearest smaller and larger shape.
 
-        A kernel that keeps something by a part of a call's sizes (a mask by its rows) is right wherever all of them
-        differ. In every data type and combination of options that the shape is tested with, there and back; on no size
+        A kernel that keeps something by a part of a call's sizes (a mask by its rows, a workspace) is right wherever
+        all of them differ. A list is for one process: `rising` the smaller ones, the shape, the larger ones; `falling`
+        the other way. In every data type and combination of options that the shape is tested with, in turn; on no size
         that no shape has. The same where one case alone is run again.
         """
         if self.variant.role != "variant" or not self.cases:
-            return []
+            return {}
         every = select_cases(self.settings, self.variant, families=self.session.families(self.variant)).cases
         usual = [case for case in every if case.family == self.family]
         if not usual:
-            return []
+            return {}
         lengths = frozenset(suite.LENGTHS)
         first = min(usual, key=lambda case: (-len(lengths & case.dims.keys()), -len(case.dims), elements(case)))
         listed = {name: sorted({c.dims[name] for c in usual if name in c.dims}) for name in first.dims}
-        shapes = {first.shape: first.dims}
+        below, above = dict[str, dict[str, int]](), dict[str, dict[str, int]]()
         for name, size in first.dims.items():
             every_dims = [{**first.dims, name: other} for other in listed[name]]
             whole = [dims for dims in every_dims if dims.get("heads", 0) % dims.get("kv_heads", 1) == 0]
             smaller, larger = ([dims for dims in whole if way * dims[name] > way * size] for way in (-1, 1))
-            shapes |= {shape_of(dims): dims for dims in (*smaller[-1:], *larger[:1])}
+            below |= {shape_of(dims): dims for dims in smaller[-1:]}
+            above |= {shape_of(dims): dims for dims in larger[:1]}
+        shapes = {**below, first.shape: first.dims, **above}
         refused = self.session.judge.declared(dataclasses.replace(self.settings, shapes=shapes)).refused
         bases = [case for case in usual if case.shape == first.shape]
         bases = list({(case.dtype, json.dumps(case.options)): case for case in bases}.values())
-        others = [shape for shape in shapes if shape != first.shape and shape not in refused]
-        cases = [
-            dataclasses.replace(base, shape=shape, dims=shapes[shape], seed=self.property_cases[0].seed)
-            for way, base in enumerate(bases * 2 if len(bases) == 1 else bases)
-            for shape in (first.shape, *(others if way % 2 == 0 else reversed(others)))
-            if others
-        ]
-        return [case for case in cases if not unsupported(self.variant, case)]
+        taken = [shape for shape in shapes if shape == first.shape or shape not in refused]
+        found: dict[str, list[list[Case]]] = {"rising": [], "falling": []}
+        for turn, base in enumerate(bases * 2 if len(bases) == 1 else bases):
+            way = "falling" if turn % 2 else "rising"
+            cases = [
+                dataclasses.replace(base, shape=shape, dims=shapes[shape], seed=self.property_cases[0].seed)
+                for shape in (taken if way == "rising" else reversed(taken))
+            ]
+            found[way].append([case for case in cases if len(taken) > 1 and not unsupported(self.variant, case)])
+        return found
 
     @property
     def zero_copy_cases(self) -> list[Case]:
@@ -227,6 +232,7 @@ class RungCases:
             return []
         main = [c for c in self.cases if (c.shape, c.family) == (self.settings.profile.shape, self.family)]
         chosen = [*_first_of_each(main, lambda case: case.dtype), *self.repeated_cases]
+        chosen = [case for case in chosen if self.session.only or case.family == self.family]
         return _first_of_each(chosen, lambda case: case.id)
 
     @property
@@ -248,7 +254,17 @@ class RungCases:
         if self.has_team:  # however busy the cores are, threads that share a long call overlap
             longest = max((c for c in self.cases if c.shape in self.settings.shapes), key=elements, default=found[0])
             found += [longest] if longest not in found else []
-        return found
+        return [*found, *self._repeated_families]
+
+    @property
+    def _repeated_families(self) -> list[Case]:
+        """The smallest case of some other families, others in each run: a race may lie where only their values lead."""
+        if self.variant.role != "variant" or self.session.config.test.level == "quick":
+            return []
+        smallest = _first_of_each(sorted(self.cases, key=elements), lambda case: case.family)
+        others = [case for case in smallest if case.family != self.family]
+        draw = random.Random(self.session.resources.fresh_seed)
+        return draw.sample(others, min(DRAWN_FAMILIES, len(others)))
 
     def sanity_jobs(self) -> Iterator[tuple[Job, Case]]:
         """The exact calls in every data type and with every combination of options, as far as it takes them."""
