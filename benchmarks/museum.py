@@ -54,7 +54,7 @@ TOLERANCE = 1e-2
 NAIVE_LIMIT_S = 15.0
 TIMED_CALLS = {"cpu": 1, "cuda": 30}  # after the one that is judged
 AT_ONCE = {"cpu": 1, "cuda": 4}  # naive evaluations: on a GPU most of their time goes into starting up
-GPU_WORKERS = 6  # processes that judge on one GPU: contexts take turns, and more of them wait for each other
+GPU_WORKERS = 4  # processes that judge on one GPU: contexts take turns, and more of them wait for each other
 SAME = (0.8, 1.25)  # a quarter either way: these times are taken once, on whatever machine
 EVIDENCE_LINES = 40  # of a log, where a piece was not caught
 

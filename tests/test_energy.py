@@ -71,6 +71,6 @@ def test_an_absent_counter_is_named() -> None:
 
 
 def test_a_counter_that_takes_longer_than_all_the_work_is_no_figure() -> None:
-    board = Board(0.02, 0.001, 0.3)
+    board = Board(0.02, 0.001, 2.0)
     with pytest.raises(energy.NoEnergy, match="without a pause"):
         energy.per_call(board, 200, board.replay_s, board.counter_mj, board.clock)

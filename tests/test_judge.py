@@ -371,16 +371,27 @@ def test_nan_is_counted_and_located() -> None:
     assert result.nonfinite == 32 * 64 + 1
     assert result.first_bad_index == [0, 2, 64, 0]
     assert criteria(result) == ["nonfinite"]
-    assert "2048 NaN and 1 infinite values" in result.failures[0].message
+    assert "2048 NaN and 1 +inf values" in result.failures[0].message
 
 
 def test_rows_of_nan_and_overflow_have_their_causes() -> None:
     call, output = correct_output(case_of())
     output[0, 2, 64:96] = math.nan
-    assert "whole rows are NaN" in judged(case_of(), call, output).failures[0].message
+    said = judged(case_of(), call, output).failures[0].message
+    assert "whole rows are NaN" in said
+    assert "a variable or workspace that is used before it is set" in said
     call, output = correct_output(case_of())
     output[0, 1, 2, 3] = math.inf
-    assert "an overflow: the largest float16 is 6.55e+04" in judged(case_of(), call, output).failures[0].message
+    said = judged(case_of(), call, output).failures[0].message
+    assert "an overflow: the largest float16 is 6.55e+04; or a variable or workspace that is used before" in said
+    output[0, 1, 2, 3:5] = -math.inf
+    said = judged(case_of(), call, output).failures[0].message
+    assert said.startswith("2 -inf values where")
+    assert "; log(0) (a sum of exponentials that underflowed: the maximum was not subtracted), an overflow" in said
+    output[0, 1, 2, 7] = math.inf
+    said = judged(case_of(), call, output).failures[0].message
+    assert said.startswith("1 +inf and 2 -inf values where")
+    assert "; an overflow: the largest" in said
 
 
 def test_what_begins_at_some_length_is_said_once() -> None:
@@ -626,7 +637,7 @@ def test_results_that_are_added_to_what_lay_in_memory_are_told_from_unwritten_on
     assert all("added to what the memory held before" in m for m in added if "RMS" not in m and "average" not in m)
     assert "still hold" in added[0]
     partly = said(torch.where(torch.arange(40) % 8 < 5, right, poison), expected, unit, poison)
-    assert "the store does not cover the whole tile" in partly[0]
+    assert "what is stored does not cover the whole output" in partly[0]
     if kind.is_floating_point:
         assert "added to what the memory held before" in said((poison + right).relu(), expected, unit, poison)[0]
     beside = said(torch.where(torch.arange(40) % 8 < 5, right + 1, poison), expected, unit, poison)

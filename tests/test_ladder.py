@@ -190,8 +190,8 @@ def test_half_of_the_repeats_are_made_by_a_process_whose_idle_threads_spin(tmp_p
     record = climbed(project(tmp_path, "prints_environment"), "prints_environment")
     said = (tmp_path / str(record.log)).read_text()
     calls, asleep = said.count("OMP_NUM_THREADS="), said.count("(loaded: idle threads sleep)")
-    # Shapes, and half of the trials at most, and a fifth of that on other values; a long log is cut once, which may tear
-    # one call in two.
+    # Shapes, half of the trials at most, and a fifth of that on other values; a long log is cut once, which may tear a
+    # call in two.
     assert 3 <= calls - asleep <= 3 * 10 + 2 + 1
     assert "OMP_WAIT_POLICY" not in said  # when calls are made nobody can tell
 

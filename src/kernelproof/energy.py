@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 LEAST_S = 0.2
-MOST_S = 1.0  # without two steps by then there is no figure
+MOST_S = 3.0  # without two steps by then there is no figure; some reads of the counter take a tenth of a second
 BATCH_S = 0.005  # between two looks at the counter: more where one takes longer
 
 

@@ -84,6 +84,8 @@ AS_NEAR = 1 + 1e-6
 
 ADDED = "results are added to what the memory held before the call: it is not cleared first"
 
+UNSET = "a variable or workspace that is used before it is set"
+
 # What float64's own rounding may make of a reference, relative to its largest element.
 FLOAT64_ROUNDING = 2.0**-40
 
@@ -562,7 +564,7 @@ def _memory(found: _Findings, result: CaseResult) -> None:
         result.first_bad_index = _first(found.unwritten)
         everything = count == found.error.numel()
         cause = (
-            "the store does not cover the whole tile: fewer threads or warps than rows, a loop that ends early, or a "
+            "what is stored does not cover the whole output: too few threads for it, a loop that ends early, or a "
             "bound that is too small"
         )
         if everything:
@@ -595,24 +597,36 @@ def _nonfinite(found: _Findings, result: CaseResult) -> None:
     result.nonfinite = count
     first = _first(bad)
     result.first_bad_index = result.first_bad_index or first
-    nan = int(torch.isnan(found.output[bad]).sum())
+    wrong = found.output[bad]
+    counts = {
+        "NaN": int(wrong.isnan().sum()),
+        "+inf": int(wrong.isposinf().sum()),
+        "-inf": int(wrong.isneginf().sum()),
+    }
+    largest = f"the largest {_name(found.dtype)} is {torch.finfo(found.dtype).max:.4g}"
     if found.added:
         cause = ADDED
     elif fresh := _fresh(found, bad):
         cause = fresh
-    elif nan == 0:
-        cause = f"an overflow: the largest {_name(found.dtype)} is {torch.finfo(found.dtype).max:.4g}"
+    elif counts["-inf"] == count:
+        cause = (
+            "log(0) (a sum of exponentials that underflowed: the maximum was not subtracted), an overflow of negative "
+            f"numbers ({largest}), or {UNSET}"
+        )
+    elif not counts["NaN"]:
+        cause = f"an overflow: {largest}; or {UNSET}"
     elif bool((bad.all(-1) == bad.any(-1)).all()):
         cause = (
             "whole rows are NaN: a sum of 0 that is divided by, ∞/∞ behind an overflow (the exponential of a large "
-            "number), ∞ − ∞ in a row of which everything is masked, or a read past the end of an input (NaN lies there)"
+            "number), ∞ − ∞ in a row of which everything is masked, a read past the end of an input (NaN lies there), or "
+            f"{UNSET}"
         )
     else:
         cause = (
             "single elements are NaN: a read past the end of an input (NaN lies there), "
             "or memory that was never written"
         )
-    kinds = f"{nan} NaN and {count - nan} infinite values" if nan < count else f"{nan} NaN values"
+    kinds = " and ".join(f"{number} {kind}" for kind, number in counts.items() if number) + " values"
     result.failures.append(
         Failure(NONFINITE, f"{kinds} where the reference is finite, the first at {first}: {found.where(bad)}; {cause}")
     )
