@@ -618,8 +618,8 @@ def _nonfinite(found: _Findings, result: CaseResult) -> None:
     elif bool((bad.all(-1) == bad.any(-1)).all()):
         cause = (
             "whole rows are NaN: a sum of 0 that is divided by, ∞/∞ behind an overflow (the exponential of a large "
-            "number), ∞ − ∞ in a row of which everything is masked, a read past the end of an input (NaN lies there), or "
-            f"{UNSET}"
+            "number), ∞ − ∞ in a row of which everything is masked, a read past the end of an input (NaN lies there), "
+            f"or {UNSET}"
         )
     else:
         cause = (
