@@ -208,14 +208,7 @@ class NoSuchEntry(WorkerReplyError):
 
 
 class WorkerConfined(WorkerReplyError):
-    """The candidate failed with the system's words for what a candidate is kept from: a rule of ours, no fault of it.
-
-    `kept_from`: what that is.
-    """
-
-    def __init__(self, message: str, kept_from: str, **details: object) -> None:
-        super().__init__(f"{message} ({kept_from})", **details)  # type: ignore[arg-type]
-        self.kept_from = kept_from
+    """The candidate failed with the system's words for what a candidate is kept from: by a rule of ours."""
 
 
 class WorkerRefused(WorkerReplyError):

@@ -403,7 +403,7 @@ class Worker:
             ours = {kind.__name__: kind for kind in (WorkerReplyError, NoSuchEntry)}.get(error["type"])
             words = error["message"] if ours else f"{error['type']}: {error['message']}"
             if self._host.confined and REFUSED.search(words):
-                raise WorkerConfined(words, BY_SANDBOX, log=self.log)
+                raise WorkerConfined(f"{words} ({BY_SANDBOX})", log=self.log)
             raise (ours or WorkerReplyError)(words, log=self.log)
         return reply["result"]
 
