@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -128,6 +129,11 @@ def test_what_is_no_tuple_of_names_is_told_with_what_to_write_or_nothing(
             f"{CHANGED}    dims = ('rows',)\nOPERATOR = O()\n",
             r"OPERATOR.dims is \('rows',\), not a mapping like {\"rows\": ",
         ),
+        (
+            f"{CHANGED}    options = {{'causal': True}}\nOPERATOR = O()\n",
+            r"OPERATOR.options\['causal'\] is True, not a tuple of its values\n  next: write \(False, True\)",
+        ),
+        (f"{CHANGED}    strided = 'no'\nOPERATOR = O()\n", "OPERATOR.strided is 'no'; allowed: True and False"),
         (f"{CHANGED}    axes = 'row'\nOPERATOR = O()\n", "OPERATOR.axes is 'row', not a tuple of names"),
         (f"{CHANGED}    axes = ()\nOPERATOR = O()\n", r"OPERATOR.axes is \(\), not a tuple of names"),
         (
@@ -143,8 +149,19 @@ def test_what_is_no_tuple_of_names_is_told_with_what_to_write_or_nothing(
 )
 def test_load_says_what_is_wrong_with_a_module(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "broken.py").write_text(text)
-    with pytest.raises((ConfigError, JudgeError), match=message):
+    with pytest.raises((ConfigError, JudgeError)) as caught:
         operators.load("broken.py", tmp_path)
+    assert re.search(message, str(caught.value)), caught.value
+
+
+def test_of_an_argument_that_a_call_lacks_those_that_it_has_are_told() -> None:
+    call = operators.Call(
+        {"x": torch.zeros(1), "labels": torch.zeros(1), "eps": 1e-5, "y": torch.zeros(1)}, ("y",), ("row",)
+    )
+    with pytest.raises(LookupError, match="no tensor 'label'; it has x, labels, y; did you mean 'labels'"):
+        call.tensor("label")
+    with pytest.raises(LookupError, match="no scalar 'epsilon'; it has eps"):
+        call.scalar("epsilon")
 
 
 def test_a_cost_that_is_a_number_is_called_none() -> None:

@@ -78,6 +78,7 @@ def test_commands_quote_a_folder_with_a_space(tmp_path: Path, monkeypatch: pytes
         ("My-Op", "x", "for example my_op"),
         ("3d", "x", "for example my_3d"),
         ("on", "x", "YAML does not read it as text"),
+        ("class", "x", "it is a word of Python's"),
         ("op", "../x", "outside the current one"),
         ("op", ".", "exists and is left as it is"),
     ],

@@ -990,7 +990,11 @@ def _schema_faults(error: Any, places: _Places) -> Iterator[Fault]:
                     yield dataclasses.replace(fault(f"the key {name!r} is missing"), lacks=name)
         case "type":
             kinds = [limit] if isinstance(limit, str) else limit
-            meant = f": write [{', '.join(value.split())}]" if kinds == ["array"] and isinstance(value, str) else ""
+            meant = ""
+            if kinds == ["array"] and isinstance(value, str | int | float) and not isinstance(value, bool):
+                meant = f": write [{', '.join(str(value).split())}]"
+            if kinds == ["object"] and isinstance(value, list) and key[-1:] == ("macros",):
+                meant = f": write {{{', '.join(f'{name}: null' for name in value)}}}"
             if kinds == ["object"] and isinstance(value, str) and len(needed := error.schema.get("required", [])) == 1:
                 meant = f": write {{{needed[0]}: {value}}}"
             yield fault(f"{_shown(value)} is not {' or '.join(_TYPE_NAMES[kind] for kind in kinds)}{meant}")

@@ -292,9 +292,10 @@ def related(
     wanted = relation.expected(base)
     if not got.shape == wanted.shape == reference.output.shape:
         raise TestError(
-            f"the output has shape {tuple(got.shape)}, expected makes {tuple(wanted.shape)} of the base output, "
-            f"the reference has {tuple(reference.output.shape)}",
-            subject=relation.name,
+            f"{relation.name}: the output has shape {tuple(got.shape)}, expected makes {tuple(wanted.shape)} of the "
+            f"base output, the reference has {tuple(reference.output.shape)}",
+            subject="relations",
+            hint="mend `expected` of the relation",
         )
     use = torch.ones_like(got, dtype=torch.bool)
     if relation.where is not None:

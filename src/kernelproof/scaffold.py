@@ -6,6 +6,7 @@ example), a binding, a CPU and a CUDA kernel, and a configuration.
 
 from __future__ import annotations
 
+import keyword
 import os
 import re
 import shlex
@@ -36,6 +37,10 @@ def run(operator_name: str, into: Path) -> list[Path]:
     if not isinstance(yaml.safe_load(operator_name), str):
         raise KernelproofError(
             "no name for an operator: YAML does not read it as text", subject=operator_name, hint=f"my_{operator_name}"
+        )
+    if keyword.iskeyword(operator_name):
+        raise KernelproofError(
+            "no name for an operator: it is a word of Python's", subject=operator_name, hint=f"my_{operator_name}"
         )
     folder = Path(os.path.relpath(into))
     if ".." in folder.parts:

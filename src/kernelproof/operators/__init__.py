@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_che
 import torch
 
 from kernelproof.config import Declared
-from kernelproof.errors import ConfigError, KernelproofError, blamed, guide
+from kernelproof.errors import ConfigError, KernelproofError, blamed, guide, nearest
 from kernelproof.records import Case
 
 if TYPE_CHECKING:
@@ -161,11 +161,17 @@ class Call:
         return Call(arguments, (output,), self.axes_of(output))
 
     def tensor(self, name: str) -> torch.Tensor:
-        """A tensor argument by name."""
+        """A tensor argument by name. Raises LookupError where there is none."""
+        if name not in self.tensors:
+            known = self.tensors
+            raise LookupError(f"a call has no tensor {name!r}; it has {', '.join(known)}{nearest(name, known)}")
         return self.tensors[name]
 
     def scalar(self, name: str) -> float:
-        """A scalar argument by name."""
+        """A scalar argument by name. Raises LookupError where there is none."""
+        if name not in self.arguments:
+            known = self.scalars
+            raise LookupError(f"a call has no scalar {name!r}; it has {', '.join(known)}{nearest(name, known)}")
         value = self.arguments[name]
         if isinstance(value, torch.Tensor):
             raise KernelproofError("is a tensor, not a scalar", subject=name)
@@ -378,6 +384,15 @@ def load(module: str, root: Path) -> Operator:
         if not isinstance(getattr(found, name), Mapping):
             given = getattr(found, name)
             raise ConfigError(f"OPERATOR.{name} is {given!r}, not a mapping like {example}", subject=module)
+    options: Mapping[str, Any] = found.options
+    for name, values in options.items():
+        if isinstance(values, str) or not isinstance(values, Iterable) or not values:
+            hint = "write (False, True)" if isinstance(values, bool) else f"write ({values!r},)"
+            raise ConfigError(
+                f"OPERATOR.options[{name!r}] is {values!r}, not a tuple of its values", subject=module, hint=hint
+            )
+    if not isinstance(strided := getattr(found, "strided", False), bool):
+        raise ConfigError(f"OPERATOR.strided is {strided!r}; allowed: True and False", subject=module)
     if isinstance(whole := getattr(found, "whole", ()), str) or not isinstance(whole, Iterable):
         raise ConfigError(f"OPERATOR.whole is {whole!r}, not a tuple of names of inputs", subject=module)
     if unknown := [name for name in found.dtypes if name not in DTYPES]:
@@ -396,7 +411,9 @@ def changeable(operator: Operator, call: Call) -> dict[str, torch.Tensor]:
     whole = tuple(getattr(operator, "whole", ()))
     if unknown := [name for name in whole if name not in call.inputs]:
         raise ConfigError(
-            f"OPERATOR.whole names {unknown[0]!r}; the inputs are {', '.join(call.inputs)}", subject=operator.name
+            f"OPERATOR.whole names {unknown[0]!r}; the inputs are {', '.join(call.inputs)}"
+            f"{nearest(unknown[0], call.inputs)}",
+            subject=operator.name,
         )
     return {
         name: tensor
