@@ -429,6 +429,9 @@ def test_who_needs_what_a_candidate_is_kept_from_is_not_run(tmp_path: Path) -> N
     late = told(tmp_path / "late", "x.shape == (17, 101) and open('/usr/share/of-mine', 'w')")
     assert late.verdict == "not_run"
     assert "in correctness (odd-" in (late.reason or "")
+    drawn = told(tmp_path / "drawn", "x.shape[1] in range(150, 203) and open('/usr/share/of-mine', 'w')", level="deep")
+    assert drawn.verdict == "not_run"
+    assert "in correctness (the search)" in (drawn.reason or "")
     wrong = told(tmp_path / "wrong", "y.mul_(2); x.shape == (17, 101) and open('/usr/share/of-mine', 'w')")
     assert wrong.verdict == "wrong"
 

@@ -267,6 +267,8 @@ class Climb:
         except WorkerRefused as error:
             refusal = error if views else self.calls.refusal(job, case, error)
             return outcomes.not_judged(case, refusal) if isinstance(refusal, ValuesRefused) else None
+        except WorkerConfined:
+            raise
         except (WorkerError, TestError) as error:
             self.calls.blame_a_lack_of_memory(error)
             if views and isinstance(error, WorkerReplyError) and outcomes.DEVICE_FAULT not in error.message:
