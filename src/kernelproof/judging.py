@@ -560,10 +560,12 @@ class Chamber:
         from kernelproof.operators import changeable
 
         call = self._call(Job(case))
+        if _has_indices(call):
+            return []
         alike: dict[tuple[Any, ...], list[str]] = {}
         for name, tensor in changeable(self.operator, call).items():
             alike.setdefault((tensor.shape, tensor.stride(), tensor.dtype), []).append(name)
-        return [names for names in alike.values() if len(names) > 1 and not _has_indices(call)]
+        return [names for names in alike.values() if len(names) > 1]
 
     def do_outline(self, job: Job) -> dict[str, Any]:
         from kernelproof import images

@@ -11,7 +11,7 @@ from kernelproof.judging import CHANGED, DOUBTFUL, Job
 from kernelproof.ladder import outcomes
 from kernelproof.ladder.outcomes import DEVICE_FAULT, NO_GRAVITY, Outcome
 from kernelproof.ladder.planning import PARTS, SIDES, view_name
-from kernelproof.records import Case, PropertyResult
+from kernelproof.records import BIAS, RMS, Case, Failure, PropertyResult
 
 if TYPE_CHECKING:
     from kernelproof.ladder.calling import Calls
@@ -42,8 +42,7 @@ class Properties:
             result = self.calls.judged(job)
             failures = result.failures
             if job.part == "relation":
-                # Noise and bias were calibrated on the input families, and a relation's inputs are none of them.
-                failures = [f for f in failures if f.criterion not in ("rms", "bias")]
+                failures = _of_any_inputs(failures)
                 related = self.session.judge.related(self.settings.module, job, self.calls.terms)
                 failures += [related] if related else []
             message = outcomes.listed(failures)
@@ -100,8 +99,7 @@ class Properties:
         try:
             self.collection.taken(name, case)
             result = self.calls.judged(view)
-            # Noise and bias were calibrated on inputs that have nothing to do with one another.
-            failures = [f for f in result.failures if view.part != "aliased" or f.criterion not in ("rms", "bias")]
+            failures = _of_any_inputs(result.failures) if view.part == "aliased" else result.failures
             status, message = "passed", outcomes.listed(failures)
             gravity = outcomes.gravity(failures, result)
         except WorkerRefused as error:
@@ -118,3 +116,10 @@ class Properties:
         self.standing.properties_found.append(PropertyResult(name, claim, case.id, status, message))
         told = Outcome("failed", f"{name} ({claim}): {message}", gravity, case.id)
         return [(name, told)] if status == "failed" else []
+
+
+def _of_any_inputs(failures: list[Failure]) -> list[Failure]:
+    """Without noise and bias, which were calibrated on the input families: a relation's are none of them, nor is one
+    tensor for several.
+    """
+    return [failure for failure in failures if failure.criterion not in (RMS, BIAS)]

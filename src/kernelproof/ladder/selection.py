@@ -169,10 +169,8 @@ class RungCases:
         if self.variant.role != "variant" or self.variant.device != "cpu" or not self.cases:
             return []
         main = [case for case in self._usual if case.shape == self.settings.profile.shape]
-        smallest = _first_of_each(sorted(self.cases, key=elements), lambda case: case.family)
-        others = [case for case in smallest if case.family != self.family]
-        chosen = random.Random(self.session.resources.fresh_seed).sample(others, min(FENCED_FAMILIES, len(others)))
-        found = [*covering_cases(self._usual or self.cases, (), FENCED), *main[:1], *chosen]
+        chosen = [*main[:1], *self._of_other_families(FENCED_FAMILIES)]
+        found = [*covering_cases(self._usual or self.cases, (), FENCED), *chosen]
         return _first_of_each(found, lambda case: case.id)
 
     @property
@@ -215,6 +213,8 @@ class RungCases:
         bases = [case for case in usual if case.shape == first.shape]
         bases = list({(case.dtype, json.dumps(case.options)): case for case in bases}.values())
         taken = [shape for shape in shapes if shape == first.shape or shape not in refused]
+        if len(taken) == 1:
+            return {}
         found: dict[str, list[list[Case]]] = {"rising": [], "falling": []}
         for turn, base in enumerate(bases * 2 if len(bases) == 1 else bases):
             way = "falling" if turn % 2 else "rising"
@@ -222,7 +222,7 @@ class RungCases:
                 dataclasses.replace(base, shape=shape, dims=shapes[shape], seed=self.property_cases[0].seed)
                 for shape in (taken if way == "rising" else reversed(taken))
             ]
-            found[way].append([case for case in cases if len(taken) > 1 and not unsupported(self.variant, case)])
+            found[way].append([case for case in cases if not unsupported(self.variant, case)])
         return found
 
     @property
@@ -254,17 +254,15 @@ class RungCases:
         if self.has_team:  # however busy the cores are, threads that share a long call overlap
             longest = max((c for c in self.cases if c.shape in self.settings.shapes), key=elements, default=found[0])
             found += [longest] if longest not in found else []
-        return [*found, *self._repeated_families]
+        if self.variant.role == "variant" and self.session.config.test.level != "quick":
+            found += self._of_other_families(DRAWN_FAMILIES)  # a race may lie where only their values lead
+        return found
 
-    @property
-    def _repeated_families(self) -> list[Case]:
-        """The smallest case of some other families, others in each run: a race may lie where only their values lead."""
-        if self.variant.role != "variant" or self.session.config.test.level == "quick":
-            return []
+    def _of_other_families(self, most: int) -> list[Case]:
+        """The smallest case of some families that are not the usual one, others in each run."""
         smallest = _first_of_each(sorted(self.cases, key=elements), lambda case: case.family)
         others = [case for case in smallest if case.family != self.family]
-        draw = random.Random(self.session.resources.fresh_seed)
-        return draw.sample(others, min(DRAWN_FAMILIES, len(others)))
+        return random.Random(self.session.resources.fresh_seed).sample(others, min(most, len(others)))
 
     def sanity_jobs(self) -> Iterator[tuple[Job, Case]]:
         """The exact calls in every data type and with every combination of options, as far as it takes them."""

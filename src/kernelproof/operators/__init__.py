@@ -162,20 +162,23 @@ class Call:
 
     def tensor(self, name: str) -> torch.Tensor:
         """A tensor argument by name. Raises LookupError where there is none."""
-        if name not in self.tensors:
-            known = self.tensors
-            raise LookupError(f"a call has no tensor {name!r}; it has {', '.join(known)}{nearest(name, known)}")
-        return self.tensors[name]
+        value = self.arguments.get(name)
+        if not isinstance(value, torch.Tensor):
+            raise _absent("tensor", name, self.tensors)
+        return value
 
     def scalar(self, name: str) -> float:
         """A scalar argument by name. Raises LookupError where there is none."""
         if name not in self.arguments:
-            known = self.scalars
-            raise LookupError(f"a call has no scalar {name!r}; it has {', '.join(known)}{nearest(name, known)}")
+            raise _absent("scalar", name, self.scalars)
         value = self.arguments[name]
         if isinstance(value, torch.Tensor):
             raise KernelproofError("is a tensor, not a scalar", subject=name)
         return value
+
+
+def _absent(kind: str, name: str, known: Iterable[str]) -> LookupError:
+    return LookupError(f"a call has no {kind} {name!r}; it has {', '.join(known)}{nearest(name, known)}")
 
 
 @dataclass
