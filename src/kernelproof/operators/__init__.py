@@ -22,7 +22,7 @@ import importlib
 import importlib.util
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -572,13 +572,13 @@ def traded(call: Call, tensor: str, scalar: str, name: str, claim: str, cause: s
 def with_own_strides(call: Call, alone: str = "") -> Call:
     """The same values in memory in which no two tensors have the same strides; the last dimension keeps stride 1.
 
-    Rows of the first tensor are padded by 16 bytes, of the second by 32, and so on, and what rows make up as well, so
-    that no stride is a multiple of another: what began on 16 bytes still does. In every other tensor the two dimensions
-    before the last change places in memory, as heads and rows may; in the third (and the seventh) all of those come in
-    reverse, as batches may lie inside rows. With the name of a tensor `alone` changes: its rows are padded by one
-    element, or two, so that the second begins on 16 bytes no more.
+    Rows of the first tensor are padded by 16 bytes, of the second by 32, and so on, or by more where a stride would be
+    one of an earlier tensor's, and what rows make up as well: what began on 16 bytes still does. In every other tensor
+    the two dimensions before the last change places in memory, as heads and rows may; in the third (and the seventh)
+    all of those come in reverse, as batches may lie inside rows. With the name of a tensor `alone` changes: its rows
+    are padded by one element, or two, so that the second begins on 16 bytes no more.
     """
-    arguments = dict(call.arguments)
+    arguments, taken = dict(call.arguments), {1}
     for place, (name, tensor) in enumerate(call.tensors.items()):
         if tensor.dim() < 2 or alone not in ("", name):
             continue
@@ -589,12 +589,22 @@ def with_own_strides(call: Call, alone: str = "") -> Call:
         size, columns = tensor.element_size(), tensor.shape[-1]
         uneven = 1 if (columns + 1) * size % 16 else 2
         padding = uneven if alone else 16 * (place + 1) // size
-        strides, step = [1] * tensor.dim(), columns + padding
-        for dim in inner_first:
-            strides[dim] = step
-            step = step * tensor.shape[dim] + padding
+        strides = _padded_strides(tensor, inner_first, padding)
+        while not alone and taken & set(strides[:-1]):
+            padding += 16 // size
+            strides = _padded_strides(tensor, inner_first, padding)
+        taken.update(strides)
         arguments[name] = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
     return Call(arguments, call.outputs, call.axes)
+
+
+def _padded_strides(tensor: torch.Tensor, inner_first: Sequence[int], padding: int) -> list[int]:
+    """Strides in elements where rows, and whatever is made up of them, are so many elements longer than they need."""
+    strides, step = [1] * tensor.dim(), tensor.shape[-1] + padding
+    for dim in inner_first:
+        strides[dim] = step
+        step = step * tensor.shape[dim] + padding
+    return strides
 
 
 def with_gaps(call: Call, name: str) -> Call:
