@@ -201,16 +201,19 @@ def test_a_call_that_makes_no_sense_says_so(changes: dict[str, Any], message: st
 
 
 @pytest.mark.parametrize(
-    ("output", "bound", "message"),
+    ("output", "bound", "unit", "message"),
     [
-        (torch.ones(3), torch.ones(3), "output of a Reference: it is float32, and has to be computed in float64"),
-        (torch.ones(3).double(), torch.ones(1), r"bound of a Reference: it has shape \[1\], and the output \[3\]"),
-        (torch.ones(3).double(), 1e-5, "bound of a Reference: it is no tensor"),
+        (torch.ones(3), torch.ones(3), 0.0, "output of a Reference: it is float32, and has to be computed in float64"),
+        (torch.ones(3).double(), torch.ones(1), 0.0, r"bound of a Reference: it has shape \[1\], and the output \[3\]"),
+        (torch.ones(3).double(), 1e-5, 0.0, "bound of a Reference: it is no tensor"),
+        (torch.ones(3).double(), torch.ones(3), 1e-3, "unit_roundoff of a Reference: it is 0.001; allowed: 0 "),
+        (torch.ones(3).double(), torch.ones(3), math.nan, "unit_roundoff of a Reference: it is nan; allowed: 0 "),
+        (torch.ones(3).double(), torch.ones(3), 1.0, "unit_roundoff of a Reference: it is 1.0; allowed: 0 "),
     ],
 )
-def test_a_reference_that_makes_no_sense_says_so(output: torch.Tensor, bound: Any, message: str) -> None:
+def test_a_reference_that_makes_no_sense_says_so(output: torch.Tensor, bound: Any, unit: float, message: str) -> None:
     with pytest.raises(KernelproofError, match=message):
-        operators.Reference(output, bound, 2.0**-24)
+        operators.Reference(output, bound, unit)
 
 
 def test_load_of_a_missing_file(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Properties:
             status = "failed" if message else "passed"
             self.standing.properties_found.append(PropertyResult(name, claim, case.id, status, message))
             if message:
-                gravity = outcomes.gravity(failures, result)
+                gravity = outcomes.gravity(failures, result)[0], 0.0
                 wrong.append((name, Outcome("failed", f"{name} ({claim}): {message}", gravity, case.id)))
         self.standing.properties_found += [
             PropertyResult(*PARTS[part], case.id, "skipped", why) for part, why in self.plan.left_out(case).items()
@@ -63,7 +63,7 @@ class Properties:
             wrong += self._viewed(view) if self.collection.was_tried(view_name(view), view.case.id) else []
         if not wrong:
             return None
-        told = max(wrong, key=lambda each: each[1].gravity)
+        told = max(wrong, key=lambda each: each[1].gravity)  # of several alike the first, which is the plainest
         others = ", ".join(dict.fromkeys(name for name, each in wrong if each is not told[1]))
         return dataclasses.replace(told[1], message=told[1].message + (f"; also wrong: {others}" if others else ""))
 
@@ -71,7 +71,7 @@ class Properties:
         """A candidate handles memory that is laid out in another way, or refuses it in words before it computes."""
         name, case, gravity = view_name(view), view.case, NO_GRAVITY
         if view.part == "fenced":
-            claim = f"nothing is read or written {SIDES[view.name]} a tensor, where no memory is"
+            claim = f"with no memory {SIDES[view.name]} any tensor the result is right: nothing there is touched"
         elif view.part == "zero-copy":
             claim = (
                 "with inputs in the host's memory, which arrive slowly, the result is right: every copy is waited for"
@@ -101,7 +101,7 @@ class Properties:
             result = self.calls.judged(view)
             failures = _of_any_inputs(result.failures) if view.part == "aliased" else result.failures
             status, message = "passed", outcomes.listed(failures)
-            gravity = outcomes.gravity(failures, result)
+            gravity = outcomes.gravity(failures, result)[0], 0.0
         except WorkerRefused as error:
             status, message = "skipped", f"refused: {error.message}"
         except WorkerReplyError as error:

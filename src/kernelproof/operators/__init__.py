@@ -219,6 +219,14 @@ class Reference:
                 subject="bound of a Reference",
                 hint="give both the shape of what the call's output is",
             )
+        unit = self.unit_roundoff
+        if not isinstance(unit, float | int) or not (unit == 0 or (0 < unit < 1 and math.frexp(unit)[0] == 0.5)):
+            raise KernelproofError(
+                f"it is {unit!r}; allowed: 0 (nothing is rounded), or half a step between numbers near 1 of a data type, "
+                "a power of 2 below 1 such as 2.0**-24 (float32) or 2.0**-11 (float16)",
+                subject="unit_roundoff of a Reference",
+                hint="take `units(precision, x.dtype).coarse`; how far an element may be off is `bound`",
+            )
 
 
 # What is right of a call: of several outputs by each one's name.
