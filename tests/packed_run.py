@@ -105,6 +105,11 @@ def made_records() -> list[records.Record]:
         "verdict": "correct",
         "rungs": [records.Rung(name, "passed") for name in RUNGS],
         "cases": [records.CaseResult.of(records.Case("op", "small", {"rows": 2}), "passed")],
+        "properties": [
+            records.PropertyResult(name, "it holds", "small-float32-normal-s0", "passed")
+            for name in ("fresh values", "new values")
+        ],
+        "trials": 100,
     }
     timed = [
         records.Contender("plain", "variant", "tvm_ffi", "correct", True, "timed"),

@@ -32,7 +32,7 @@ from kernelproof import (
 )
 from kernelproof.contest.measurement import OTHERS_SHARE
 from kernelproof.errors import BundleError
-from kernelproof.ladder import outcomes
+from kernelproof.ladder import outcomes, selection
 from kernelproof.records import BenchRecord, TestRecord
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reports" / "reference" / "nvidia-h200"
@@ -367,6 +367,18 @@ def test_what_needs_no_build_needs_no_record_of_one(config: dict[str, Any], need
             *(PLAIN, "of the shapes of config.json it has not 'small'"),
         ),
         (edited(PLAIN, "cases", 0, "dims", value={"rows": 1}), PLAIN, "'rows' is 1, in config.json 2"),
+        (edited(PLAIN, "trials", value=2), PLAIN, "it was repeated 2 times, by config.json 100"),
+        (edited(PLAIN, "properties", value=[]), PLAIN, "is 'passed', and the property 'fresh values' is not"),
+        (
+            edited(PLAIN, "fresh_seed", value=7),
+            PLAIN,
+            "none of its cases has the seed 7 that was drawn after the build",
+        ),
+        (
+            configured("operators", "op", "test", "families", value=["normal", "ties"]),
+            PLAIN,
+            "of the input families of config.json it has not 'ties'",
+        ),
         (configured("operators", "op", "profile", "shape", value="small"), TILED, "it has not 'small-float16'"),
         (edited(PLAIN, "level", value="quick"), PLAIN, "its level is 'quick', in config.json 'default'"),
         (
@@ -728,7 +740,7 @@ def test_an_older_record_does_not_say_with_which_settings_it_was_made(tmp_path: 
     documents = {name: json.loads(data) for name, data in honest.items() if name.startswith("records/")}
     assert all(document.pop("settings") is not None for document in documents.values())
     older = honest | {name: json.dumps(document).encode() for name, document in documents.items()}
-    assert forged(tmp_path, configured("test", "trials", value=7)(older)).good
+    assert forged(tmp_path, configured("bench", "processes", value=7)(older)).good
 
 
 def test_a_dispatcher_is_built_from_its_rungs_too() -> None:
@@ -878,10 +890,16 @@ def test_the_cases_are_those_that_the_stages_select(tmp_path: Path, level: str) 
                 there, asked, consistency._contender(asked, variant.name) or {}, variant.device
             )
             assert set(found) == {case.bench_id for case in cases.enumerate_cases(operator, variant, "bench")}
-            selection = cases.select_cases(operator, variant, families=["normal", "zeros"], quick=level == "quick")
-            results = [records.CaseResult.of(case, "passed") for case in selection.cases]
-            results += [records.CaseResult.of(one.case, "skipped", one.reason) for one in selection.skipped]
-            test = records.TestRecord(operator=operator.name, variant=variant.name, device=variant.device, level=level)
+            chosen = cases.select_cases(operator, variant, families=["normal", "zeros"], quick=level == "quick")
+            results = [records.CaseResult.of(case, "passed") for case in chosen.cases]
+            results += [records.CaseResult.of(one.case, "skipped", one.reason) for one in chosen.skipped]
+            test = records.TestRecord(
+                operator=operator.name,
+                variant=variant.name,
+                device=variant.device,
+                level=level,
+                trials=10 if level == "quick" else 100,
+            )
             record = dataclasses.asdict(test) | {"cases": [dataclasses.asdict(one) for one in results]}
             assert list(consistency._asked_of(there, "t", record)) == []
             assert list(consistency._cases(there, "t", record, of_test=True)) == []
@@ -904,6 +922,7 @@ def test_the_words_are_those_of_the_stages() -> None:
     assert {*methods.TRACES, *methods.COUNTED} == consistency.UNSAMPLED
     assert consistency.RAN_AND_FAILED | {"failed_to_build"} == manifest.BAD_CORRECTNESS
     assert set(outcomes.RUNGS) - {"properties", "sanitizer"} == consistency.NEEDED_RUNGS
+    assert selection.QUICK_TRIALS == consistency.QUICK_TRIALS
     assert records.DECISIVE_PACKAGES == consistency.DECISIVE_PACKAGES
     placeholders = [*(f"<{name}>" for name in privacy.PLACEHOLDERS), privacy.SECRET]
     assert all(map(consistency.PRIVATE.fullmatch, placeholders))

@@ -3,8 +3,8 @@
 The full cross product would be thousands of cases and say no more. What is kept, in this order:
 
 1. the profiled shape with every combination of options and every data type, on the default family;
-2. every other shape with combinations of options that between them hold every value of every option, on the default
-   family, data types in turn;
+2. every other shape on the default family, data types in turn, with every combination of options where there are few,
+   else with some that between them hold every value of every option;
 3. every other family on one shape (`family_shape`, else the profiled one), twice, options and data types in turn; and
    once on each of `families_also_on`.
 
@@ -27,6 +27,7 @@ from kernelproof.suite import LENGTHS
 
 DEFAULT_FAMILY = "normal"
 FAMILY_REPEATS = 2
+EVERY_COMBINATION = 4  # of options, at most, that every shape is tested with
 FALLBACK_SEEDS = (0,)
 GROWN = 1 << 20  # product of the dimensions of what compute-sanitizer sees after a smaller size, at most
 ROUND, LONG = 16, 256  # no tile divides a length that the first does not divide; above the second there are many
@@ -236,7 +237,8 @@ def _tested(
         cases += [case(main, options, dtype, default, seed) for options in combinations]
     if quick:
         return cases
-    covering = _covering(chosen.options)
+    few = len(combinations) <= EVERY_COMBINATION
+    covering = [_opposites_apart(combinations)] if few else _covering(chosen.options)
     for turn, shape in enumerate(s for s in chosen.shapes_on(variant.device) if s != main):
         seed = next(seed_of)
         cases += [case(shape, options, next(dtype_of), default, seed) for options in covering[turn % len(covering)]]
@@ -254,6 +256,12 @@ def _tested(
             dtype = variant.dtypes[(turn // len(combinations) + place) % len(variant.dtypes)]
             cases.append(case(shape, options, dtype, family, seeds[turn % len(seeds)]))
     return cases
+
+
+def _opposites_apart(combinations: list[Options]) -> list[Options]:
+    """The combinations in an order in which two types, taken in turn, each meet those that differ in every option."""
+    half = len(combinations) // 2
+    return combinations[:half] + combinations[: -half - 1 : -1] + combinations[half : len(combinations) - half]
 
 
 def _covering(options: dict[str, list[Any]]) -> list[list[Options]]:

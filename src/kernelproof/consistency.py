@@ -65,6 +65,8 @@ DECIDES_NOTHING = (CORES_SHARED, "gpu_shared", "disagrees_outside_clock", "slowe
 CAUGHT = ("times escape", "spoils others", "library call passed off")  # a contender whose times are made up
 RAN_AND_FAILED = frozenset({"wrong", "crashed", "hung"})
 LEVELS = ("quick", "default", "deep")  # of a test, the least first
+QUICK_TRIALS = 10  # at most, at the quick level
+NEEDED_PROPERTIES = frozenset({"fresh values", "new values"})  # whatever the operator, and the variant takes
 NEEDED_RUNGS = frozenset({"build", "load", "launch", "sanity", "correctness", "determinism"})
 PRIVATE = re.compile(r"<(?:repo|home|prefix|user|host|gpu)>|\[secret\]")  # what stands for a private word
 
@@ -324,8 +326,9 @@ def _case_id(shape: str, options: Mapping[str, Any], dtype: str) -> str:
 def _asked_of(bundle: Bundle, name: str, test: Mapping[str, Any]) -> Iterator[Contradiction]:
     """Of the cases that cases.py selects those that are known without the operator's module.
 
-    That is: every shape, and the profiled one, where it is among those, with all options and types. What a variant does
-    not take is in its record as skipped.
+    That is: every shape, and the profiled one, where it is among those, with all options and types; the input families
+    that the configuration names; some values drawn after the build; so many repeats. What a variant does not take is in
+    its record as skipped.
     """
     operator = _configured(bundle, "operators", test["operator"]) or {}
     contender = _contender(operator, test["variant"])
@@ -335,11 +338,20 @@ def _asked_of(bundle: Bundle, name: str, test: Mapping[str, Any]) -> Iterator[Co
     shapes = _shapes_on(selection, test["device"])
     had = {_case_id(case["shape"], case["options"], case["dtype"]) for case in test["cases"]}
     wanted = [_case_id(main, options, dtype) for options in _combined(bundle, selection, types) for dtype in types]
-    yield from _lacking(name, "the verdict is 'correct', and", "cases", wanted if main in shapes else [], had)
-    if test.get("level", "quick") != "quick":
-        yield from _lacking(
-            name, "the verdict is 'correct', and", "shapes", shapes, {case["shape"] for case in test["cases"]}
-        )
+    correct = "the verdict is 'correct', and"
+    yield from _lacking(name, correct, "cases", wanted if main in shapes else [], had)
+    drawn = test.get("fresh_seed")
+    if drawn is not None and not any(case["seed"] == drawn for case in test["cases"]):
+        yield Contradiction(name, f"{correct} none of its cases has the seed {drawn} that was drawn after the build")
+    trials = _configured(bundle, "test", "trials")
+    quick = test.get("level", "quick") == "quick"
+    asked = min(trials, QUICK_TRIALS) if quick and trials is not None else trials
+    if asked is not None and test.get("trials") != asked:
+        yield Contradiction(name, f"{correct} it was repeated {_said(test.get('trials'))} times, by {CONFIG} {asked}")
+    if not quick:
+        yield from _lacking(name, correct, "shapes", shapes, {case["shape"] for case in test["cases"]})
+        families = {case["family"] for case in test["cases"]}
+        yield from _lacking(name, correct, "input families", selection.get("families") or [], families)
 
 
 def _lacking(name: str, who: str, what: str, wanted: Iterable[str], had: Collection[str]) -> Iterator[Contradiction]:
@@ -391,6 +403,10 @@ def _correct(name: str, test: Mapping[str, Any], rungs: Mapping[str, str]) -> It
     if not any(case["status"] == "passed" for case in test["cases"]):
         there = f"none of its {len(test['cases'])} cases is 'passed'" if test["cases"] else "there is no case"
         yield Contradiction(name, f"the verdict is 'correct', and {there}")
+    if rungs.get("properties") == "passed":
+        shown = {found["name"] for found in test.get("properties", []) if found["status"] == "passed"}
+        for lacking in sorted(NEEDED_PROPERTIES - shown):
+            yield Contradiction(name, f"the rung 'properties' is 'passed', and the property {lacking!r} is not")
     tools = (test.get("sanitizer") or {"runs": []})["runs"]
     parts = [
         *(("case", case["id"], case["status"]) for case in test["cases"]),

@@ -8,8 +8,9 @@ On a CPU the pages before and behind an image can be read and written by nobody 
 no guard band on one side: whoever passes that end, if only to read, is killed.
 
 Around float inputs the bands hold NaNs, so that a read past the end shows in the result; around everything else random
-bits. The payload of an output is poison, fresh random bits for every call. Bytes that belong to no element (the gaps of
-a strided view) count as guard band. Reading back compares every guard byte and every input byte with what was laid out.
+bits. The payload of an output is poison, fresh random bits for every call, or zeros in one. Bytes that belong to no
+element (the gaps of a strided view) count as guard band. Reading back compares every guard byte and every input byte
+with what was laid out.
 """
 
 from __future__ import annotations
@@ -149,6 +150,7 @@ def layout_images(
     finite: bool = False,
     spaced: Collection[str] = (),
     together: Collection[str] = (),
+    zeroed: bool = False,
 ) -> Layout:
     """Write a call's tensors as images into a folder; without a generator the system seeds the random bits.
 
@@ -157,6 +159,7 @@ def layout_images(
     finite: around the elements of inputs lie large numbers, and not NaN, which some comparisons swallow.
     spaced: the tensors whose last dimension may have another stride than 1.
     together: the inputs that are one tensor, and so one image.
+    zeroed: the elements of outputs are zeros, which who looks may take for a result.
     The generator must not be the one that the inputs were drawn from: poison is fresh even when a case is repeated.
     Raises TestError where a tensor that is not `spaced` has another last stride than 1, WorkerReplyError where a
     candidate put a link in an image's place.
@@ -171,6 +174,8 @@ def layout_images(
             continue
         bands = _bands(tensor, name in shifted, fenced)
         images[name] = _image(name, tensor, name in call.outputs, directory / f"{name}.img", generator, bands, finite)
+        if zeroed and name in call.outputs:
+            images[name].elements(images[name].raw).zero_()
     for image in _each_once(images):
         with new_file(image.path) as stream:
             stream.write(image.raw.numpy().data)

@@ -71,6 +71,7 @@ ROUNDING_SPREAD = 0.8
 REFERENCES_APART = 2.0**-10
 
 # A cause that is said of every element, or of a row, is seen in so many at least: fewer are alike by chance.
+MOSTLY = 0.9  # of the wrong elements, for one cause to be it
 SEVERAL = 8
 
 # Of a limit; a larger ratio tells nobody more than the two numbers.
@@ -168,10 +169,12 @@ def judge_all(
     *,
     operator: Knowing | None = None,
     histogram: ErrorHistogram | None = None,
+    earlier: Mapping[str, Mapping[str, Returned]] | None = None,
 ) -> CaseResult:
     """Hold every output that a candidate handed over against its reference: `judge`, and of several the worst figures.
 
     Failures and places of several begin with the output's name. What an operator knows of faults is of the first.
+    earlier: what calls before gave, by name, as far as it was right.
     """
     found = {
         name: judge(
@@ -182,6 +185,7 @@ def judge_all(
             tolerance,
             operator=operator if name == call.outputs[0] else None,
             histogram=histogram,
+            earlier={its_call: outputs[name] for its_call, outputs in (earlier or {}).items() if name in outputs},
         )
         for name in call.outputs
     }
@@ -244,11 +248,13 @@ def judge(
     *,
     operator: Knowing | None = None,
     histogram: ErrorHistogram | None = None,
+    earlier: Mapping[str, Returned] | None = None,
 ) -> CaseResult:
     """Hold what a candidate handed over of a call with one output against the reference.
 
-    With an `operator`, a wrong result is compared with what its known faults would have given. Works on the device of
-    the reference. Raises TestError when the reference itself is not finite or does not fit the output.
+    With an `operator`, a wrong result is compared with what its known faults would have given, and with what `earlier`
+    calls gave, by name. Works on the device of the reference. Raises TestError when the reference itself is not finite
+    or does not fit the output.
     """
     found = _Findings(call, reference, returned)
     result = CaseResult.of(case, "passed")
@@ -256,7 +262,7 @@ def judge(
     _nonfinite(found, result)
     _numbers(found, result, tolerance)
     if any(f.criterion in (BOUND, RMS, BIAS, EXACT) for f in result.failures):
-        _explain(found, result, operator)
+        _explain(found, result, operator, earlier or {})
     if histogram is not None and not reference.exact:
         histogram.add(found.ratio)
     result.status = "failed" if result.failures else "passed"
@@ -772,17 +778,19 @@ def _few_rows(found: _Findings) -> float:
 # --- what is wrong, in words ------------------------------------------------------------------------------------------
 
 
-def _explain(found: _Findings, result: CaseResult, operator: Knowing | None) -> None:
+def _explain(found: _Findings, result: CaseResult, operator: Knowing | None, earlier: Mapping[str, Returned]) -> None:
     """Append the likely cause to the first numerical failure, if one fits."""
+    doubtful = None
+    cause = _remembered(found, earlier)
     try:
-        cause = _suspect(found, operator)
+        cause, doubtful = (cause, None) if cause else _suspect(found, operator)
     except Exception as error:  # an operator's code that only explains: the verdict stands without it
         cause = f"unknown, for the operator's `suspects` failed ({type(error).__name__}: {error})"
     if cause is None and found.added:
         cause = ADDED
     cause = cause or _fresh(found, found.comparable & ~found.inside)
     cause = cause or _whole_number(found) or _constant(found) or _factor(found) or _truncated(found) or _stored(found)
-    cause = cause or _few(found, result) or _one_a_row(found) or _precision(found, result)
+    cause = cause or doubtful or _few(found, result) or _one_a_row(found) or _precision(found, result)
     if cause is None:
         return
     numeric = next(f for f in result.failures if f.criterion in (BOUND, EXACT, RMS, BIAS))
@@ -806,14 +814,31 @@ def _fresh(found: _Findings, bad: torch.Tensor) -> str | None:
     )
 
 
-def _suspect(found: _Findings, operator: Knowing | None) -> str | None:
+def _remembered(found: _Findings, earlier: Mapping[str, Returned]) -> str | None:
+    """Wrong elements that are, bit for bit, what an earlier call gave there, which was right for that one's inputs."""
+    bad = found.comparable & ~found.inside
+    count = int(bad.sum())
+    for name, returned in earlier.items():
+        if returned.output.shape != found.raw.shape or returned.output.dtype != found.dtype:
+            continue
+        kept = _same_bits(found.raw, returned.output.to(found.raw.device)) & bad
+        bits = 8 * found.raw.element_size()
+        if int(kept.sum()) >= MOSTLY * count and _more_than_chance(kept, bad, bits):
+            return (
+                f"{found.share(int(kept.sum()))} are bit for bit what the call {name} gave there, for other inputs: a "
+                "result that is remembered, by an address or by a part of the inputs"
+            )
+    return None
+
+
+def _suspect(found: _Findings, operator: Knowing | None) -> tuple[str | None, str | None]:
     """The known fault that gives the very rows that are wrong; of several, the one that comes nearest, or all that do.
 
-    One that would change rows that are right cannot be all there is to it, and that is said.
+    One that would change rows that are right cannot be all there is to it: it comes second, and that is said.
     """
     bad = found.comparable & ~found.inside
     if operator is None or not bool(bad.any()):
-        return None
+        return None, None
     rows = _some_rows(bad.any(-1), 24)
     index = tuple(rows.unbind(1))
     got, expected = found.output.cpu()[index], found.expected.cpu()[index]
@@ -833,12 +858,12 @@ def _suspect(found: _Findings, operator: Knowing | None) -> str | None:
         if fits:
             fitting.append((float(off.square().sum()), suspect.cause, would[finite]))
     if not fitting:
-        return None
+        return None, None
     nearest = min(rest for rest, *_ in fitting) * AS_NEAR
     causes = {cause: would for rest, cause, would in fitting if rest <= nearest}
     right = _some_rows(found.inside.all(-1), 8)
     if not len(right):
-        return ", or ".join(_told_once(causes))
+        return ", or ".join(_told_once(causes)), None
     index = tuple(right.unbind(1))
     expected, slack = found.expected.cpu()[index], 2 * found.reference.bound.cpu()[index]
     agreeing = dict[str, torch.Tensor]()
@@ -847,8 +872,10 @@ def _suspect(found: _Findings, operator: Knowing | None) -> str | None:
             off = (suspect.output() - expected).abs()
             if bool((off <= slack + 4 * unit * expected.abs()).all()):
                 agreeing[suspect.cause] = causes[suspect.cause]
-    alone = "" if agreeing else " (that fits the rows that are wrong; others are right, which it would make wrong too)"
-    return ", or ".join(_told_once(agreeing or causes)) + alone
+    if agreeing:
+        return ", or ".join(_told_once(agreeing)), None
+    but = "that fits the rows that are wrong; others are right, which it would make wrong too"
+    return None, f"{', or '.join(_told_once(causes))} ({but})"
 
 
 def _told_once(causes: Mapping[str, torch.Tensor]) -> list[str]:

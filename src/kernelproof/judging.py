@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 REFERENCES_KEPT_BYTES = 512 << 20
 # Parts whose reference is the case's own.
-SAME_VALUES = ("repeat", "shifted", "strided", "spaced", "fenced", "zero-copy", "neighbour")
+SAME_VALUES = ("repeat", "shifted", "strided", "spaced", "fenced", "zeroed", "zero-copy", "neighbour")
 # Of an operator: a fault whose subject is one of them is told with its place.
 METHODS = ("make_call", "reference", "sanity_calls", "relations")
 REDRAWN = 3  # times that the inputs of a case are made until they are those that they were
@@ -108,6 +108,7 @@ class Job:
     spaced: the case with the elements of the tensor `name` two apart (with_gaps).
     aliased: the case with one tensor for the inputs `name` (`q+k+v`), as attention of x with itself has them.
     fenced: the case where memory ends, or starts (`name`), with each tensor; on a CPU alone.
+    zeroed: the case with outputs that hold zeros before the call, as memory does that is cleared or new.
     zero-copy: the case with its inputs in the host's memory, from where they arrive slowly; on a GPU alone.
     """
 
@@ -421,6 +422,7 @@ class Chamber:
         self.layouts: dict[str, Layout] = {}
         self.returned: dict[str, dict[str, Returned]] = {}
         self.unlike: dict[str, list[dict[str, Returned]]] = {}
+        self.right: list[str] = []  # keys of the calls whose results were found right
         self.misread: dict[str, dict[str, Call]] = {}  # by cause, what is seen of a call by who leaves strides out
         # By a case's id, and by name; of a case's inputs a digest, which outlives the variant that they were made for:
         self.exact: dict[str, dict[str, SanityCall]] = {}
@@ -553,7 +555,7 @@ class Chamber:
         strided = [*(["strided", name] for name in ("", *rows)), *(["spaced", name] for name in wide)]
         kept = strided if getattr(self.operator, "strided", False) else []
         aliased = [["aliased", "+".join(names)] for names in self._interchangeable(case)]
-        return [*kept, *(["shifted", name] for name in ("", *tensors)), *aliased]
+        return [["zeroed", ""], *kept, *(["shifted", name] for name in ("", *tensors)), *aliased]
 
     def _interchangeable(self, case: Case) -> list[list[str]]:
         """The inputs of a case, by name, of which several could be one tensor; none where that would make ties."""
@@ -583,7 +585,8 @@ class Chamber:
             Path(folder),
             shifted=shifted,
             fenced=fenced,
-            finite=job.part in ("strided", "spaced"),
+            finite=job.part == "spaced" or (job.part == "strided" and job.name != ""),
+            zeroed=job.part == "zeroed",
             spaced=[job.name] if job.part == "spaced" else (),
             together=job.name.split("+") if job.part == "aliased" else (),
         )
@@ -631,7 +634,10 @@ class Chamber:
             terms.tolerance,
             operator=self._knowing(job, terms),
             histogram=histogram,
+            earlier={key: self.returned[key] for key in self.right},
         )
+        if result.status == "passed" and unlike is None:
+            self.right.append(job.key)
         if job.part == "relation" and result.status != "passed":
             self._insist_on(self._relations(job.case)[job.name], self._base(job), terms)
         elif result.status != "passed":
@@ -664,6 +670,7 @@ class Chamber:
     def do_forget(self) -> None:
         for kept in (self.calls, self.layouts, self.returned, self.unlike, self.misread, self.exact, self.related):
             kept.clear()
+        self.right.clear()
 
     # --- calls and references
 

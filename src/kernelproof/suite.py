@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -61,12 +61,16 @@ def findings(results: Sequence[CaseResult], tolerance: Tolerance) -> list[Failur
 
 
 def _onset(results: Sequence[CaseResult], criterion: str) -> str | None:
-    """`seq = 512` if cases fail a criterion from that size on and never below; the lengths are tried first."""
+    """`seq = 512` if cases fail a criterion from that size on and never below; the lengths are tried first.
+
+    Of the input family that most cases have: others are on few shapes, and fail there whatever the size.
+    """
     names = dict.fromkeys(name for r in results for name in r.dims)
+    family, _ = Counter(r.family for r in results).most_common(1)[0] if results else ("", 0)
     for name in sorted(names, key=lambda n: n not in LENGTHS):
         by_size: dict[int, set[bool]] = {}
         for r in results:
-            if name in r.dims and r.status != "skipped":
+            if name in r.dims and r.status != "skipped" and r.family == family:
                 by_size.setdefault(r.dims[name], set()).add(any(f.criterion == criterion for f in r.failures))
         failing = [size for size, outcomes in by_size.items() if True in outcomes]
         passing = [size for size, outcomes in by_size.items() if outcomes == {False}]

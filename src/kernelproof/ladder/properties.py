@@ -63,21 +63,27 @@ class Properties:
             wrong += self._viewed(view) if self.collection.was_tried(view_name(view), view.case.id) else []
         if not wrong:
             return None
-        told = max(wrong, key=lambda each: each[1].gravity)  # of several alike the first, which is the plainest
-        others = ", ".join(dict.fromkeys(name for name, each in wrong if each is not told[1]))
-        return dataclasses.replace(told[1], message=told[1].message + (f"; also wrong: {others}" if others else ""))
+        # of several alike the first, which is the plainest
+        its_name, told = max(wrong, key=lambda each: each[1].gravity)
+        others = ", ".join(dict.fromkeys(name for name, _ in wrong if name != its_name))
+        return dataclasses.replace(told, message=told.message + (f"; also wrong: {others}" if others else ""))
 
     def _viewed(self, view: Job) -> list[tuple[str, Outcome]]:
         """A candidate handles memory that is laid out in another way, or refuses it in words before it computes."""
         name, case, gravity = view_name(view), view.case, NO_GRAVITY
         if view.part == "fenced":
             claim = f"with no memory {SIDES[view.name]} any tensor the result is right: nothing there is touched"
+        elif view.part == "zeroed":
+            claim = "with outputs that hold zeros before the call the result is right: none is taken for one"
         elif view.part == "zero-copy":
             claim = (
                 "with inputs in the host's memory, which arrive slowly, the result is right: every copy is waited for"
             )
         elif view.part == "neighbour":
-            claim = f"behind calls of one other size, {view.name}, {case.id} is right: what is kept goes by all sizes"
+            claim = (
+                f"right in one process with calls of other sizes, one dimension {view.name}: what is kept goes by all "
+                "sizes (unless a call of this size is wrong alone)"
+            )
         elif view.part == "shifted":
             where = f"with {view.name} alone" if view.name else "in memory that begins"
             claim = f"{where} one element off its boundary the result is right, or refused"

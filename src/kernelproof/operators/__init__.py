@@ -222,8 +222,8 @@ class Reference:
         unit = self.unit_roundoff
         if not isinstance(unit, float | int) or not (unit == 0 or (0 < unit < 1 and math.frexp(unit)[0] == 0.5)):
             raise KernelproofError(
-                f"it is {unit!r}; allowed: 0 (nothing is rounded), or half a step between numbers near 1 of a data type, "
-                "a power of 2 below 1 such as 2.0**-24 (float32) or 2.0**-11 (float16)",
+                f"it is {unit!r}; allowed: 0 (nothing is rounded), or half a step of a data type near 1: a power of 2 "
+                "below 1 such as 2.0**-24 (float32) or 2.0**-11 (float16)",
                 subject="unit_roundoff of a Reference",
                 hint="take `units(precision, x.dtype).coarse`; how far an element may be off is `bound`",
             )

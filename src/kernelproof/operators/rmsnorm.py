@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 EPS = 1e-5
 
 WEIGHT_SCALES = "weight_scales"  # the family whose weights span the data type's powers of two
+SIGNED_WEIGHTS = "signed_weights"  # whose weights are of either sign, every third of them 0
 
 # In the bound: the sum of squares has no cancellation, and half of its relative error reaches y. 64 roundings, and more
 # in proportion where a row is longer than WIDE: in one chain of additions each loses more, the larger the sum is then.
@@ -69,6 +70,9 @@ class RmsNorm:
         if case.family == WEIGHT_SCALES:
             most = 8 if kind == torch.float16 else 40  # outputs neither overflow nor vanish
             weight *= 2.0 ** torch.randint(-most, most + 1, weight.shape, generator=generator)
+        if case.family == SIGNED_WEIGHTS:
+            weight = torch.randn(weight.shape, generator=generator)
+            weight[::3] = 0
         return self._call(x.to(kind), weight.to(kind), EPS)
 
     def _call(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Call:
@@ -299,6 +303,14 @@ def _one_entry(x: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
     return single
 
 
+def _outlier(x: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """An entry of 1 a row among so small ones that no square counts beside its own, and their sum does."""
+    row = torch.arange(x.shape[0])
+    many = x * 3e-4
+    many[row, row * 5 % x.shape[1]] = 1.0
+    return many
+
+
 def _per_row_scale(x: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
     return x * 2.0 ** (torch.arange(x.shape[0])[:, None] % 12 - 6)
 
@@ -329,7 +341,9 @@ FAMILIES: dict[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = {
     "near_overflow": _near_overflow,
     "zero_rows": _zero_rows,
     "negative": lambda x, kind: -x.abs(),
+    "outlier": _outlier,
     WEIGHT_SCALES: lambda x, kind: x,
+    SIGNED_WEIGHTS: lambda x, kind: x,
 }
 
 OPERATOR = RmsNorm()
