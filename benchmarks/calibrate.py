@@ -81,6 +81,7 @@ SHAPES: dict[str, dict[str, dict[str, int]]] = {
         "s65": {"batch": 2, "heads": 3, "seq": 65, "head_dim": 64},
         "s513": {"batch": 1, "heads": 1, "seq": 513, "head_dim": 64},
         "d128": {"batch": 1, "heads": 2, "seq": 200, "head_dim": 128},
+        "d160": {"batch": 1, "heads": 2, "seq": 40, "head_dim": 160},
     },
     "rmsnorm": {
         "odd": {"rows": 17, "cols": 1001},
