@@ -303,11 +303,16 @@ def _one_entry(x: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
     return single
 
 
-def _outlier(x: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-    """An entry of 1 a row among so small ones that no square counts beside its own, and their sum does."""
+def _outliers(x: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """Three usual entries a row among so small ones that no square counts beside theirs, and their sum does.
+
+    Three, since with a single one the row comes to its sign times √cols, whose rounding would be a bias of all rows.
+    """
     row = torch.arange(x.shape[0])
     many = x * 3e-4
-    many[row, row * 5 % x.shape[1]] = 1.0
+    for step in (5, 7, 11):
+        column = row * step % x.shape[1]
+        many[row, column] = x[row, column]
     return many
 
 
@@ -341,7 +346,7 @@ FAMILIES: dict[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = {
     "near_overflow": _near_overflow,
     "zero_rows": _zero_rows,
     "negative": lambda x, kind: -x.abs(),
-    "outlier": _outlier,
+    "outliers": _outliers,
     WEIGHT_SCALES: lambda x, kind: x,
     SIGNED_WEIGHTS: lambda x, kind: x,
 }
