@@ -88,6 +88,15 @@ def _leave_standard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class _Single(argparse.Action):
+    """An option that is given once: of two the last would hold, and the first be forgotten without a word."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
+        if (before := getattr(namespace, self.dest)) is not None:
+            parser.error(f"{self.option_strings[0]} is given twice, {before} and {values}; allowed: once")
+        setattr(namespace, self.dest, values)
+
+
 class _Parser(argparse.ArgumentParser):
     """One that says which word was meant, as argparse does from Python 3.14 on; a command refuses its own options."""
 
@@ -146,7 +155,9 @@ def _parser() -> argparse.ArgumentParser:
 
     bench = command("bench", "measure all contenders of one operator on one device, or run one variant once", _bench)
     bench.add_argument("--operator")
-    bench.add_argument("--variant", help="only this one, against the baselines; with --once: which is called")
+    bench.add_argument(
+        "--variant", action=_Single, help="only this one, against the baselines; with --once: which is called"
+    )
     bench.add_argument("--device", choices=["cpu", "cuda"])
     bench.add_argument("--ceilings", action="store_true", help="what the device itself reaches; needs only --device")
     bench.add_argument("--shape", help="with --once")

@@ -9,6 +9,7 @@ one torch and wrong under another, not why.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -37,6 +38,7 @@ STRICTNESS = (
     ("bench", "confidence"),
     ("bench", "processes"),
 )
+UNNAMED = re.compile("(_GLOBAL__N__)[0-9a-f]{8}")  # a namespace without a name, in a mangled one
 RESOURCES = ("registers", "shared_bytes", "stack_bytes", "spill_store_bytes", "spill_load_bytes", "instructions")
 
 
@@ -542,13 +544,19 @@ def _archs(old: BuildRecord, new: BuildRecord) -> list[str]:
 
 
 def _kernels(arch: str, old: BuildRecord, new: BuildRecord) -> Iterator[KernelChange]:
-    """Kernels that differ on one architecture, by their mangled name."""
+    """Kernels that differ on one architecture, by their mangled name.
+
+    nvcc names the unnamed namespace of a file after a hash of where it lies, which says nothing of the kernel.
+    """
     cubins = [[cubin for cubin in build.cubins if cubin.arch == arch] for build in (old, new)]
     if not cubins[0] or not cubins[1]:
         what = "added" if cubins[1] else "removed"
         yield KernelChange(arch, f"all {sum(len(c.kernels) for c in cubins[0] or cubins[1])} kernels", what)
         return
-    was, now = ({kernel.name: (kernel, cubin) for cubin in side for kernel in cubin.kernels} for side in cubins)
+    was, now = (
+        {UNNAMED.sub(r"\1", kernel.name): (kernel, cubin) for cubin in side for kernel in cubin.kernels}
+        for side in cubins
+    )
     for name in sorted({*was, *now}):
         if name not in was or name not in now:
             kernel = (now.get(name) or was[name])[0]

@@ -141,7 +141,8 @@ class VerifyResult:
         if self.status not in (WHOLE, CONTRADICTORY):
             return "\n".join([f"{self.status}: {self.path}", *problems])
         agrees = {
-            True: "consistent: records, manifest and the files beside them agree with one another",
+            True: "consistent: records, manifest, samples, sources and machine code agree with one another\n"
+            "not looked at: what report.html, summary.md and logs say, nor can it be seen if all was invented alike",
             False: f"contradictory: {_things(len(problems))}",
             None: "consistency: not looked at; an installed kernelproof does, this file alone does not",
         }

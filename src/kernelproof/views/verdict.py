@@ -376,7 +376,7 @@ def _claimwords(words: Sequence[str]) -> str:
         case 0, _:
             return f"none of {waiting} speed claims was judged"
         case 1, 0:
-            return f"the one speed claim {'holds' if holding else 'does not hold'}"
+            return f"the one speed claim {'holds' if holding else 'is not shown to hold'}"
     said = f"{holding} of {judged} speed claims {'holds' if holding == 1 else 'hold'}"
     return f"{said}, {waiting} {'was' if waiting == 1 else 'were'} not judged" if waiting else said
 
