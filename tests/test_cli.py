@@ -159,6 +159,10 @@ def test_a_wrong_command_line_could_not_run(arguments: list[str]) -> None:
             ["test", "--oeprator=x"],
             "kernelproof test: error: unrecognized arguments: --oeprator=x; did you mean '--operator'?",
         ),
+        (
+            ["bench", "--variant", "a", "--variant", "b"],
+            "kernelproof bench: error: --variant is given twice, a and b; allowed: once\n",
+        ),
         (["test", "zzz"], "kernelproof test: error: unrecognized arguments: zzz\n"),
     ],
 )

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,23 @@ def test_machine_code_that_changed_is_told_kernel_by_kernel() -> None:
     }
     assert kernel.mix == {"fp32": -10, "local memory": 3, "tensor": 2}
     assert "registers 64 → 80" in found.markdown()
+
+
+def test_a_kernel_of_an_unnamed_namespace_is_the_same_wherever_it_was_built() -> None:
+    def placed(folder: str, registers: int = 64) -> Callable[[BuildRecord], None]:
+        def change(build: BuildRecord) -> None:
+            kernel = build.cubins[0].kernels[0]
+            kernel.name, kernel.registers = f"_ZN41_GLOBAL__N__{folder}_9_kernel_cu_64adc26c6kernelEPf", registers
+
+        return change
+
+    here, there, changed = (
+        simulated_runs.changed(make(number), "op/fast", placed(*how))
+        for number, how in ((1, ("2929d1ca",)), (2, ("2beaf07b",)), (2, ("2beaf07b", 80)))
+    )
+    assert not [build.kernels for build in compare.compare(here, there).builds_that_differ if build.kernels]
+    (build,) = compare.compare(here, changed).builds_that_differ
+    assert [kernel.what for kernel in build.kernels] == ["changed"]
 
 
 def test_a_package_and_a_driver_that_changed_are_listed() -> None:

@@ -406,6 +406,28 @@ def test_what_begins_at_some_length_is_said_once() -> None:
     assert found[0].message.startswith("NaN or infinity only from seq = 512 on, smaller cases are right")
 
 
+def test_what_one_family_alone_fails_begins_at_no_length() -> None:
+    """Others than the usual one are on few shapes."""
+    results = []
+    for seq, family in ((63, "normal"), (64, "normal"), (512, "normal"), (600, "offset")):
+        result = judge.skipped(case_of({"batch": 1, "heads": 2, "seq": seq, "head_dim": 64}, family=family), "")
+        result.status = "passed" if family == "normal" else "failed"
+        result.failures = [] if family == "normal" else [judge.Failure("bound", "wrong")]
+        results.append(result)
+    assert suite.findings(results, TOLERANCE) == []
+
+
+@pytest.mark.parametrize("share", [1.0, 0.95, 0.5])
+def test_a_result_that_an_earlier_call_gave_is_called_remembered(share: float) -> None:
+    _, before = correct_output(case_of(seed=1))
+    call, output = correct_output(case_of(seed=2))
+    wrong = before.where(torch.rand(before.shape) < share, -before)
+    reference, earlier = OPERATOR.reference(call, INPUT), {"another": Returned(output), "earlier": Returned(before)}
+    result = judge.judge(case_of(seed=2), call, reference, Returned(wrong), TOLERANCE, earlier=earlier)
+    said = "are bit for bit what the call earlier gave there, for other inputs: a result that is remembered"
+    assert (said in result.failures[0].message) == (share > 0.9)
+
+
 def test_a_reference_that_is_not_finite_is_no_reference() -> None:
     call, output = correct_output(case_of())
     reference = OPERATOR.reference(call, INPUT)

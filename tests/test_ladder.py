@@ -101,6 +101,7 @@ WRONG = [
         r"\d of \d+ repeats gave other bits .* repeat \d at row 0, column \d+: a race.*`deterministic: false`$",
     ),
     ("adds_to_what_is_there", "wrong", "sanity", "instead of|nonfinite"),
+    ("takes_zeros_for_a_result", "wrong", "properties", r": zeroed \(with outputs that hold zeros .*unwritten: "),
     ("adds_up_from_an_unset_variable", "wrong", "sanity", "exact calls are wrong"),
     (
         "fetches_beyond_the_last_row",

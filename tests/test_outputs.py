@@ -353,6 +353,10 @@ def test_the_type_that_is_declared_is_that_of_the_first_that_is_a_float() -> Non
     judge.insist_on_declared(call, config.Precision("float32"))
     with pytest.raises(TestError, match="declares results of bfloat16, and y is float32"):
         judge.insist_on_declared(call, config.Precision("bfloat16"))
+    whole = Call({"x": x, "place": x.long()}, ("place",), ("n",))
+    judge.insist_on_declared(whole, config.Precision("int64"))
+    with pytest.raises(TestError, match="declares results of float32, and place is int64"):
+        judge.insist_on_declared(whole, config.Precision("float32"))
 
 
 def test_a_bias_of_any_output_shows_over_all_cases() -> None:

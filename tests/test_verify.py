@@ -765,8 +765,8 @@ def test_several_bundles_are_judged_each_and_the_worst_counts(
     said = capsys.readouterr().out.splitlines()
     assert said.count(f"{good}:") == 3
     assert said[said.index(f"{none}:") + 1].startswith("unreadable: ")
-    assert said[-5] == f"{good}:"
-    assert said[-4].startswith("whole and unchanged: ")
+    assert said[-6] == f"{good}:"
+    assert said[-5].startswith("whole and unchanged: ")
     assert verify.main(["--json", str(none), str(good)]) == 2
     assert [found["exit_code"] for found in json.loads(capsys.readouterr().out)] == [2, 0]
     with pytest.raises(SystemExit, match="2"):
