@@ -33,7 +33,7 @@ from kernelproof.records import Case, Failure
 
 TOLERANCE = Tolerance(bound_factor=1.0, rms_factor=1.5, bias_case=1 / 16, bias_suite=1 / 64)
 INPUT, SINGLE, HALF = Precision("input", "input"), Precision("input", "float32"), Precision("float16")
-GELU = operators.load("examples/gelu/operator.py", Path(__file__).resolve().parents[1])
+GELU = operators.load("examples/gelu/op.py", Path(__file__).resolve().parents[1])
 ALL = [attention.OPERATOR, qkt.OPERATOR, quantised_attention.OPERATOR, rmsnorm.OPERATOR, GELU]
 SMALL: dict[str, dict[str, int]] = {
     "attention": {"batch": 2, "heads": 4, "kv_heads": 2, "seq": 37, "head_dim": 32},

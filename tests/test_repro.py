@@ -313,7 +313,7 @@ def test_torch_of_a_virtual_environment_is_for_no_install(clone: Path, tmp_path:
 def test_the_command_works_in_a_folder_whose_files_are_named_as_the_standard_librarys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`kernelproof init` makes an operator.py. An environment that an older one made is given the new command."""
+    """A folder may have an operator.py. An environment that an older one made is given the new command."""
     script = tmp_path / "venv/bin/kernelproof"
     script.parent.mkdir(parents=True)
     script.write_text("an older one's")

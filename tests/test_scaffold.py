@@ -48,7 +48,7 @@ def test_what_a_vector_leaves_over_is_more_than_one_element(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     scaffold.run("swish2", Path("a"))
     shapes = config.load(Path("a/config.yaml")).operators["swish2"].shapes.values()
-    operator = operators.load("a/operator.py", tmp_path)
+    operator = operators.load("a/op.py", tmp_path)
     case = Case("swish2", "odd", {"rows": 1, "cols": 1}, {}, "float32")
     exact = [call.case.dims for call in operator.sanity_calls(case, torch.Generator())]
     assert {dims["cols"] % 8 for dims in shapes} >= {1, 3}
@@ -56,7 +56,7 @@ def test_what_a_vector_leaves_over_is_more_than_one_element(tmp_path: Path, monk
 
 
 def test_exact_calls_are_exact_for_an_erf_that_ends_one_rounding_short_of_one() -> None:
-    operator = operators.load("examples/gelu/operator.py", REPOSITORY)
+    operator = operators.load("examples/gelu/op.py", REPOSITORY)
     case = Case("gelu", "odd", {"rows": 1, "cols": 1}, {}, "float32")
     for sanity in operator.sanity_calls(case, torch.Generator()):
         x = sanity.call.tensor("x")
@@ -69,7 +69,7 @@ def test_commands_quote_a_folder_with_a_space(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     scaffold.run("swish2", Path("my kernels"))
     assert "--config 'my kernels/config.yaml' --operator swish2" in Path("my kernels/config.yaml").read_text()
-    assert config.load(Path("my kernels/config.yaml")).operators["swish2"].module == "my kernels/operator.py"
+    assert config.load(Path("my kernels/config.yaml")).operators["swish2"].module == "my kernels/op.py"
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,14 @@ class Comparison:
         return ExitCode.COULD_NOT_RUN if self.lost or self.less or self.unread else ExitCode.WELL
 
     @property
+    def mark(self) -> str:
+        """For the head of a page: a tick where something was compared that could be told apart."""
+        if self.exit_code:
+            return "❌" if self.exit_code == ExitCode.BAD_VERDICT else "⚠️"
+        told = any(row.verdict != statistics.UNDECIDED for row in self.times if row.role == "variant")
+        return "✅" if told or self.verdicts else "➖"
+
+    @property
     def summary(self) -> str:
         """The whole in one sentence."""
         parts = []

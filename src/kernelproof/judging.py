@@ -466,7 +466,7 @@ class Chamber:
         return {"message": f"nothing was judged, for it failed: {what}", "subject": self.module, "hint": hint}
 
     def _place(self, method: str) -> str:
-        """Where a method of the operator begins, `mine/operator.py:31`; the module where its own file has none."""
+        """Where a method of the operator begins, `mine/op.py:31`; the module where its own file has none."""
         code = getattr(getattr(type(self.operator), method, None), "__code__", None)
         root = self.root.resolve()
         if code is None or not (path := Path(code.co_filename)).is_relative_to(root):
@@ -634,7 +634,7 @@ class Chamber:
             terms.tolerance,
             operator=self._knowing(job, terms),
             histogram=histogram,
-            earlier={key: self.returned[key] for key in self.right},
+            earlier={key: self.returned[key] for key in self.right if key != job.key},
         )
         if result.status == "passed" and unlike is None:
             self.right.append(job.key)

@@ -19,7 +19,7 @@ from kernelproof.errors import KernelproofError
 from kernelproof.records import atomic_write
 
 SKELETON = Path(__file__).resolve().parent / "skeleton"
-FILES = ("operator.py", "launch.h", "binding.cc", "kernel.cc", "kernel.cu", "config.yaml")
+FILES = ("op.py", "launch.h", "binding.cc", "kernel.cc", "kernel.cu", "config.yaml")
 
 
 def run(operator_name: str, into: Path) -> list[Path]:

@@ -913,7 +913,8 @@ class Measurement:
         if self.shows([name], arena, is_so, action, self.calls_by_then(arena), min(self.oldest_s, OLDEST_S)):
             self.drop(name, arena, reason, check)
         else:
-            self.drop(name, arena, f"not tried: beside others, but neither alone nor beside any one of them: {reason}")
+            seen = "not tried further: seen among all, and again neither alone nor beside any one of them"
+            self.drop(name, arena, f"{seen}: {reason}")
 
     def shows_alone(self, name: str, arena: Arena, is_so: Callable[[Mapping[str, Any]], bool], action: str) -> bool:
         """Whether something shows in a process that has this contender alone, timed or held.

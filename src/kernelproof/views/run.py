@@ -158,7 +158,7 @@ def _script(records: Records, state: Provenance, source: str) -> str:
     commands.append(("where the command kernelproof is", f'export PATH="{clone}/.venv/bin:$PATH"'))
     commands.append(
         (
-            "everything again" if own else "everything again, from nothing",
+            f"everything again{'' if own else ', from nothing'}, but what the command line set (see REPLAY.md)",
             members.command_of_run(records.manifest, source, fresh=True),
         )
     )
