@@ -826,8 +826,8 @@ def _remembered(found: _Findings, earlier: Mapping[str, Returned]) -> str | None
         if int(kept.sum()) >= MOSTLY * count and _more_than_chance(kept, bad, bits):
             return (
                 f"{found.share(int(kept.sum()))} are bit for bit what the call {name} gave there, for other inputs: a "
-                "result that is remembered, by an address or by a part of the inputs, or memory that holds it still and is "
-                "never written"
+                "result that is remembered, by an address or by a part of the inputs, or memory that holds it still "
+                "and is never written"
             )
     return None
 
