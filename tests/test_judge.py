@@ -428,6 +428,17 @@ def test_a_result_that_an_earlier_call_gave_is_called_remembered(share: float) -
     assert (said in result.failures[0].message) == (share > 0.9)
 
 
+def test_zeros_are_not_called_remembered() -> None:
+    """An earlier result may have been zero there too, rightly."""
+    call, output = correct_output(case_of(seed=2))
+    row = torch.zeros_like(output, dtype=torch.bool)
+    row[0, 0, 5] = True
+    zeros, earlier = output.where(~row, 0.0), output.where(~row, 0.0)
+    reference = OPERATOR.reference(call, INPUT)
+    result = judge.judge(case_of(), call, reference, Returned(zeros), TOLERANCE, earlier={"earlier": Returned(earlier)})
+    assert "bit for bit" not in result.failures[0].message
+
+
 def test_a_reference_that_is_not_finite_is_no_reference() -> None:
     call, output = correct_output(case_of())
     reference = OPERATOR.reference(call, INPUT)

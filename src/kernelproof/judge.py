@@ -815,15 +815,19 @@ def _fresh(found: _Findings, bad: torch.Tensor) -> str | None:
 
 
 def _remembered(found: _Findings, earlier: Mapping[str, Returned]) -> str | None:
-    """Wrong elements that are, bit for bit, what an earlier call gave there, which was right for that one's inputs."""
+    """Wrong elements that are, bit for bit, what an earlier call gave there, which was right for that one's inputs.
+
+    Of zeros, and of a few whole numbers, that may be chance.
+    """
     bad = found.comparable & ~found.inside
     count = int(bad.sum())
-    for name, returned in earlier.items():
+    fewest = min(count, SEVERAL) if found.dtype.is_floating_point else SEVERAL
+    for name, returned in earlier.items() if count else ():
         if returned.output.shape != found.raw.shape or returned.output.dtype != found.dtype:
             continue
         kept = _same_bits(found.raw, returned.output.to(found.raw.device)) & bad
-        bits = 8 * found.raw.element_size()
-        if int(kept.sum()) >= MOSTLY * count and _more_than_chance(kept, bad, bits):
+        values = found.output[kept].unique()
+        if int(kept.sum()) >= MOSTLY * count and int((values != 0).sum()) >= fewest:
             return (
                 f"{found.share(int(kept.sum()))} are bit for bit what the call {name} gave there, for other inputs: a "
                 "result that is remembered, by an address or by a part of the inputs, or memory that holds it still "
