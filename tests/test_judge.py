@@ -419,23 +419,37 @@ def test_what_one_family_alone_fails_begins_at_no_length() -> None:
 
 @pytest.mark.parametrize("share", [1.0, 0.95, 0.5])
 def test_a_result_that_an_earlier_call_gave_is_called_remembered(share: float) -> None:
-    _, before = correct_output(case_of(seed=1))
+    call_before, before = correct_output(case_of(seed=1))
     call, output = correct_output(case_of(seed=2))
     wrong = before.where(torch.rand(before.shape) < share, -before)
-    reference, earlier = OPERATOR.reference(call, INPUT), {"another": Returned(output), "earlier": Returned(before)}
+    reference = OPERATOR.reference(call, INPUT)
+    made = {"another": (call, output), "earlier": (call_before, before)}
+    earlier = {name: (its_call, {"o": Returned(gave)}) for name, (its_call, gave) in made.items()}
     result = judge.judge(case_of(seed=2), call, reference, Returned(wrong), TOLERANCE, earlier=earlier)
     said = "are bit for bit what the call earlier gave there, for other inputs: a result that is remembered"
     assert (said in result.failures[0].message) == (share > 0.9)
 
 
+def test_what_the_same_inputs_give_with_another_option_is_not_called_remembered() -> None:
+    without, before = correct_output(case_of(seed=1))
+    call, _ = correct_output(case_of(seed=1, causal=True))
+    earlier = {"earlier": (without, {"o": Returned(before)})}
+    result = judge.judge(
+        *(case_of(seed=1, causal=True), call, OPERATOR.reference(call, INPUT), Returned(before), TOLERANCE),
+        operator=OPERATOR,
+        earlier=earlier,
+    )
+    assert "the causal mask is not applied" in result.failures[0].message
+
+
 def test_zeros_are_not_called_remembered() -> None:
     """An earlier result may have been zero there too, rightly."""
-    call, output = correct_output(case_of(seed=2))
+    (another, _), (call, output) = (correct_output(case_of(seed=seed)) for seed in (1, 2))
     row = torch.zeros_like(output, dtype=torch.bool)
     row[0, 0, 5] = True
-    zeros, earlier = output.where(~row, 0.0), output.where(~row, 0.0)
-    reference = OPERATOR.reference(call, INPUT)
-    result = judge.judge(case_of(), call, reference, Returned(zeros), TOLERANCE, earlier={"earlier": Returned(earlier)})
+    zeros, before = output.where(~row, 0.0), output.where(~row, 0.0)
+    reference, earlier = OPERATOR.reference(call, INPUT), {"earlier": (another, {"o": Returned(before)})}
+    result = judge.judge(case_of(), call, reference, Returned(zeros), TOLERANCE, earlier=earlier)
     assert "bit for bit" not in result.failures[0].message
 
 

@@ -24,7 +24,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -124,6 +124,9 @@ class ErrorHistogram:
         return Histogram(list(HISTOGRAM_EDGES), self.counts.tolist())
 
 
+Earlier: TypeAlias = Mapping[str, tuple[Call, Mapping[str, Returned]]]  # see judge_all
+
+
 class Knowing(Protocol):
     """Who knows of faults: an operator."""
 
@@ -169,12 +172,12 @@ def judge_all(
     *,
     operator: Knowing | None = None,
     histogram: ErrorHistogram | None = None,
-    earlier: Mapping[str, Mapping[str, Returned]] | None = None,
+    earlier: Earlier | None = None,
 ) -> CaseResult:
     """Hold every output that a candidate handed over against its reference: `judge`, and of several the worst figures.
 
     Failures and places of several begin with the output's name. What an operator knows of faults is of the first.
-    earlier: what calls before gave, by name, as far as it was right.
+    earlier: calls before whose results were right, by name, and those results, by output.
     """
     found = {
         name: judge(
@@ -185,7 +188,7 @@ def judge_all(
             tolerance,
             operator=operator if name == call.outputs[0] else None,
             histogram=histogram,
-            earlier={its_call: outputs[name] for its_call, outputs in (earlier or {}).items() if name in outputs},
+            earlier=earlier,
         )
         for name in call.outputs
     }
@@ -248,13 +251,13 @@ def judge(
     *,
     operator: Knowing | None = None,
     histogram: ErrorHistogram | None = None,
-    earlier: Mapping[str, Returned] | None = None,
+    earlier: Earlier | None = None,
 ) -> CaseResult:
     """Hold what a candidate handed over of a call with one output against the reference.
 
     With an `operator`, a wrong result is compared with what its known faults would have given, and with what `earlier`
-    calls gave, by name. Works on the device of the reference. Raises TestError when the reference itself is not finite
-    or does not fit the output.
+    calls gave (see `judge_all`). Works on the device of the reference. Raises TestError when the reference itself is
+    not finite or does not fit the output.
     """
     found = _Findings(call, reference, returned)
     result = CaseResult.of(case, "passed")
@@ -778,7 +781,7 @@ def _few_rows(found: _Findings) -> float:
 # --- what is wrong, in words ------------------------------------------------------------------------------------------
 
 
-def _explain(found: _Findings, result: CaseResult, operator: Knowing | None, earlier: Mapping[str, Returned]) -> None:
+def _explain(found: _Findings, result: CaseResult, operator: Knowing | None, earlier: Earlier) -> None:
     """Append the likely cause to the first numerical failure, if one fits."""
     doubtful = None
     cause = _remembered(found, earlier)
@@ -814,26 +817,34 @@ def _fresh(found: _Findings, bad: torch.Tensor) -> str | None:
     )
 
 
-def _remembered(found: _Findings, earlier: Mapping[str, Returned]) -> str | None:
+def _remembered(found: _Findings, earlier: Earlier) -> str | None:
     """Wrong elements that are, bit for bit, what an earlier call gave there, which was right for that one's inputs.
 
-    Of zeros, and of a few whole numbers, that may be chance.
+    Of zeros, and of a few whole numbers, that may be chance; and of the same inputs it is an option or a scalar that
+    the kernel does not go by.
     """
     bad = found.comparable & ~found.inside
     count = int(bad.sum())
     fewest = min(count, SEVERAL) if found.dtype.is_floating_point else SEVERAL
-    for name, returned in earlier.items() if count else ():
-        if returned.output.shape != found.raw.shape or returned.output.dtype != found.dtype:
+    for name, (call, outputs) in earlier.items() if count else ():
+        returned = outputs.get(found.call.outputs[0])
+        if returned is None or returned.output.shape != found.raw.shape or returned.output.dtype != found.dtype:
             continue
         kept = _same_bits(found.raw, returned.output.to(found.raw.device)) & bad
         values = found.output[kept].unique()
-        if int(kept.sum()) >= MOSTLY * count and int((values != 0).sum()) >= fewest:
+        if int(kept.sum()) >= MOSTLY * count and int((values != 0).sum()) >= fewest and _unlike(call, found.call):
             return (
                 f"{found.share(int(kept.sum()))} are bit for bit what the call {name} gave there, for other inputs: a "
                 "result that is remembered, by an address or by a part of the inputs, or memory that holds it still "
                 "and is never written"
             )
     return None
+
+
+def _unlike(one: Call, other: Call) -> bool:
+    """Whether some input of two calls differs."""
+    pairs = [(tensor, other.inputs.get(name)) for name, tensor in one.inputs.items()]
+    return any(b is None or a.shape != b.shape or not bool(_same_bits(a, b).all()) for a, b in pairs)
 
 
 def _suspect(found: _Findings, operator: Knowing | None) -> tuple[str | None, str | None]:

@@ -422,7 +422,7 @@ class Chamber:
         self.layouts: dict[str, Layout] = {}
         self.returned: dict[str, dict[str, Returned]] = {}
         self.unlike: dict[str, list[dict[str, Returned]]] = {}
-        self.right: list[str] = []  # keys of the calls whose results were found right
+        self.right: dict[str, tuple[Call, dict[str, Returned]]] = {}  # calls whose results were found right, with those
         self.misread: dict[str, dict[str, Call]] = {}  # by cause, what is seen of a call by who leaves strides out
         # By a case's id, and by name; of a case's inputs a digest, which outlives the variant that they were made for:
         self.exact: dict[str, dict[str, SanityCall]] = {}
@@ -634,10 +634,10 @@ class Chamber:
             terms.tolerance,
             operator=self._knowing(job, terms),
             histogram=histogram,
-            earlier={key: self.returned[key] for key in self.right if key != job.key},
+            earlier=self.right,
         )
         if result.status == "passed" and unlike is None:
-            self.right.append(job.key)
+            self.right[job.key] = self._call(job), self.returned[job.key]
         if job.part == "relation" and result.status != "passed":
             self._insist_on(self._relations(job.case)[job.name], self._base(job), terms)
         elif result.status != "passed":
@@ -668,9 +668,9 @@ class Chamber:
         return failure
 
     def do_forget(self) -> None:
-        for kept in (self.calls, self.layouts, self.returned, self.unlike, self.misread, self.exact, self.related):
+        results = (self.returned, self.right, self.unlike)
+        for kept in (self.calls, self.layouts, *results, self.misread, self.exact, self.related):
             kept.clear()
-        self.right.clear()
 
     # --- calls and references
 

@@ -49,8 +49,11 @@ def findings(results: Sequence[CaseResult], tolerance: Tolerance) -> list[Failur
                 "(a scale that is slightly off, or truncation instead of rounding)",
             )
         )
+    # Of the input family that most cases have: others are on few shapes, and fail there whatever the size.
+    families = [family for family, _ in Counter(r.family for r in results).most_common(1)]
+    usual = [r for r in results if r.family in families and r.status != "skipped"]
     for criterion, what in ((NONFINITE, "NaN or infinity"), (UNWRITTEN, "unwritten elements"), (BOUND, "errors")):
-        onset = _onset(results, criterion)
+        onset = _onset(usual, criterion)
         if onset is not None:
             hint = (
                 "look at what happens with more than one tile: a missing barrier between storing a tile and using it, "
@@ -61,16 +64,12 @@ def findings(results: Sequence[CaseResult], tolerance: Tolerance) -> list[Failur
 
 
 def _onset(results: Sequence[CaseResult], criterion: str) -> str | None:
-    """`seq = 512` if cases fail a criterion from that size on and never below; the lengths are tried first.
-
-    Of the input family that most cases have: others are on few shapes, and fail there whatever the size.
-    """
+    """`seq = 512` if cases fail a criterion from that size on and never below; the lengths are tried first."""
     names = dict.fromkeys(name for r in results for name in r.dims)
-    family, _ = Counter(r.family for r in results).most_common(1)[0] if results else ("", 0)
     for name in sorted(names, key=lambda n: n not in LENGTHS):
         by_size: dict[int, set[bool]] = {}
         for r in results:
-            if name in r.dims and r.status != "skipped" and r.family == family:
+            if name in r.dims:
                 by_size.setdefault(r.dims[name], set()).add(any(f.criterion == criterion for f in r.failures))
         failing = [size for size, outcomes in by_size.items() if True in outcomes]
         passing = [size for size, outcomes in by_size.items() if outcomes == {False}]

@@ -350,7 +350,7 @@ class Climb:
         """End the worker and the tools, and have the judge forget the variant's calls."""
         self.leave()
         self.examiner.stop()
-        if self.calls.called or not self.collection.is_empty or self.examiner.examined is not None:
+        if self.calls.called or self.examiner.examined is not None:
             with contextlib.suppress(JudgeError):  # one that has died was told of by then
                 self.session.judge.forget(self.settings.module)
 

@@ -120,8 +120,3 @@ class Collection:
     def was_tried(self, rung: str, what: str) -> bool:
         """Whether a step's calls were made, or one of their kinds."""
         return any((name, what) in self._handed for name in (rung, f"{rung} {AWAKE}"))
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no call was made."""
-        return not self._handed

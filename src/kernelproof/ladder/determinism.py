@@ -54,11 +54,9 @@ class Determinism:
         wrong = self._first_wrong(job, handed)
         if self.calls.variant.deterministic:
             cause = "a race, a missing barrier, or memory that is read before it is written"
-            return (
-                f"{found}: {cause}"
-                if wrong
-                else f"{found}: {cause}, or another way of computing after some calls; {IN_ANY_ORDER}"
-            )
+            if not wrong:
+                cause += f", or another way of computing after some calls; {IN_ANY_ORDER}"
+            return f"{found}: {cause}"
         return wrong and f"{found}, and {wrong}"
 
     def _first_wrong(self, job: Job, handed: Handed) -> str | None:

@@ -49,7 +49,7 @@ class Properties:
             status = "failed" if message else "passed"
             self.standing.properties_found.append(PropertyResult(name, claim, case.id, status, message))
             if message:
-                gravity = outcomes.gravity(failures, result)[0], 0.0
+                gravity = outcomes.gravity(failures, result)
                 wrong.append((name, Outcome("failed", f"{name} ({claim}): {message}", gravity, case.id)))
         self.standing.properties_found += [
             PropertyResult(*PARTS[part], case.id, "skipped", why) for part, why in self.plan.left_out(case).items()
@@ -63,10 +63,11 @@ class Properties:
             wrong += self._viewed(view) if self.collection.was_tried(view_name(view), view.case.id) else []
         if not wrong:
             return None
-        # of several alike the first, which is the plainest
-        its_name, told = max(wrong, key=lambda each: each[1].gravity)
+        # Of several of one kind the first, which is the plainest, however far off others are.
+        its_name, told = max(wrong, key=lambda each: each[1].gravity[0])
         others = ", ".join(dict.fromkeys(name for name, _ in wrong if name != its_name))
-        return dataclasses.replace(told, message=told.message + (f"; also wrong: {others}" if others else ""))
+        message = told.message + (f"; also wrong: {others}" if others else "")
+        return dataclasses.replace(told, message=message, gravity=(told.gravity[0], 0.0))
 
     def _viewed(self, view: Job) -> list[tuple[str, Outcome]]:
         """A candidate handles memory that is laid out in another way, or refuses it in words before it computes."""
@@ -107,7 +108,7 @@ class Properties:
             result = self.calls.judged(view)
             failures = _of_any_inputs(result.failures) if view.part == "aliased" else result.failures
             status, message = "passed", outcomes.listed(failures)
-            gravity = outcomes.gravity(failures, result)[0], 0.0
+            gravity = outcomes.gravity(failures, result)
         except WorkerRefused as error:
             status, message = "skipped", f"refused: {error.message}"
         except WorkerReplyError as error:
