@@ -64,7 +64,12 @@ def kept(calibrate: ModuleType, path: Path, *arguments: str) -> tuple[int, Calib
 
 
 def test_honest_kernels_are_accused_of_nothing_under_fresh_seeds(calibrate: ModuleType, tmp_path: Path) -> None:
-    chosen = ["attention/split_keys-float16", "attention/float32_throughout-float32-bshd", "qkt/*", "norm_in_*-float16"]
+    chosen = [
+        "attention/split_keys-float16",
+        "attention/float32_throughout-float32-bshd",
+        "qkt/*-float16",
+        "norm_in_*-float16",
+    ]
     only = [word for pattern in chosen for word in ("--only", pattern)]
     code, record = kept(calibrate, tmp_path / "c.json", "--seeds", "1", "--no-ladder", *only)
     assert (code, record.status, calibrate.accused(record)) == (ExitCode.WELL, records.OK, [])

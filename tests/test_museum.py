@@ -91,14 +91,14 @@ def on_gpu(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def listed(device: str) -> Iterator[object]:
     """The pieces; one that is not caught by its own class yet is expected to fail, and to say so when it is.
 
-    One is slow that shows nothing new: no class in its operator, no first check there, none of its class by the bench
-    stage, no other check, no failure of the origin. So is one that climbs the same ladder in tests/test_ladder.py.
+    One is slow that shows nothing new: no class, none of its class by the bench stage, no check, no operator, no
+    failure of the origin. So is one that climbs the same ladder in tests/test_ladder.py.
     """
     shown = set[object]()
     for key, piece in PIECES.items():
         if piece.device == device:
             first = piece.check[0]
-            shows = {(piece.operator, piece.kind), (piece.operator, first), *piece.check, piece.origin}
+            shows = {piece.kind, piece.operator, *piece.check, piece.origin}
             shows |= {(piece.kind, first)} if first.startswith("bench/") else set()
             marks = [pytest.mark.slow] if shows <= shown or key in ON_THE_LADDER else []
             marks += [pytest.mark.xfail(strict=True, reason=piece.pending)] if piece.pending else []

@@ -781,7 +781,11 @@ def timed(folder: Path, names: list[str], **settings: Any) -> BenchRecord:
 
 @pytest.mark.alone
 @pytest.mark.parametrize(
-    ("guilty", "words"), [("bends_inputs", "dropped: (spoils others|wrong)"), ("wants_a_graph", "dropped: failed")]
+    ("guilty", "words"),
+    [
+        pytest.param("bends_inputs", "dropped: (spoils others|wrong)", marks=pytest.mark.slow),
+        ("wants_a_graph", "dropped: failed"),
+    ],
 )
 def test_who_makes_the_calls_of_others_go_wrong_leaves_and_they_stay(tmp_path: Path, guilty: str, words: str) -> None:
     record = timed(tmp_path, ["good", "by_numpy", guilty], baselines={"torch_cpu": "of_torch"})
