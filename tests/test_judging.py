@@ -127,6 +127,18 @@ def test_each_call_differs_from_the_one_before_in_one_edit(judge: Judge, tmp_pat
             assert edit != "exchange" or (np.sort(before[name]) == np.sort(after[name])).all()
             assert edit != "end" or again or changed[name].flat[-1]
             continue
+        if edit in judging.OF_NUMBERS:
+            name, other = ("x", "weight") if number % 2 == 0 else ("weight", "x")
+            assert counts[other] == 0
+            if (edit, name) == ("signs", "weight"):
+                assert counts[name] <= 2, "hardly any is below 0"
+                continue
+            factors = np.unique(after[name][changed[name]] / before[name][changed[name]])
+            assert set(factors) == set(judging.OF_NUMBERS[edit])
+            assert 0.2 < changed[name].mean() < 0.6
+            assert after[name].min() >= before[name].min()
+            assert after[name].max() <= before[name].max()
+            continue
         if edit == "sorted":
             assert (np.diff(after["weight"]) >= 0).all()
             rows = (before["x"] != after["x"]).any(-1)
@@ -192,6 +204,33 @@ def test_what_cannot_be_exchanged_stays(rows: torch.Tensor) -> None:
     other = Call({"x": rows, "y": torch.empty(1)}, ("y",), ("row",))
     judging._edit({"x": after}, lambda _: other, judging.EDITS.index("exchange"), random.Random(1))
     assert torch.equal(after, rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float16, torch.bfloat16, torch.float64])
+def test_numbers_with_other_exponents_or_signs_stay_among_their_like(dtype: torch.dtype) -> None:
+    drawn = torch.randn(30, 40, generator=torch.Generator().manual_seed(0)).to(dtype)
+    drawn[0, :4] = torch.tensor([0.0, -0.0, torch.finfo(dtype).tiny, 1.0], dtype=torch.float64).to(dtype)
+    for factors in judging.OF_NUMBERS.values():
+        after = drawn.clone()
+        judging._scale(after, torch.Generator().manual_seed(1), factors)
+        before, now = drawn.double(), after.double()
+        assert set((now / before)[before != 0].unique().tolist()) == {1.0, *factors}
+        assert before.min() <= now.min()
+        assert now.max() <= before.max()
+        assert now[0, 2].abs() >= torch.finfo(dtype).tiny
+        assert torch.equal(now == 0, before == 0)
+
+
+def test_what_has_no_numbers_of_either_sign_keeps_its_own() -> None:
+    """An operator may have no meaning for others: probabilities, norms."""
+    above, whole = torch.rand(9, 9) + 1, torch.arange(9, dtype=torch.uint8)
+    for factors in judging.OF_NUMBERS.values():
+        after = above.clone()
+        judging._scale(after, torch.Generator().manual_seed(1), factors)
+        assert torch.equal(after, above)  # between 1 and 2 nothing twice or half as large is
+    assert judging._without_room({"x": above, "i": whole}) == ["signs"]
+    assert judging._without_room({"i": whole}) == ["exponents", "signs"]
+    assert judging._without_room({"x": above - 1.5, "i": whole}) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float64, torch.uint8])
@@ -379,7 +418,7 @@ def test_inputs_of_another_data_type_than_the_case_has_are_the_operators_fault(t
     try:
         with pytest.raises(JudgeError, match="`make_call` made tensors of float64 for a case of float32") as caught:
             judge.lay_out("deaf.py", Job(CASE), tmp_path / "first")
-        assert caught.value.subject == "deaf.py: odd-float32-normal-s3"
+        assert caught.value.subject == "deaf.py:5"
     finally:
         judge.close()
 

@@ -168,7 +168,11 @@ def layout_images(
     images: dict[str, Image] = {}
     for name, tensor in call.tensors.items():
         if tensor.numel() and tensor.stride(-1) != 1 and name not in spaced:
-            raise TestError("the last dimension of a tensor argument must have stride 1", subject=name)
+            raise TestError(
+                f"{name} has stride {tensor.stride(-1)} along its last dimension, where every argument must have 1",
+                subject="make_call",
+                hint=f"hand over {name}.contiguous()",
+            )
         if name in together and (first := next((each for each in together if each in images), None)):
             images[name] = images[first]
             continue

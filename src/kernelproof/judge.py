@@ -335,6 +335,17 @@ def insist_on_relation(relation: Relation, base: Reference, reference: Reference
     _allowed(relation, base, reference, use)
 
 
+def insist_on_same(reference: Reference, again: Reference) -> None:
+    """Raise TestError where a reference that is computed again differs by more than float64's rounding."""
+    off = (reference.output - again.output.to(reference.output.device)).abs()
+    if bool((off > _float64_rounding(reference)).any()):  # NaN compares false: it is judged as such
+        raise TestError(
+            f"`reference` gave other results for the same call than before, by up to {float(off.max()):.3g}",
+            subject="reference",
+            hint="it may depend on nothing but the call: every random number from a generator that it seeds itself",
+        )
+
+
 def insist_on_exact(name: str, exact: Reference, reference: Reference) -> None:
     """Raise TestError where the result of an exact call is not what the operator's own reference gives for it.
 
@@ -431,10 +442,11 @@ def _broken(
         f"{relation.name}: {relation.claim}. {count} of {total} elements ({100 * count / total:.3g} %) break that: "
         f"{where}; the worst at {index}: {shown[0]} where {shown[1]} follows from the base call"
     )
+    off = abs(is_ - follows)
     if relation.exact:
-        text += ", which holds bit for bit"
-    elif math.isfinite(is_) and math.isfinite(follows):
-        text += f", {abs(is_ - follows):.3g} apart{_over(abs(is_ - follows), most, 'limit')}"
+        text += ", which holds bit for bit" + (f": they are {off:.3g} apart" if math.isfinite(off) else "")
+    elif math.isfinite(off):
+        text += f", {off:.3g} apart{_over(off, most, 'limit')}"
     cause = _why_broken(relation, got, base, wanted, bad)
     return f"{text}. Likely cause: {cause}" if cause else text
 
@@ -659,8 +671,8 @@ def _numbers(found: _Findings, result: CaseResult, tolerance: Tolerance) -> None
     u = found.reference.unit_roundoff
     if not 0 < u < 1:
         raise KernelproofError(
-            f"it is {u:g}, and the output is of {_name(found.dtype)}; allowed: above 0 and below 1",
-            subject="unit_roundoff of a Reference",
+            f"unit_roundoff is {u:g}, and the output is of {_name(found.dtype)}; allowed: above 0 and below 1",
+            subject="reference",
             hint="state the roundoff of the least precise step, or exact=True where `bound` alone is to be judged",
         )
     rounded = expected.to(found.dtype).double()
@@ -862,7 +874,8 @@ def _suspect(found: _Findings, operator: Knowing | None) -> tuple[str | None, st
     # The bound plus its own size relative to the value: a fault's result differs from O, and so does its rounding.
     unit = max(found.unit, 2.0**-20)
     slack = 2 * found.reference.bound.cpu()[index].nan_to_num(posinf=0.0)[finite]
-    apart = (got - expected)[finite].abs().max()
+    errors = (got - expected)[finite].abs()
+    apart = errors.max()
     fitting: list[tuple[float, str, torch.Tensor]] = []
     for suspect in operator.suspects(found.call, rows) or ():
         would = suspect.output()
@@ -870,7 +883,7 @@ def _suspect(found: _Findings, operator: Knowing | None) -> tuple[str | None, st
             continue
         off = (got - would)[finite].abs()
         # Where the error is hardly more than the bound, the slack is no evidence: it must explain most of it.
-        fits = bool((off <= slack + 4 * unit * would[finite].abs() + 1e-3 * apart).all()) and off.max() <= apart / 5
+        fits = bool((off <= slack + 4 * unit * would[finite].abs() + 1e-3 * errors).all()) and off.max() <= apart / 5
         if fits:
             fitting.append((float(off.square().sum()), suspect.cause, would[finite]))
     if not fitting:

@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,14 +59,21 @@ REFERENCES_KEPT_BYTES = 512 << 20
 SAME_VALUES = ("repeat", "shifted", "strided", "spaced", "fenced", "zeroed", "zero-copy", "neighbour")
 # Of an operator: a fault whose subject is one of them is told with its place.
 METHODS = ("make_call", "reference", "sanity_calls", "relations")
+MADE_BY = {  # by the part of a job: who else makes what these make of a case
+    "sanity": {"reference": "sanity_calls", "make_call": "sanity_calls"},
+    "relation": {"make_call": "relations"},
+    "base": {"make_call": "relations"},
+}
 REDRAWN = 3  # times that the inputs of a case are made until they are those that they were
 TESTS_BESIDE = 4  # as many as the workflow runs at a time
 # What changes in the inputs of a case, call by call, so that each call differs from the one before it in that alone:
 # one element, of one input after the other; the places of two; the very last element, which no whole vector holds; the
 # last elements of each input, one in TAIL_SHARE; the later and the earlier half of all its rows; the order of all rows,
 # in which sums, maxima and histograms stay. And what random values never have: a row in order, values that come twice
-# in a row, and rows that are like others but for one value.
+# in a row, and rows that are like others but for one value. At last only exponents of one input after the other, and
+# only signs, for who recognises inputs by all other bits.
 TIES = ("repeated", "alike")
+OF_NUMBERS = {"exponents": (2.0, 0.5), "signs": (-1.0,)}  # and by what some numbers are multiplied
 EDITS = (
     *3 * ("element",),
     *3 * ("exchange",),
@@ -77,8 +84,10 @@ EDITS = (
     "sorted",
     "reversed",
     *TIES,
+    *3 * ("exponents",),
+    *3 * ("signs",),
 )
-DOUBTFUL = (*TIES, "sorted", "whole", "aliased")  # of which an operator may be for no values of the kind
+DOUBTFUL = (*TIES, *OF_NUMBERS, "sorted", "whole", "aliased")  # of which an operator may be for no values of the kind
 CHANGED = (*dict.fromkeys(EDITS), "whole")  # parts of a Job whose inputs are the case's but for changes of ours
 TAIL_SHARE = 4
 BY_CHANCE = 0.01  # of a draw's values, as many as another draw may have too
@@ -99,8 +108,9 @@ class Job:
 
     case: the case itself. sanity: the exact call `name`. base, relation: the two calls of the relation `name`.
     repeat: the case once more, and of its repeats the first that gave other bits; `name` tells processes apart.
-    element, exchange, end, tail, later, earlier, sorted, reversed, repeated, alike: the case with the first of EDITS,
-    up to and with this one, in the inputs that may be changed (`operators.changeable`); `name` is seed.n, for the n-th.
+    element, exchange, end, tail, later, earlier, sorted, reversed, repeated, alike, exponents, signs: the case with the
+    first of EDITS, up to and with this one, in the inputs that may be changed (`operators.changeable`); `name` is
+    seed.n, for the n-th.
     whole: the case, but all inputs that may not be changed in part are those of its seed `name`.
     low: the case, but the low half of every number's mantissa drawn with the seed `name`.
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
@@ -418,6 +428,7 @@ class Chamber:
         self.module = module
         # By a job's key:
         self.calls: dict[str, Call] = {}
+        self.is_steady = False  # its reference was computed twice
         self.undone: set[str] = set()  # keys of calls whose last edit would have made values equal
         self.layouts: dict[str, Layout] = {}
         self.returned: dict[str, dict[str, Returned]] = {}
@@ -451,8 +462,8 @@ class Chamber:
             traceback.print_exc()
             fault = self._fault(error)
             if fault["subject"] in METHODS:
-                exact = fault["subject"] == "reference" and "job" in given and given["job"].part == "sanity"
-                fault["subject"] = self._place("sanity_calls" if exact else fault["subject"])
+                made_by = MADE_BY.get(given["job"].part, {}) if "job" in given else {}
+                fault["subject"] = self._place(made_by.get(fault["subject"], fault["subject"]))
             about = given["job"].key if "job" in given else given["case"].id if "case" in given else ""
             if about and about not in str(fault["subject"]):
                 fault["message"] += f" (case {about})"
@@ -508,10 +519,12 @@ class Chamber:
         from kernelproof.operators import changeable
 
         call = self._call(Job(case))
-        if not changeable(self.operator, call):
+        inputs = changeable(self.operator, call)
+        if not inputs:
             return []
-        beside = ["whole"] if len(changeable(self.operator, call)) < len(call.inputs) else []
-        return [*(edit for edit in dict.fromkeys(EDITS) if not (_has_indices(call) and edit in TIES)), *beside]
+        beside = ["whole"] if len(inputs) < len(call.inputs) else []
+        impossible = [*(TIES if _has_indices(call) else ()), *_without_room(inputs)]
+        return [*(edit for edit in dict.fromkeys(EDITS) if edit not in impossible), *beside]
 
     def do_ill_posed(self, job: Job, terms: Terms) -> str:
         self._call(job)
@@ -638,10 +651,12 @@ class Chamber:
         )
         if result.status == "passed" and unlike is None:
             self.right[job.key] = self._call(job), self.returned[job.key]
-        if job.part == "relation" and result.status != "passed":
-            self._insist_on(self._relations(job.case)[job.name], self._base(job), terms)
-        elif result.status != "passed":
-            self._insist_on_exact(job, terms)
+        if result.status != "passed":
+            self._insist_on_one_reference(job, terms)
+            if job.part == "relation":
+                self._insist_on(self._relations(job.case)[job.name], self._base(job), terms)
+            else:
+                self._insist_on_exact(job, terms)
         return result, histogram.record() if histogram else None
 
     def do_related(self, job: Job, terms: Terms) -> Failure | None:
@@ -649,21 +664,28 @@ class Chamber:
 
         relation, base = self._relations(job.case)[job.name], self._base(job)
         output = relation.about
-        reference = self._reference(job, terms)[output]
+
+        def found(relation: Relation, reference: Reference) -> Failure | None:
+            usual = self._reference(base, terms)[output]
+            results = (self.returned[key][output].output for key in (base.key, job.key))
+            return judge.related(relation, usual, next(results), reference, next(results), terms.tolerance)
+
+        def in_bounds() -> Failure | None:
+            """The bound of an exact relation's reference is none: what repeats may differ by is the base's, moved."""
+            loose = dataclasses.replace(relation, exact=False, moves=True)
+            return found(loose, self._reference_after(loose, base, terms))
+
         if relation.exact and not terms.same_bits:
-            # The bound of an exact relation's reference is none: what repeats may differ by is the base's, moved.
-            relation = dataclasses.replace(relation, exact=False, moves=True)
-            reference = self._reference_after(relation, base, terms)
-        failure = judge.related(
-            relation,
-            self._reference(base, terms)[output],
-            self.returned[base.key][output].output,
-            reference,
-            self.returned[job.key][output].output,
-            terms.tolerance,
-        )
+            failure = in_bounds()
+        else:
+            failure = found(relation, self._reference(job, terms)[output])
         if failure is None:
             return None
+        if relation.exact and terms.same_bits and in_bounds() is None:
+            failure.message += (
+                ". Both results are within what rounding allows: where the kernel has no reason to compute them in two "
+                f"ways, `exact=True` of {relation.name!r} says too much ({self._place('relations')})"
+            )
         self._insist_on(relation, base, terms)
         return failure
 
@@ -747,13 +769,7 @@ class Chamber:
         def made() -> tuple[Call, str]:
             found = self.operator.make_call(case, judge.generator(case))
             call = operators.expect(operators.Call, [found], "make_call")[0]
-            types = sorted({operators.dtype_name(tensor.dtype) for tensor in (call.inputs or call.tensors).values()})
-            if case.dtype not in types:
-                raise TestError(
-                    f"`make_call` made tensors of {formats.listed(types)} for a case of {case.dtype}",
-                    subject=f"{self.module}: {case.id}",
-                    hint="give tensors the case's data type: x.to(operators.dtype(case.dtype))",
-                )
+            self._insist_on_type(call, case, "make_call", "`make_call` made")
             return call, _digest(call)
 
         if case.id not in self.inputs:
@@ -791,8 +807,37 @@ class Chamber:
             names = [exact.name for exact in found]
             if twice := next((name for name in names if names.count(name) > 1), None):
                 raise TestError("two exact calls have this name", subject=f"{self.module}: sanity_calls: {twice}")
+            for exact in found:
+                self._insist_on_type(exact.call, case, "sanity_calls", f"{exact.name!r} has")
             self.exact[case.id] = {exact.name: exact for exact in found}
         return self.exact[case.id]
+
+    def _insist_on_type(self, call: Call, case: Case, method: str, made: str) -> None:
+        """Raises TestError for a call none of whose inputs has the case's data type."""
+        from kernelproof import operators
+
+        types = sorted({operators.dtype_name(tensor.dtype) for tensor in (call.inputs or call.tensors).values()})
+        if case.dtype not in types:
+            raise TestError(
+                f"{made} tensors of {formats.listed(types)} for a case of {case.dtype}",
+                subject=method,
+                hint="give tensors the case's data type: x.to(operators.dtype(case.dtype))",
+            )
+
+    def _insist_on_one_reference(self, job: Job, terms: Terms) -> None:
+        """Before a kernel is condemned: does `reference` give what it gave before? Asked once. Raises TestError."""
+        from kernelproof import judge, operators
+
+        if self.is_steady:
+            return
+        self.is_steady = True
+        call = self._call(job)
+        kept = self._computed(call, job.case, terms)
+        again = operators.references_of(
+            self.operator, call, judge.resolved(terms.precision, job.case.dtype), terms.device
+        )
+        for output, reference in kept.items():
+            judge.insist_on_same(reference, again[output])
 
     def _insist_on_exact(self, job: Job, terms: Terms) -> None:
         """See that the reference gives what the exact calls state, before a kernel is condemned by either: that of
@@ -958,6 +1003,8 @@ def _edit(inputs: Mapping[str, Tensor], other: Callable[[int], Call], number: in
         _repeat_values(inputs, _generator(draw))
     elif edit == "alike":
         _make_alike(inputs, _generator(draw))
+    elif edit in OF_NUMBERS:
+        _scale(tensor, _generator(draw), OF_NUMBERS[edit])
     else:
         _replace_halves(inputs, other(1), later=edit == "later")
 
@@ -1068,6 +1115,37 @@ def _make_alike(inputs: Mapping[str, Tensor], generator: Generator) -> None:
             kept = torch.zeros(each, seconds.numel() // each, dtype=torch.bool)
             kept[torch.arange(each), torch.randint(kept.shape[1], (each,), generator=generator)] = True
             seconds.copy_(torch.where(kept.reshape(seconds.shape), seconds, firsts))
+
+
+def _scale(tensor: Tensor, generator: Generator, factors: Sequence[float]) -> None:
+    """Multiply every second number, as a coin says, by one of these powers of 2.
+
+    Nothing leaves the range of the tensor's own values, outside which an operator may have no meaning, nor loses bits.
+    """
+    import torch
+
+    if not tensor.is_floating_point():
+        return
+    before = tensor.double()
+    numbers = before[before.isfinite()]
+    if not numbers.numel():
+        return
+    which = torch.randint(2 * len(factors), before.shape, generator=generator)
+    after = before
+    for number, factor in enumerate(factors):
+        scaled = before * factor
+        inside = (
+            (scaled >= numbers.min()) & (scaled <= numbers.max()) & (scaled.abs() >= torch.finfo(tensor.dtype).tiny)
+        )
+        after = torch.where((which == number) & inside, scaled, after)
+    tensor.copy_(after.to(tensor.dtype))
+
+
+def _without_room(inputs: Mapping[str, Tensor]) -> list[str]:
+    """Those of OF_NUMBERS that change nothing in these inputs: where none has numbers of either sign, say."""
+    floating = [tensor.double() for tensor in inputs.values() if tensor.is_floating_point() and tensor.numel()]
+    signed = any(bool((values < 0).any() and (values > 0).any()) for values in floating)
+    return [*(() if floating else ("exponents",)), *(() if signed else ("signs",))]
 
 
 def _generator(draw: random.Random) -> Generator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from kernelproof.judging import EDITS, Job
+from kernelproof.judging import EDITS, OF_NUMBERS, Job
 from kernelproof.ladder.calling import AWAKE
 from kernelproof.ladder.selection import CPU_REPEATED_ELEMENTS, elements
 from kernelproof.records import Case
@@ -26,12 +26,15 @@ PARTS = {  # of the inputs, by the job's: a property's name and claim
     "reversed": ("reversed rows", "the values of every row in the opposite order give a result of their own"),
     "repeated": ("repeated values", "values that come twice in a row give the result of their own"),
     "alike": ("rows alike", "rows, and what they make up, that differ from others in one value have their own result"),
+    "exponents": ("other exponents", "numbers twice or half as large, of the same digits, change the result"),
+    "signs": ("other signs", "numbers of the other sign, as large as before, change the result"),
 }
 WHOLE = ("other whole inputs", "beside the same other inputs they give their own result")
 NO_PARTS = (
     "no part of any input may take other values: all are whole numbers of more than a byte, or named in OPERATOR.whole"
 )
 NO_TIES = "an output is of whole numbers, and of two places with one value an index may name either"
+NO_NUMBERS = "no input that may take other values has floating-point numbers, or none of either sign"
 FEWER = 5  # times fewer repeats
 SIDES = {"end": "behind", "start": "in front of"}  # of a tensor, where it is fenced
 
@@ -78,7 +81,7 @@ class CallPlan:
         possible = self.edits(case)
         if not possible:
             return dict.fromkeys(PARTS, NO_PARTS)
-        return {edit: NO_TIES for edit in EDITS if edit not in possible}
+        return {edit: NO_NUMBERS if edit in OF_NUMBERS else NO_TIES for edit in EDITS if edit not in possible}
 
     def edits(self, case: Case) -> list[str]:
         """What may be changed in the inputs of a case (Judge.edits)."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kernelproof import formats
 from kernelproof.errors import TestError, WorkerError, WorkerRefused, WorkerReplyError, WorkerTimeout
-from kernelproof.judging import CHANGED, DOUBTFUL, Job
+from kernelproof.judging import CHANGED, DOUBTFUL, OF_NUMBERS, Job
 from kernelproof.ladder import outcomes
 from kernelproof.ladder.outcomes import DEVICE_FAULT, NO_GRAVITY, Outcome
 from kernelproof.ladder.planning import PARTS, SIDES, view_name
@@ -40,9 +40,9 @@ class Properties:
                 self.standing.properties_found.append(PropertyResult(name, claim, case.id, "skipped", why))
                 continue
             result = self.calls.judged(job)
-            failures = result.failures
+            of_family = job.part not in ("relation", *OF_NUMBERS)
+            failures = result.failures if of_family else _of_any_inputs(result.failures)
             if job.part == "relation":
-                failures = _of_any_inputs(failures)
                 related = self.session.judge.related(self.settings.module, job, self.calls.terms)
                 failures += [related] if related else []
             message = outcomes.listed(failures)
@@ -126,7 +126,7 @@ class Properties:
 
 
 def _of_any_inputs(failures: list[Failure]) -> list[Failure]:
-    """Without noise and bias, which were calibrated on the input families: a relation's are none of them, nor is one
-    tensor for several.
+    """Without noise and bias, which were calibrated on the input families: a relation's inputs are none of them, nor is
+    one tensor for several, nor numbers with other exponents.
     """
     return [failure for failure in failures if failure.criterion not in (RMS, BIAS)]

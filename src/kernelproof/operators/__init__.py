@@ -219,6 +219,14 @@ class Reference:
                 subject="bound of a Reference",
                 hint="give both the shape of what the call's output is",
             )
+        for name, floor in (("rms_floor", self.rms_floor), ("bias_floor", self.bias_floor)):
+            if not isinstance(floor, float | int) or not floor >= 0:
+                what = f"a tensor of {list(floor.shape)}" if isinstance(floor, torch.Tensor) else repr(floor)
+                raise KernelproofError(
+                    f"it is {what}; allowed: a number that is not below 0",
+                    subject=f"{name} of a Reference",
+                    hint="take `accumulation_floors`, or `float(...)` of what you computed",
+                )
         unit = self.unit_roundoff
         if not isinstance(unit, float | int) or not (unit == 0 or (0 < unit < 1 and math.frexp(unit)[0] == 0.5)):
             raise KernelproofError(

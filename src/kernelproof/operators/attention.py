@@ -559,6 +559,9 @@ def rows_of(call: Call, rows: torch.Tensor) -> torch.Tensor:
     return _Rows(call, rows.cpu()).output()
 
 
+MOST_KEY_HEADS = 8  # of which each may be the last one that is read
+
+
 def _suspects(call: Call, chosen: torch.Tensor) -> Iterator[Suspect]:
     rows = _Rows(call, chosen.cpu())
     d = rows.q.shape[-1]
@@ -600,6 +603,12 @@ def _suspects(call: Call, chosen: torch.Tensor) -> Iterator[Suspect]:
         yield Suspect(
             "every head reads the keys and values of head 0", lambda: rows.output(kv_head=torch.zeros_like(rows.h))
         )
+        for last in range(1, min(rows.k.shape[1] - 1, 1 + MOST_KEY_HEADS)):
+            clamped = (rows.h // rows.group).clamp(max=last)
+            yield Suspect(
+                f"heads that belong to key heads beyond {last} read the keys and values of key head {last}",
+                functools.partial(rows.output, kv_head=clamped),
+            )
     for tile in (16, 32, 64, 128):
         yield from _tile_suspects(rows, hidden, tile)
 
