@@ -111,6 +111,18 @@ def test_unchanged_code_is_neither_faster_nor_slower_when_its_control_moves() ->
     assert any("unchanged code moved by" in text for text in found.cautions)
 
 
+@pytest.mark.parametrize("flag", sorted(records.DECIDES_NOTHING))
+@pytest.mark.parametrize("who", ["fast", "plain"])
+def test_times_that_decide_nothing_in_a_run_decide_nothing_between_two(who: str, flag: str) -> None:
+    before, after = simulated_runs.make(1), simulated_runs.make(2, machine_code="other", factors={"fast": 2})
+    assert {row.verdict for row in changes(before, after).rows if row.contender == "fast"} == {"slower"}
+    for row in after.benches[BENCH].times:
+        row.flags += [flag] if row.contender == who else []
+    for one, other in ((before, after), (after, before)):
+        rows = [row for row in changes(one, other).rows if row.contender == "fast"]
+        assert {row.verdict for row in rows} == {"undecided"}
+
+
 def test_unchanged_code_says_so_where_the_interval_decides() -> None:
     found = changes(simulated_runs.make(1), simulated_runs.make(2, factors={"math": 3}))
     assert {row.verdict for row in found.rows if row.contender == "math"} == {"unchanged code"}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,9 @@ def test_records_of_stages_by_hand_need_a_configuration(loaded: config.Config) -
     assert gate.run(loaded, loaded.results).rows
 
 
+CASE = records.BenchCase("s-float32", "s", {"rows": 1}, {}, "float32", 1.0, 1.0, 1.0)
+
+
 def after_test(loaded: config.Config, name: str, verdict: str, reason: str | None = None, **more: Any) -> None:
     path = loaded.record("test", "op", name)
     records.write(path, TestRecord(operator="op", variant=name, verdict=verdict, reason=reason, **more))
@@ -63,8 +67,7 @@ def benched(loaded: config.Config, highs: dict[str, float], **more: Any) -> None
         )
         for mode, high in highs.items()
     ]
-    case = records.BenchCase("s-float32", "s", {"rows": 1}, {}, "float32", 1.0, 1.0, 1.0)
-    measured = {"cases": [case], "modes": ["hot", "cold"], **more}
+    measured = {"cases": [CASE], "modes": ["hot", "cold"], **more}
     records.write(loaded.record("bench", "op-cpu"), BenchRecord(operator="op", device="cpu", oracle=oracle, **measured))
 
 
@@ -114,6 +117,11 @@ def test_who_decides_nothing_passes_nothing_whatever_the_record_says() -> None:
     [
         ({"cases": []}, "asks for s-float32 too"),
         ({"modes": ["hot"]}, "asks for cold too"),
+        ({"cases": [replace(CASE, dims={"rows": 2})]}, "has another case by the name of s-float32"),
+        (
+            {"settings": {"operators.op.variants.fast.flags": "of others"}},
+            "variants.fast.flags.* was another when it was",
+        ),
     ],
 )
 def test_a_run_does_not_choose_where_it_is_measured(
@@ -123,7 +131,40 @@ def test_a_run_does_not_choose_where_it_is_measured(
     benched(loaded, {"hot": 0.90}, **less)
     code, rows = judged(loaded)
     assert (code, rows["fast"].status) == (ExitCode.BAD_VERDICT, "fails")
-    assert words in rows["fast"].reason
+    assert re.search(words, rows["fast"].reason or "")
+
+
+@pytest.mark.parametrize(
+    ("had", "words"),
+    [
+        ({"bench": {"processes": 2}}, "bench.processes: 2 for 5"),
+        ({"test": {"trials": 9}}, "test.trials: 9 for 100"),
+        ({"test": {"level": "quick"}}, "test.level: quick for default"),
+        ({"test": {"seeds": [0, 1]}}, "test.seeds: without 2, 17 and 42"),
+        ({"operators": {"op": {"shapes": {"s": {"rows": 1}}, "test": {"shapes": []}}}}, "test.shapes: without s"),
+        ({"operators": {"op": {"shapes": {"s": {"rows": 3}}, "test": {"shapes": ["s"]}}}}, "test.shapes: without s"),
+    ],
+)
+def test_a_run_does_not_choose_how_much_is_tried(loaded: config.Config, had: dict[str, Any], words: str) -> None:
+    after_test(loaded, "fast", "correct")
+    benched(loaded, {"hot": 0.90, "cold": 0.94})
+    enough = {"operators": {"op": {"shapes": {"s": {"rows": 1}}, "test": {"shapes": ["s"]}}}}
+    (loaded.results / "config.json").write_text(json.dumps(enough))
+    assert judged(loaded)[1]["fast"].status == "passes"
+    (loaded.results / "config.json").write_text(json.dumps(enough | had))
+    _, rows = judged(loaded)
+    assert rows["fast"].status == "fails"
+    assert words in (rows["fast"].reason or "")
+
+
+def test_a_run_does_not_choose_whom_it_is_measured_beside(loaded: config.Config) -> None:
+    after_test(loaded, "fast", "correct")
+    benched(loaded, {"hot": 0.90, "cold": 0.94})
+    operator = loaded.operators["op"]
+    peer = replace(operator.variants["plain"], name="peer", role="baseline")
+    more = replace(loaded, operators={"op": replace(operator, baselines={"peer": peer})})
+    row = next(row for row in gate.run(more, loaded.results).rows if row.variant == "fast")
+    assert (row.status, "the baseline peer too" in (row.reason or "")) == ("fails", True)
 
 
 def test_a_run_does_not_choose_how_sure_it_must_be(loaded: config.Config) -> None:

@@ -1059,7 +1059,9 @@ def test_whole_numbers_are_judged_by_their_bound_alone(kind: torch.dtype) -> Non
 def test_a_roundoff_of_0_is_the_operators_mistake_and_named() -> None:
     case, call = case_of(), OPERATOR.make_call(case_of(), judge.generator(case_of()))
     one = torch.ones(call.output.shape, dtype=torch.float64)
-    with pytest.raises(KernelproofError, match="unit_roundoff is 0, and the output is of float16; allowed: above 0") as raised:
+    with pytest.raises(
+        KernelproofError, match="unit_roundoff is 0, and the output is of float16; allowed: above 0"
+    ) as raised:
         judge.judge(case, call, Reference(one, one, 0.0), Returned(one.half()), TOLERANCE)
     assert raised.value.subject == "reference"
 

@@ -494,7 +494,9 @@ def test_a_leak_is_located_and_said_to_hold_bit_for_bit() -> None:
     message = broken(A, case, Flash(shift_mask=1))["changed future"].message
     assert f"queries before row {row} do not see the keys from {row} on" in message
     assert f"query row {row - 1}, in all batches, heads and features; the worst at [" in message
-    assert re.search(r", which holds bit for bit: they are \S+ apart. Likely cause: the mask lets later keys in", message)
+    assert re.search(
+        r", which holds bit for bit: they are \S+ apart. Likely cause: the mask lets later keys in", message
+    )
     assert bool((relation.call.tensor("k")[:, :, :row] == call.tensor("k")[:, :, :row]).all())
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from kernelproof import formats, runs, samples, statistics
 from kernelproof.errors import RecordError
+from kernelproof.records import DECIDES_NOTHING
 from kernelproof.runs import Run
 from kernelproof.statistics import Estimate, Settings
 
@@ -235,7 +236,13 @@ class _Bench:
             seen = statistics.minimal_detectable_difference(wide, band, settings)
             decided = verdict in (statistics.FASTER, statistics.SLOWER)
             said_of = UNCHANGED if decided and place[0] in self.unchanged else verdict
+            if decided and any(map(self._decides_nothing, [place, *self._against(place)])):
+                said_of = statistics.UNDECIDED
             self.found.rows.append(self._row(place, wide, plain, said_of, seen, settings))
+
+    def _decides_nothing(self, place: samples.Place) -> bool:
+        """Whether either run says of this time that it is too doubtful to decide anything."""
+        return any(not DECIDES_NOTHING.keys().isdisjoint(flags.get(place, ())) for flags in self.flags)
 
     def _caution(self, moves: Sequence[float]) -> None:
         """Unchanged code that moved far says that the machine differs."""

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kernelproof import claims, differences, formats, records, runs, statistics
+from kernelproof import claims, consistency, differences, fingerprints, formats, records, runs, statistics
 from kernelproof import config as configuration
 from kernelproof.cases import enumerate_cases
 from kernelproof.claims import FAILS, NO_CLAIM, NOT_RUN, PASSES
@@ -291,15 +291,59 @@ def _measured_less(config: Config, variant: VariantConfig, bench: BenchRecord, n
             f"its intervals hold the truth {formats.percent(had)} of the time, and bench.confidence asks for "
             f"{formats.percent(asked)}: measure again"
         )
-    wanted = [case.bench_id for case in enumerate_cases(config.operator(variant.operator), variant, "bench")]
-    known = {case.id for case in bench.cases}
+    operator = config.operator(variant.operator)
+    known = {case.id: (case.dims, case.options, case.dtype) for case in bench.cases}
+    wanted = {
+        case.bench_id: (case.dims, case.options, case.dtype) for case in enumerate_cases(operator, variant, "bench")
+    }
     missing = [case for case in wanted if case not in known]
     missing += [mode for mode in config.bench.modes if mode not in bench.modes]
+    had_beside = {contender.name for contender in bench.contenders}
+    beside = [baseline for baseline in operator.baselines.values() if baseline.device == variant.device]
+    missing += [f"the baseline {baseline.name}" for baseline in beside if baseline.name not in had_beside]
     if missing:
         return (
             f"the configuration asks for {formats.listed(missing)} too, and nothing was measured there: measure again"
         )
+    if other := [case for case, what in wanted.items() if known[case] != what]:
+        return f"the configuration has another case by the name of {formats.listed(other)}: measure again"
+    if fewer := _tried_less(config, variant, now):
+        return f"the configuration asks for more than was done ({formats.listed(fewer)}): test and measure again"
+    here = f"operators.{operator.name}"
+    what_was_run = (f"{here}.variants.{variant.name}.", f"{here}.baselines.", f"{here}.module", "test.tolerance")
+    now_asked = fingerprints.of(config, "bench", f"{operator.name}-{variant.device}")
+    if changed := [key for key in fingerprints.changed(bench.settings, now_asked) if key.startswith(what_was_run)]:
+        return f"{formats.listed(changed)} of the configuration was another when it was measured: measure again"
     return ""
+
+
+def _tried_less(config: Config, variant: VariantConfig, now: Run) -> list[str]:
+    """The settings of which a run had less than the configuration asks for."""
+    less = [
+        f"{part}.{name}: {had} for {asked}"
+        for part, name, asked in (
+            ("bench", "processes", config.bench.processes),
+            ("test", "trials", config.test.trials),
+        )
+        if (had := now.setting(part, name, asked)) < asked
+    ]
+    level = now.setting("test", "level", config.test.level)
+    if level in consistency.LEVELS and consistency.LEVELS.index(level) < consistency.LEVELS.index(config.test.level):
+        less.append(f"test.level: {level} for {config.test.level}")
+    if unseen := set(config.test.seeds) - set(now.setting("test", "seeds", config.test.seeds)):
+        less.append(f"test.seeds: without {formats.listed(map(str, sorted(unseen)))}")
+    key = f"operators.{variant.operator}"
+    shapes, had_shapes = (fingerprints.value(had, f"{key}.shapes") or {} for had in (config, now.config))
+    asked, had = (fingerprints.value(had, f"{key}.test") for had in (config, now.config))
+    if now.config and (
+        untried := [
+            name
+            for name in asked.shapes
+            if name not in (had or {}).get("shapes", ()) or had_shapes.get(name) != shapes[name]
+        ]
+    ):
+        less.append(f"{key}.test.shapes: without {formats.listed(untried)}")
+    return less
 
 
 # --- against the kept reference ---------------------------------------------------------------------------------------
