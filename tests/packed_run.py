@@ -110,6 +110,7 @@ def made_records() -> list[records.Record]:
             for name in ("fresh values", "new values")
         ],
         "trials": 100,
+        "precision": {"output": "float32", "p": "float32", "accumulate": "float32"},
     }
     timed = [
         records.Contender("plain", "variant", "tvm_ffi", "correct", True, "timed"),

@@ -38,9 +38,20 @@ from kernelproof.records import BenchRecord, TestRecord
 REFERENCE = Path(__file__).resolve().parents[1] / "reports" / "reference" / "nvidia-h200"
 PLAIN, TILED = "records/test/op/plain.json", "records/test/op/tiled.json"
 BENCH, SAMPLES = "records/bench/op-cpu.json", "samples/op-cpu.csv.gz"
+TEST = "records/test/op/plain.json"
 FACTS, BUILD, CUDA_BUILD = ("records/manifest.json", "records/build/op/plain.json", "records/build/op/tiled.json")
 
 Members = dict[str, bytes]
+
+# The columns of visits, each of which ended before the one in front of it.
+VISITED = "".join(
+    f"{line},{visit}\n"
+    for line, visit in zip(
+        packed_run.SAMPLES.splitlines(),
+        ["order,calls,short_us,long_us,offset_s", *(f"0,9,,,{900 - number}" for number in range(24))],
+        strict=True,
+    )
+)
 
 
 @pytest.fixture(scope="module")
@@ -294,6 +305,20 @@ def test_what_needs_no_build_needs_no_record_of_one(config: dict[str, Any], need
         (edited(PLAIN, "cases", 0, "nonfinite", value=17), PLAIN, "is 'passed', and nonfinite is 17"),
         (edited(PLAIN, "cases", 0, "rms_ratio", value=1.5), PLAIN, "is 'passed', and rms_ratio is 1.5 of 1"),
         (removed(SAMPLES), BENCH, "its samples are not in the bundle"),
+        (
+            replaced(SAMPLES, gzip.compress(VISITED.encode())),
+            SAMPLES,
+            "'process 0, large-float32 hot, block 0, library': it ended before the visit that precedes it did",
+        ),
+        (
+            both(
+                edited(TEST, "cases", 0, "rms_error", value=2.0), edited(TEST, "cases", 0, "max_abs_error", value=1.0)
+            ),
+            TEST,
+            "the root of its mean square error is 2.0, and the largest error 1.0",
+        ),
+        (edited(TEST, "precision", "p", value="float16"), TEST, "it was held to the precision {"),
+        (edited(TEST, "cases", 0, "max_bound_ratio", value=0.5), TEST, "0.5 of the bound, and no error was counted"),
         (replaced(SAMPLES, gzip.compress(OTHER_SAMPLES)), BENCH, "median_us is 10.0349, by the samples 11.1499"),
         (replaced(SAMPLES, b"no samples"), SAMPLES, "the samples cannot be read"),
         (
@@ -899,6 +924,7 @@ def test_the_cases_are_those_that_the_stages_select(tmp_path: Path, level: str) 
                 device=variant.device,
                 level=level,
                 trials=10 if level == "quick" else 100,
+                precision=dataclasses.asdict(variant.precision),
             )
             record = dataclasses.asdict(test) | {"cases": [dataclasses.asdict(one) for one in results]}
             assert list(consistency._asked_of(there, "t", record)) == []

@@ -28,6 +28,7 @@ from typing import Any
 
 from kernelproof import fingerprints
 from kernelproof.verify import MANIFEST, SUMS, strict_json
+from kernelproof.visits import VISIT, Visits
 
 FACTS, CONFIG, MACHINE_CODE = "records/manifest.json", "config.json", "machine-code.json"
 RESOLVED = "source/config.resolved.json"  # the same file as CONFIG, which is without private words
@@ -288,6 +289,9 @@ def _fault(case: Mapping[str, Any]) -> str | None:
     for what, ratio in ratios.items():
         if ratio is not None and not 0 <= ratio <= 1:
             return f"{what} is {_said(ratio)} of 1" if ratio > 1 else f"{what} is {_said(ratio)}, which is below 0"
+    root, largest = case.get("rms_error"), case.get("max_abs_error")
+    if root is not None and largest is not None and root > (1 + TOLERANCE) * largest:
+        return f"the root of its mean square error is {_said(root)}, and the largest error {_said(largest)}"
     for output, ratio in (case.get("biases") or {}).items():  # these have a sign
         if abs(ratio) > 1:
             return f"the bias of {_said(output)} is {_said(ratio)} of 1"
@@ -334,6 +338,9 @@ def _asked_of(bundle: Bundle, name: str, test: Mapping[str, Any]) -> Iterator[Co
     contender = _contender(operator, test["variant"])
     if contender is None:
         return
+    if (declared := contender.get("precision")) and declared != test.get("precision"):
+        says = f"it was held to the precision {_said(test.get('precision'))}"
+        yield Contradiction(name, f"{says}, in {CONFIG} it is {_said(declared)}")
     main, selection, types = operator["profile"]["shape"], operator["test"], contender["dtypes"]
     shapes = _shapes_on(selection, test["device"])
     had = {_case_id(case["shape"], case["options"], case["dtype"]) for case in test["cases"]}
@@ -361,6 +368,24 @@ def _lacking(name: str, who: str, what: str, wanted: Iterable[str], had: Collect
     if lacking:
         says = f"{who} of the {what} of {CONFIG} it has not {_said(lacking[0])}"
         yield Contradiction(name, f"{says}, and {len(lacking) - 1} more" if len(lacking) > 1 else says)
+
+
+def _counted(name: str, test: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """The largest error that was counted, in units of its bound, is the largest of a case."""
+    histogram = test.get("error_histogram") or {"edges": [], "counts": []}
+    edges, counts = histogram["edges"], histogram["counts"]
+    ratios = [case.get("max_bound_ratio") for case in test["cases"] if case["status"] == "passed"]
+    largest = max((ratio for ratio in ratios if ratio is not None), default=None)
+    counted = [bin for bin, count in enumerate(counts) if count]
+    if largest is None:
+        return
+    if not counted:
+        yield Contradiction(name, f"its largest error is {_said(largest)} of the bound, and no error was counted")
+        return
+    low, high = edges[counted[-1]], edges[counted[-1] + 1]
+    if not low * (1 - TOLERANCE) <= largest <= high * (1 + TOLERANCE):
+        says = f"errors were counted up to {low:.3g} to {high:.3g} of their bound"
+        yield Contradiction(name, f"{says}, and the largest of a case is {_said(largest)}")
 
 
 def _among(said: str, there: Iterable[str]) -> str:
@@ -407,6 +432,7 @@ def _correct(name: str, test: Mapping[str, Any], rungs: Mapping[str, str]) -> It
         shown = {found["name"] for found in test.get("properties", []) if found["status"] == "passed"}
         for lacking in sorted(NEEDED_PROPERTIES - shown):
             yield Contradiction(name, f"the rung 'properties' is 'passed', and the property {lacking!r} is not")
+    yield from _counted(name, test)
     tools = (test.get("sanitizer") or {"runs": []})["runs"]
     parts = [
         *(("case", case["id"], case["status"]) for case in test["cases"]),
@@ -711,13 +737,17 @@ def _sampled(bundle: Bundle, name: str, bench: Mapping[str, Any]) -> Iterator[Co
     if member != f"samples/{own}":
         yield Contradiction(name, f"its samples are {_said(bench['samples'])}, and belong into 'samples/{own}'")
     try:
-        samples = _samples(bundle, bundle.kept[member])
+        samples = _samples(bundle, bundle.kept[member], PRIMARY[bench["device"]])
     except (OSError, EOFError, zlib.error, csv.Error, *_MALFORMED) as error:
         yield Contradiction(member, f"the samples cannot be read: {_said(error)}")
         return
     if samples.no_slope:
         more = f"; so it is in {samples.no_slopes} rows" if samples.no_slopes > 1 else ""
         yield Contradiction(member, f"{samples.no_slope}{more}")
+    left = any(entry.get("what") == "contender" for entry in bench["discarded"])
+    stayed = all(entry["outcome"].startswith(("timed", "not benchmarked")) for entry in bench["contenders"])
+    for where, said in samples.visits.contradictions(whole=stayed and not left):
+        yield Contradiction(member, f"{_said(where)}: {said}")
     yield from _timed_again(name, bench, times, samples)
     yield from _divided_again(bundle, name, bench, samples)
     yield from _all_told(name, bench, times, samples)
@@ -866,6 +896,7 @@ class Samples:
     discarded: Counter[Key] = field(default_factory=Counter)
     no_slope: str = ""
     no_slopes: int = 0
+    visits: Visits = field(default_factory=Visits)
 
     def is_no_slope(self, where: str, said: str) -> None:
         self.no_slope = self.no_slope or f"{_said(where)}: {said}"
@@ -884,7 +915,7 @@ class Samples:
         return fitting[0] if len(fitting) == 1 else None if fitting else told
 
 
-def _samples(bundle: Bundle, data: bytes) -> Samples:
+def _samples(bundle: Bundle, data: bytes, primary: str) -> Samples:
     """The samples that count, as kernelproof.samples says, and how many; never inflated as a whole."""
     logs: dict[Key, dict[int, dict[int, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     found, single = Samples(), Counter[tuple[Key, int]]()  # single: what a slow contender's one sample may be
@@ -892,12 +923,16 @@ def _samples(bundle: Bundle, data: bytes) -> Samples:
     head = next(rows, [])
     columns = operator.itemgetter(*(head.index(name) for name in COLUMNS))
     ends = operator.itemgetter(*map(head.index, SLOPE)) if set(SLOPE) <= set(head) else None
+    visit = operator.itemgetter(*map(head.index, VISIT)) if set(VISIT) <= set(head) else None
     for row in rows:
         contender, case, mode, method, process_text, block_text, time_us, throttle = columns(row)
         process, block = int(process_text), int(block_text)  # by the text `0` and `00` would be two processes
         bundle.samples += 1
         if bundle.samples > MAX_SAMPLES:
             raise ValueError(f"there are more than {MAX_SAMPLES}")
+        if visit and method == primary:
+            about = dict(zip(VISIT, visit(row), strict=True))
+            found.visits.processes[process].take(contender, (case, mode), block, time_us, about)
         key = contender, case, mode, method
         throttled = throttle and DISCARDED_STATES.intersection(throttle.split("|"))
         if throttled or not (time := float(time_us or 0)) > 0:
