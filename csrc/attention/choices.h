@@ -40,52 +40,52 @@ struct Choice {
 // clang-format off
 constexpr Choice kChoices[] = {
     // nvidia-h100-80gb-hbm3, mission-float16: 3.55 µs, 5.19 µs, 7.83 µs, 10.3 µs, 12.2 µs, 45.2 µs, 71.1 µs
-    // nvidia-h200, mission-float16: 3.25 µs, 5.27 µs, 7.95 µs, 10.5 µs, 12.3 µs, 47.3 µs, 73.9 µs
+    // nvidia-h200, mission-float16: 3.31 µs, 5.31 µs, 7.96 µs, 10.5 µs, 12.3 µs, 47.3 µs, 73.7 µs
     {90, false, 64, 4096, 512, {fp16_cluster::launch, fp16_wgmma::launch, fp16_split_kv::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
     // nvidia-h100-80gb-hbm3, mission-causal-float16: 3.34 µs, 5.18 µs, 7.77 µs, 10.4 µs, 12.5 µs, 45.6 µs, 70.5 µs
-    // nvidia-h200, mission-causal-float16: 3.28 µs, 5.29 µs, 7.90 µs, 10.6 µs, 12.6 µs, 47.5 µs, 72.8 µs
+    // nvidia-h200, mission-causal-float16: 3.34 µs, 5.31 µs, 7.92 µs, 10.6 µs, 12.7 µs, 47.5 µs, 72.8 µs
     {90, true, 64, 4096, 512, {fp16_cluster::launch, fp16_wgmma::launch, fp16_split_kv::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
     // nvidia-h100-80gb-hbm3, b1h2s64-float16: 1.52 µs, 2.41 µs, 2.66 µs, 3.22 µs, 3.43 µs, 8.38 µs, 9.79 µs
-    // nvidia-h200, b1h2s64-float16: 1.47 µs, 2.41 µs, 2.67 µs, 3.27 µs, 3.49 µs, 8.75 µs, 10.2 µs
+    // nvidia-h200, b1h2s64-float16: 1.50 µs, 2.44 µs, 2.72 µs, 3.27 µs, 3.49 µs, 8.76 µs, 10.2 µs
     {90, false, 64, 128, 64, {fp16_split_kv::launch, fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
     // nvidia-h100-80gb-hbm3, b1h2s64-causal-float16: 1.50 µs, 2.41 µs, 2.68 µs, 3.40 µs, 3.80 µs, 8.87 µs, 9.94 µs
-    // nvidia-h200, b1h2s64-causal-float16: 1.44 µs, 2.42 µs, 2.68 µs, 3.45 µs, 3.85 µs, 9.19 µs, 10.3 µs
+    // nvidia-h200, b1h2s64-causal-float16: 1.48 µs, 2.47 µs, 2.73 µs, 3.46 µs, 3.90 µs, 9.19 µs, 10.4 µs
     {90, true, 64, 128, 64, {fp16_split_kv::launch, fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
     // nvidia-h100-80gb-hbm3, b1h4s128-float16: 1.82 µs, 2.34 µs, 2.53 µs, 4.25 µs, 4.65 µs, 13.6 µs, 17.1 µs
-    // nvidia-h200, b1h4s128-float16: 1.82 µs, 2.33 µs, 2.55 µs, 4.36 µs, 4.75 µs, 14.3 µs, 17.8 µs
+    // nvidia-h200, b1h4s128-float16: 1.83 µs, 2.43 µs, 2.58 µs, 4.35 µs, 4.74 µs, 14.3 µs, 17.7 µs
     {90, false, 64, 512, 128, {fp16_split_kv::launch, fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
     // nvidia-h100-80gb-hbm3, b1h4s128-causal-float16: 1.72 µs, 2.44 µs, 2.68 µs, 4.42 µs, 5.00 µs, 14.0 µs, 17.2 µs
-    // nvidia-h200, b1h4s128-causal-float16: 1.75 µs, 2.47 µs, 2.69 µs, 4.53 µs, 5.10 µs, 14.7 µs, 17.7 µs
+    // nvidia-h200, b1h4s128-causal-float16: 1.77 µs, 2.51 µs, 2.74 µs, 4.53 µs, 5.13 µs, 14.7 µs, 17.7 µs
     {90, true, 64, 512, 128, {fp16_split_kv::launch, fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
     // nvidia-h100-80gb-hbm3, b1h8s128-float16: 1.99 µs, 2.37 µs, 2.57 µs, 4.28 µs, 4.78 µs, 13.7 µs, 17.1 µs
-    // nvidia-h200, b1h8s128-float16: 2.00 µs, 2.34 µs, 2.60 µs, 4.36 µs, 4.88 µs, 14.3 µs, 17.7 µs
+    // nvidia-h200, b1h8s128-float16: 2.01 µs, 2.46 µs, 2.64 µs, 4.37 µs, 4.91 µs, 14.3 µs, 17.7 µs
     {90, false, 64, 1024, 128, {fp16_split_kv::launch, fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
     // nvidia-h100-80gb-hbm3, b1h8s128-causal-float16: 1.86 µs, 2.46 µs, 2.74 µs, 4.42 µs, 5.09 µs, 14.0 µs, 17.2 µs
-    // nvidia-h200, b1h8s128-causal-float16: 1.89 µs, 2.49 µs, 2.74 µs, 4.53 µs, 5.20 µs, 14.7 µs, 17.7 µs
+    // nvidia-h200, b1h8s128-causal-float16: 1.90 µs, 2.54 µs, 2.79 µs, 4.52 µs, 5.28 µs, 14.7 µs, 17.8 µs
     {90, true, 64, 1024, 128, {fp16_split_kv::launch, fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
     // nvidia-h100-80gb-hbm3, b2h8s512-float16: 4.98 µs, 5.51 µs, 10.8 µs, 12.6 µs, 14.4 µs, 45.5 µs, 111 µs
-    // nvidia-h200, b2h8s512-float16: 4.88 µs, 5.58 µs, 10.9 µs, 12.8 µs, 14.7 µs, 47.6 µs, 116 µs
+    // nvidia-h200, b2h8s512-float16: 4.81 µs, 5.61 µs, 10.9 µs, 12.8 µs, 14.7 µs, 47.6 µs, 116 µs
     {90, false, 64, 8192, 512, {fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
     // nvidia-h100-80gb-hbm3, b2h8s512-causal-float16: 4.85 µs, 5.43 µs, 10.6 µs, 12.8 µs, 14.1 µs, 45.7 µs, 98.3 µs
-    // nvidia-h200, b2h8s512-causal-float16: 4.95 µs, 5.52 µs, 10.8 µs, 12.9 µs, 14.3 µs, 47.7 µs, 102 µs
+    // nvidia-h200, b2h8s512-causal-float16: 4.96 µs, 5.55 µs, 10.8 µs, 13.0 µs, 14.3 µs, 47.7 µs, 102 µs
     {90, true, 64, 8192, 512, {fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
     // nvidia-h100-80gb-hbm3, b1h8s2048-float16: 19.2 µs, 24.4 µs, 42.5 µs, 54.7 µs, 70.1 µs, 283 µs, 847 µs
-    // nvidia-h200, b1h8s2048-float16: 19.1 µs, 25.3 µs, 42.1 µs, 55.0 µs, 69.7 µs, 282 µs, 847 µs
+    // nvidia-h200, b1h8s2048-float16: 19.1 µs, 24.4 µs, 42.3 µs, 55.1 µs, 70.0 µs, 283 µs, 846 µs
     {90, false, 64, 16384, 2048, {fp16_wgmma::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
     // nvidia-h100-80gb-hbm3, b1h8s2048-causal-float16: 15.0 µs, 16.4 µs, 41.3 µs, 48.7 µs, 53.3 µs, 274 µs, 601 µs
-    // nvidia-h200, b1h8s2048-causal-float16: 15.3 µs, 16.8 µs, 41.9 µs, 49.4 µs, 53.9 µs, 281 µs, 602 µs
+    // nvidia-h200, b1h8s2048-causal-float16: 15.3 µs, 16.8 µs, 41.9 µs, 49.3 µs, 53.8 µs, 281 µs, 603 µs
     {90, true, 64, 16384, 2048, {fp16_cluster::launch, fp16_wgmma::launch, fp16_swizzled::launch, fp16_split_kv::launch, fp16_mma_cp_async::launch, fp16_vectorised::launch, fp16_scalar::launch}},
     // nvidia-h100-80gb-hbm3, large-float16: 505 µs, 684 µs, 1 056 µs, 1 305 µs, 1 922 µs, 8 214 µs, 24 421 µs
-    // nvidia-h200, large-float16: 497 µs, 723 µs, 1 068 µs, 1 301 µs, 1 931 µs, 8 229 µs, 24 475 µs
+    // nvidia-h200, large-float16: 510 µs, 687 µs, 1 061 µs, 1 316 µs, 1 931 µs, 8 165 µs, 24 408 µs
     {90, false, 64, 262144, 4096, {fp16_wgmma::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
     // nvidia-h100-80gb-hbm3, large-causal-float16: 275 µs, 376 µs, 601 µs, 710 µs, 1 097 µs, 4 345 µs, 12 644 µs
-    // nvidia-h200, large-causal-float16: 273 µs, 370 µs, 602 µs, 715 µs, 1 094 µs, 4 356 µs, 12 638 µs
+    // nvidia-h200, large-causal-float16: 272 µs, 368 µs, 596 µs, 709 µs, 1 096 µs, 4 344 µs, 12 662 µs
     {90, true, 64, 262144, 4096, {fp16_wgmma::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
     // nvidia-h100-80gb-hbm3, large_d128-float16: 759 µs, 1 201 µs, 1 783 µs, 2 797 µs, 5 092 µs, 17 308 µs, 44 126 µs
-    // nvidia-h200, large_d128-float16: 770 µs, 1 253 µs, 1 758 µs, 2 885 µs, 4 813 µs, 17 360 µs, 44 366 µs
+    // nvidia-h200, large_d128-float16: 761 µs, 1 210 µs, 1 768 µs, 2 854 µs, 4 863 µs, 17 387 µs, 44 275 µs
     {90, false, 128, 262144, 4096, {fp16_wgmma::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
     // nvidia-h100-80gb-hbm3, large_d128-causal-float16: 419 µs, 758 µs, 972 µs, 1 540 µs, 2 697 µs, 9 194 µs, 22 692 µs
-    // nvidia-h200, large_d128-causal-float16: 414 µs, 719 µs, 977 µs, 1 553 µs, 2 720 µs, 9 120 µs, 22 852 µs
+    // nvidia-h200, large_d128-causal-float16: 412 µs, 713 µs, 991 µs, 1 540 µs, 2 689 µs, 9 232 µs, 22 895 µs
     {90, true, 128, 262144, 4096, {fp16_wgmma::launch, fp16_cluster::launch, fp16_swizzled::launch, fp16_mma_cp_async::launch, fp16_split_kv::launch, fp16_vectorised::launch, fp16_scalar::launch}},
 };
 // clang-format on
