@@ -85,10 +85,20 @@ def test_a_verdict_of_the_test_is_not_the_benchmarks() -> None:
 
 
 @pytest.mark.parametrize("fault", ["crashed", "hung", "failed"])
-def test_a_variant_that_fails_when_timed_is_found(fault: str) -> None:
-    outcome = f"dropped: {fault}: it said why"
+@pytest.mark.parametrize(
+    ("outcome", "why"),
+    [("{}: it said why", "it said why"), ("{} (hot): it said why", "hot: it said why"), ("{} at once", "{} at once")],
+)
+def test_a_variant_that_fails_when_timed_is_found(fault: str, outcome: str, why: str) -> None:
+    outcome = f"dropped: {outcome.format(fault)}"
     record = BenchRecord(contenders=[Contender("v", "variant", "tvm_ffi", "correct", True, outcome)])
-    assert claims.found_by_bench(record, "v") == (f"{fault} when timed", outcome)
+    assert claims.found_by_bench(record, "v") == (f"{fault} when timed", why.format(fault))
+
+
+def test_a_wrong_result_when_timed_is_told_once() -> None:
+    outcome = "dropped: wrong when timed (hot): 1 of 9 elements are wrong: row 0"
+    record = BenchRecord(contenders=[Contender("v", "variant", "tvm_ffi", "wrong", False, outcome)])
+    assert claims.found_by_bench(record, "v") == ("wrong when timed", "hot: 1 of 9 elements are wrong: row 0")
 
 
 @pytest.mark.parametrize("word", claims.CAUGHT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from kernelproof.ladder.selection import (
     RungCases,
     elements,
 )
+from kernelproof.ladder.session import Session
 
 FRESH = 4711
 FAMILIES = ["normal", "peaky", "sink_last", "staircase", "onehot"]
@@ -53,6 +55,28 @@ def test_a_variant_that_cannot_run_here_has_no_case() -> None:
     absent = chosen(requires=["no-such-kernels"])
     assert (absent.cases, absent.left_out, absent.property_cases, absent.repeated_cases) == ([], [], [], [])
     assert (absent.viewed_cases, absent.spaced_cases, absent.fenced_cases, absent.neighbours) == ([], [], [], {})
+
+
+@pytest.mark.parametrize(
+    ("entry", "absent"),
+    [
+        ("no_such_peer.kernels:run", "no_such_peer"),
+        ("torch.nn.functional:rms_norm", ""),
+        ("mine.kernels:run", ""),
+        ("no_such_peer.py:run", ""),  # a file that is not there is a mistake
+        ("time:sleep", ""),
+    ],
+)
+def test_a_peer_that_is_not_installed_is_not_wrong(tmp_path: Path, entry: str, absent: str) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").touch()
+    peer = variant(role="baseline", abi="python", entry=entry)
+    found = Session.lacking(SimpleNamespace(root=tmp_path), peer)  # type: ignore[arg-type]
+    assert (found is not None) == bool(absent)
+    if found:
+        assert found[0] == f"no_such_peer, which its entry {entry!r} is in, is not installed"
+        assert found[1].endswith(".baselines.v.entry")
+    assert Session.lacking(SimpleNamespace(root=tmp_path), variant(abi="python", entry=entry)) is None  # type: ignore[arg-type]
 
 
 def test_what_it_declares_not_to_take_is_left_out_with_the_reason() -> None:

@@ -6,6 +6,7 @@ mode that was measured the upper end of ours / fastest correct baseline is at mo
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
@@ -116,6 +117,13 @@ def not_tried(bench: BenchRecord | None, name: str) -> bool:
     return any(entry.name == name and entry.outcome.startswith("dropped: not tried") for entry in contenders)
 
 
+def _why(outcome: str, fault: str) -> str:
+    """`hot: 3 elements are wrong` of `dropped: wrong when timed (hot): 3 elements are wrong`."""
+    said = outcome.removeprefix("timed, but ").removeprefix("dropped: ")
+    found = re.fullmatch(rf"{fault}(?: when timed)?(?: \((.*?)\))?: (.+)", said, re.DOTALL)
+    return ": ".join(filter(None, found.groups())) if found else said
+
+
 def found_by_bench(bench: BenchRecord | None, name: str) -> tuple[str, str] | None:
     """What the benchmark found wrong with a variant that the test had passed (a result, a crash, a hang, times that are
     not those of its work), and why.
@@ -124,10 +132,10 @@ def found_by_bench(bench: BenchRecord | None, name: str) -> tuple[str, str] | No
         if contender.name != name or contender.outcome.startswith("not benchmarked"):  # then the verdict is the test's
             continue
         if not contender.correct and contender.verdict == "wrong":
-            return "wrong when timed", contender.outcome.removeprefix("timed, but ")
+            return "wrong when timed", _why(contender.outcome, "wrong")
         for fault in FAULTS:
             if contender.outcome.startswith(f"dropped: {fault}"):
-                return f"{fault} when timed", contender.outcome
+                return f"{fault} when timed", _why(contender.outcome, fault)
     for entry in bench.discarded if bench else []:
         if (entry.get("what"), entry.get("contender")) == ("contender", name):
             reason = str(entry.get("reason"))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import os
+import sys
 from collections.abc import Iterable
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,6 +123,9 @@ class Session:
         if absent:
             remedy = f"install it beside torch: pip install {' '.join(map(repr, absent))}"
             return f"{', '.join(absent)} is not installed", remedy
+        if variant.role == "baseline" and (package := _absent_package(variant, self.root)):
+            remedy = f"install it, or mend operators.{variant.operator}.baselines.{variant.name}.entry"
+            return f"{package}, which its entry {variant.entry!r} is in, is not installed", remedy
         return None
 
     def host(self, variant: VariantConfig, *, awake: bool = False, kinds: Iterable[str] = ()) -> WorkerHost:
@@ -157,6 +162,16 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return ""
+
+
+def _absent_package(variant: VariantConfig, root: Path) -> str:
+    """The package of a peer's callable, where there is none by that name; nothing is imported."""
+    module = (variant.entry or "").partition(":")[0]
+    if variant.abi != "python" or not module or module.endswith(".py"):
+        return ""
+    package = module.partition(".")[0]
+    known = package in sys.builtin_module_names or PathFinder.find_spec(package, [*sys.path, str(root)]) is not None
+    return "" if known else package
 
 
 def _installed(requirement: str) -> bool:
