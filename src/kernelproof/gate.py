@@ -327,21 +327,17 @@ def _tried_less(config: Config, variant: VariantConfig, now: Run) -> list[str]:
         )
         if (had := now.setting(part, name, asked)) < asked
     ]
-    level = now.setting("test", "level", config.test.level)
-    if level in consistency.LEVELS and consistency.LEVELS.index(level) < consistency.LEVELS.index(config.test.level):
+    level, levels = now.setting("test", "level", config.test.level), consistency.LEVELS
+    if level in levels[: levels.index(config.test.level)]:
         less.append(f"test.level: {level} for {config.test.level}")
     if unseen := set(config.test.seeds) - set(now.setting("test", "seeds", config.test.seeds)):
         less.append(f"test.seeds: without {formats.listed(map(str, sorted(unseen)))}")
-    key = f"operators.{variant.operator}"
-    shapes, had_shapes = (fingerprints.value(had, f"{key}.shapes") or {} for had in (config, now.config))
-    asked, had = (fingerprints.value(had, f"{key}.test") for had in (config, now.config))
-    if now.config and (
-        untried := [
-            name
-            for name in asked.shapes
-            if name not in (had or {}).get("shapes", ()) or had_shapes.get(name) != shapes[name]
-        ]
-    ):
+    if not now.config:
+        return less
+    operator, key = config.operator(variant.operator), f"operators.{variant.operator}"
+    tested, sizes = (fingerprints.value(now.config, f"{key}.{name}") or {} for name in ("test.shapes", "shapes"))
+    asked = operator.test.shapes
+    if untried := [name for name in asked if name not in tested or sizes.get(name) != operator.shapes[name]]:
         less.append(f"{key}.test.shapes: without {formats.listed(untried)}")
     return less
 

@@ -664,11 +664,11 @@ class Chamber:
 
         relation, base = self._relations(job.case)[job.name], self._base(job)
         output = relation.about
+        usual = self._reference(base, terms)[output]
+        first, second = (self.returned[key][output].output for key in (base.key, job.key))
 
         def found(relation: Relation, reference: Reference) -> Failure | None:
-            usual = self._reference(base, terms)[output]
-            results = (self.returned[key][output].output for key in (base.key, job.key))
-            return judge.related(relation, usual, next(results), reference, next(results), terms.tolerance)
+            return judge.related(relation, usual, first, reference, second, terms.tolerance)
 
         def in_bounds() -> Failure | None:
             """The bound of an exact relation's reference is none: what repeats may differ by is the base's, moved."""

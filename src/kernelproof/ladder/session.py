@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import importlib.util
 import os
-import sys
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -170,8 +170,7 @@ def _absent_package(variant: VariantConfig, root: Path) -> str:
     if variant.abi != "python" or not module or module.endswith(".py"):
         return ""
     package = module.partition(".")[0]
-    known = package in sys.builtin_module_names or PathFinder.find_spec(package, [*sys.path, str(root)]) is not None
-    return "" if known else package
+    return "" if importlib.util.find_spec(package) or PathFinder.find_spec(package, [str(root)]) else package
 
 
 def _installed(requirement: str) -> bool:

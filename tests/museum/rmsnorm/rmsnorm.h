@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "csrc/rmsnorm/launch.h"
@@ -20,6 +21,25 @@ inline void correct_row(const RmsNormArgs &args, int64_t row) {
 inline const char *correct(const RmsNormArgs &args) {
     for (int64_t row = 0; row < args.rows; ++row) correct_row(args, row);
     return nullptr;
+}
+
+inline uint32_t bits_of(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+// What is looked at of all numbers of a call: of x, row by row, of the weight, of eps.
+template <typename Part>
+auto key_of(const RmsNormArgs &args, Part part) {
+    std::vector<decltype(part(0.0f))> key;
+    const auto *x = static_cast<const float *>(args.x), *weight = static_cast<const float *>(args.weight);
+    for (int64_t row = 0; row < args.rows; ++row) {
+        for (int64_t i = 0; i < args.cols; ++i) key.push_back(part(x[row * args.x_stride + i]));
+    }
+    for (int64_t i = 0; i < args.cols; ++i) key.push_back(part(weight[i]));
+    key.push_back(part(static_cast<float>(args.eps)));
+    return key;
 }
 
 // The last result is given again while the key of a call is that of the call before it.
