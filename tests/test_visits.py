@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -91,3 +92,11 @@ def test_blocks_that_somebody_left_are_not_looked_at() -> None:
 def test_what_is_no_number_is_refused() -> None:
     with pytest.raises(ValueError, match="could not convert"):
         said([replace(honest()[0], offset_s="soon")])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "row", [{"offset_s": float("nan")}, {"offset_s": -1.0}, {"long_us": "inf"}, {"long_us": "nan"}]
+)
+def test_what_is_no_time_of_a_visit_is_refused(row: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="a visit of a that takes"):
+        said([replace(honest(1, 1)[0], **row)])

@@ -87,7 +87,7 @@ def judge(name: str, *, claimed: bool, correct: bool, bench: BenchRecord | None)
         return Claim(unjudged, reason="correctness is a precondition")
     if bench is None or bench.status == records.NOT_RUN:
         return Claim(unjudged, reason=(bench.reason if bench else None) or "there is no benchmark record")
-    rows = [row for row in bench.oracle if row.variant == name]
+    rows = [row for row in bench.oracle if row.variant == name] if bench.status == records.OK else []
     if not rows:
         outcome = next((entry.outcome for entry in bench.contenders if entry.name == name), "it was not timed")
         return Claim(

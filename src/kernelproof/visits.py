@@ -7,6 +7,7 @@ unless all columns are invented anew.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,10 +33,12 @@ class Process:
     blocks: dict[tuple[Case, int], list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
 
     def take(self, contender: str, case: Case, block: int, time_us: str, visit: Mapping[str, str]) -> None:
-        """Add a row of the file. Raises ValueError for what is no number."""
+        """Add a row of the file. Raises ValueError for what is no number, or no time of a visit."""
         at_s = float(visit["offset_s"])
         lengths_us = float(visit["short_us"] or 0) + float(visit["long_us"] or 0)
         took_s = (lengths_us or int(visit["calls"]) * float(time_us or 0)) * 1e-6
+        if not (0 <= at_s < math.inf and 0 <= took_s < math.inf):  # nan is neither, and nothing would be told of it
+            raise ValueError(f"a visit of {contender} that takes {took_s:g} s and ends at {at_s:g} s")
         if self.first_s is None:
             self.first_s = at_s - took_s
         elif at_s < self.last_s - PRECISION_S and not self.goes_back:
