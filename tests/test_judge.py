@@ -19,7 +19,7 @@ from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import KernelproofError, TestError, WorkerReplyError
 from kernelproof.images import BAND_BYTES, Returned
 from kernelproof.loading import handed_over
-from kernelproof.operators import Call, Reference, forward_bound, qkt, units
+from kernelproof.operators import Call, Reference, accumulation_floors, forward_bound, qkt, units
 from kernelproof.operators.attention import OPERATOR
 from kernelproof.records import Case, CaseResult
 
@@ -484,6 +484,58 @@ def test_what_is_infinite_by_definition_is_told_apart_and_may_be_left_open() -> 
     expected[0, 0, 0, 0], bound[0, 0, 0, 0], output[0, 0, 0, 0] = 0, math.inf, -math.inf
     left_open = replace(reference, output=expected, bound=bound)
     assert judge.judge(case_of(), call, left_open, Returned(output), TOLERANCE).status == "passed"
+
+
+def rows_left_open(open_value: float = 0.0) -> tuple[Call, Reference]:
+    """64 rows of float16 of which the first 8 columns are nobody's business."""
+    expected = torch.randn(64, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected[:, :8] = open_value
+    bound = expected.abs() * 2.0**-7 + 2.0**-20
+    bound[:, :8] = math.inf
+    call = Call({"x": expected, "y": torch.empty(64, 64, dtype=torch.float16)}, ("y",), ("row", "column"))
+    return call, Reference(expected, bound, 2.0**-11)
+
+
+@pytest.mark.parametrize("open_value", [0.0, -60000.0])
+def test_where_nothing_is_demanded_nothing_is_judged_and_nothing_hides_the_rest(open_value: float) -> None:
+    call, reference = rows_left_open(open_value)
+    right = reference.output.to(torch.float16)
+    poison = torch.randint(-30000, 30000, (64, 64), generator=torch.Generator().manual_seed(1), dtype=torch.int16)
+    for left in (torch.full((64, 8), 5.0), torch.full((64, 8), math.nan), poison.view(torch.float16)[:, :8]):
+        output = right.clone()
+        output[:, :8] = left
+        held = judge.judge(case_of(), call, reference, Returned(output, poison.view(torch.float16)), TOLERANCE)
+        assert (held.status, held.unwritten) == ("passed", 0)
+        output[3, 20:] = poison.view(torch.float16)[3, 20:]
+        held = judge.judge(case_of(), call, reference, Returned(output, poison.view(torch.float16)), TOLERANCE)
+        assert (held.status, held.unwritten) == ("failed", 44)
+    coarse = right.to(torch.bfloat16).to(torch.float16)  # within the bound, and not within the declared roundoff
+    assert [f.criterion for f in judge.judge(case_of(), call, reference, Returned(coarse), TOLERANCE).failures] == [
+        "rms"
+    ]
+
+
+def test_what_is_left_open_gives_no_room_to_the_rest() -> None:
+    accumulation = torch.full((4, 8), 1e-3, dtype=torch.float64)
+    output, unit = torch.ones(4, 8, dtype=torch.float64), units(Precision("float32"), torch.float32)
+    closed = accumulation_floors(output[:, 2:], accumulation[:, 2:], unit, accumulation[:, 2:])
+    accumulation[:, :2], output[:, :2] = math.inf, -6e4
+    for found, alone in zip(accumulation_floors(output, accumulation, unit, accumulation), closed, strict=True):
+        assert 0 < found <= alone * 1.001
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-300, 1e-170, 1e160, 1e300])
+@pytest.mark.parametrize("outlier", [1.0, 1e200])
+def test_float64_is_judged_where_squares_are_no_numbers(size: float, outlier: float) -> None:
+    expected = torch.randn(64, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * size
+    call = Call({"x": expected, "y": torch.empty_like(expected)}, ("y",), ("row", "column"))
+    reference = Reference(expected, expected.abs() * 2.0**-40, 2.0**-53)
+    assert judge.judge(case_of(), call, reference, Returned(expected.clone()), TOLERANCE).status == "passed"
+    output = expected * (1 + 2.0**-41)
+    output[0, 0] *= outlier if size * outlier < 1e300 else 1.0
+    held = judge.judge(case_of(), call, reference, Returned(output), TOLERANCE)
+    assert "rms" in {failure.criterion for failure in held.failures}
+    assert all(math.isfinite(figure or 0) for figure in (held.rms_error, held.rms_ratio, held.bias, held.bias_ratio))
 
 
 # --- images -----------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ fluctuates: see `STANDARD_ERRORS` below. Neither lets one of the faults in tests
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import math
@@ -96,6 +97,7 @@ HISTOGRAM_EDGES = [0.0, *(10 ** (exponent / BINS_A_DECADE) for exponent in range
 OF_MEMORY = (GUARD_BANDS, INPUTS)  # and not of one output
 # Of the limit of a case's bias, a quarter of what a suite may have: nothing is added to the limit for the sake of less.
 NEGLIGIBLE = 1 / 16
+BEYOND_ANY_LIMIT = 2.0**400  # times the largest value: an error that has a square
 NEAREST = {"max_bound_ratio": "max_abs_error", "rms_ratio": "rms_error", "bias_ratio": "bias"}
 FIRST_OVER = HISTOGRAM_EDGES.index(1.0)  # the bin that begins at the bound
 
@@ -523,6 +525,7 @@ class _Findings:
         if not _all_finite(self.output):
             self.finite = torch.isfinite(self.output)
         self.inside = self.finite & (self.magnitude <= reference.bound)
+        self.is_all_demanded = _all_finite(reference.bound)
         self.unwritten = torch.zeros_like(self.finite)
         self.added = False
         if returned.poison is not None and not bool(self.inside.all()):
@@ -533,10 +536,14 @@ class _Findings:
             wrong = same & ~self.inside
             if bool(wrong.any()) and _more_than_chance(wrong, ~self.inside, bits=8 * self.raw.element_size()):
                 self.unwritten = same & wrong.any(-1, keepdim=True)
+                if not self.is_all_demanded:
+                    self.unwritten &= torch.isfinite(reference.bound)
             self.added = self._added_to(poison, ~self.inside & self.finite & ~same)
         # A guard against 0/0 where the bound is 0 (exact cases) and the element is right.
         self.ratio = torch.where(self.inside & (self.error == 0), 0.0, self.magnitude / reference.bound)
         self.comparable = self.finite & ~self.unwritten
+        if not self.is_all_demanded:
+            self.comparable &= torch.isfinite(reference.bound)
         self.whole = bool(self.comparable.all())
         # What a fault would give is rounded too, where the reference of an exact call is not.
         rounding = torch.finfo(self.dtype).eps / 2 if self.dtype.is_floating_point else 0.0
@@ -558,7 +565,7 @@ class _Findings:
         return counts[1] >= max(1, 3 / 4 * counts[0]) or counts[3] >= max(SEVERAL, 3 / 4 * counts[2])
 
     def usable(self, values: torch.Tensor) -> torch.Tensor:
-        """The same with 0 where the output cannot be compared."""
+        """The same with 0 where the output cannot be compared, or nothing is demanded of it."""
         return values if self.whole else values.where(self.comparable, 0.0)
 
     def where(self, mask: torch.Tensor) -> str:
@@ -655,17 +662,19 @@ def _nonfinite(found: _Findings, result: CaseResult) -> None:
 
 
 def _numbers(found: _Findings, result: CaseResult, tolerance: Tolerance) -> None:
-    """Criteria (a), (b), (c) on the elements that were written and are finite."""
+    """Criteria (a), (b), (c) on the elements that were written and are finite, and of which anything is demanded."""
     use = found.comparable
     if not bool(use.any()):
         return
     _bound(found, result, 1.0 if found.reference.exact else tolerance.bound_factor)
     if found.reference.exact or not found.dtype.is_floating_point:
         return  # the noise of rounding, (b) and (c), is a float's
+    found, scale = _squarable(found)
     expected, error = map(found.usable, (found.expected, found.error))
     count = int(use.sum())
     square = _sum_of_squares(expected)
-    result.rms_error = math.sqrt(_sum_of_squares(error) / count)
+    rms = math.sqrt(_sum_of_squares(error) / count)
+    result.rms_error = min(rms / scale, torch.finfo(torch.float64).max)
     if square == 0:
         return  # nothing to be relative to: (a) says it all
     u = found.reference.unit_roundoff
@@ -677,7 +686,7 @@ def _numbers(found: _Findings, result: CaseResult, tolerance: Tolerance) -> None
         )
     rounded = expected.to(found.dtype).double()
     rounding = rounded - expected
-    _rms(found, result, tolerance, rounding, square / count)
+    _rms(found, result, tolerance, rounding, rms, scale)
     per_row = _by_row((error - rounding) * expected)
     result.bias = float(per_row.sum()) / square
     chance = STANDARD_ERRORS * math.sqrt(float(per_row.square().sum())) / square
@@ -750,22 +759,40 @@ def _bound(found: _Findings, result: CaseResult, factor: float) -> None:
 
 
 def _rms(
-    found: _Findings, result: CaseResult, tolerance: Tolerance, rounding: torch.Tensor, mean_square: float
+    found: _Findings, result: CaseResult, tolerance: Tolerance, rounding: torch.Tensor, rms: float, scale: float
 ) -> None:
-    ideal = math.sqrt(_sum_of_squares(rounding) / max(1, int(found.comparable.sum())))
-    assert result.rms_error is not None
-    least = found.reference.unit_roundoff * math.sqrt(mean_square) / 4
-    scale = max(ideal, least, found.reference.rms_floor)
-    limit = tolerance.rms_factor * scale * _few_rows(found)
-    result.rms_ratio = result.rms_error / limit
+    count = int(found.comparable.sum())
+    ideal = math.sqrt(_sum_of_squares(rounding) / count)
+    least = found.reference.unit_roundoff * math.sqrt(_sum_of_squares(found.usable(found.expected)) / count) / 4
+    limit = tolerance.rms_factor * max(ideal, least, found.reference.rms_floor) * _few_rows(found)
+    result.rms_ratio = rms / limit
     if result.rms_ratio > 1:
         result.failures.append(
             Failure(
                 RMS,
-                f"the RMS error is {result.rms_error:.3g}, {_times(result.rms_ratio, 3)} the limit of {limit:.3g} for "
-                f"the declared precision (rounding the exact result to {_name(found.dtype)} costs {ideal:.3g})",
+                f"the RMS error is {result.rms_error:.3g}, {_times(result.rms_ratio, 3)} the limit of "
+                f"{limit / scale:.3g} for the declared precision (rounding the exact result to {_name(found.dtype)} "
+                f"costs {ideal / scale:.3g})",
             )
         )
+
+
+def _squarable(found: _Findings) -> tuple[_Findings, float]:
+    """What was found, of float64 times a power of two that makes the largest value about 1; and that power.
+
+    The square of 1e160 is no number, and that of 1e-170 is 0: neither could be held to anything.
+    """
+    if found.dtype != torch.float64:
+        return found, 1.0
+    largest = float(found.usable(found.expected).abs().max())
+    scale = math.ldexp(1.0, max(-1000, min(1000, -math.frexp(largest)[1])))
+    reference, scaled = found.reference, copy.copy(found)
+    scaled.reference = dataclasses.replace(
+        reference, bound=reference.bound * scale, rms_floor=reference.rms_floor * scale
+    )
+    scaled.expected = found.expected * scale
+    scaled.error = (found.error * scale).clamp(-BEYOND_ANY_LIMIT, BEYOND_ANY_LIMIT)
+    return scaled, scale
 
 
 def _sum_of_squares(values: torch.Tensor) -> float:

@@ -766,8 +766,12 @@ def accumulation_floors(
     rounded constant moves every element alike by a few roundings; a share of the accumulation term of the bound; and of
     `chained` a larger one. That is the part of the accumulation term which a sum of many terms in one chain makes:
     whoever uses the sum has the same error in a whole row, and small terms that a large partial sum swallows make it
-    too small, never too large.
+    too small, never too large. Where `accumulation` is infinite nothing is demanded, and nothing is added.
     """
+    if not bool(accumulation.isfinite().all()):
+        demanded = accumulation.isfinite()
+        output, accumulation = output.where(demanded, 0.0), accumulation.where(demanded, 0.0)
+        chained = None if chained is None else chained.where(demanded, 0.0)
     square = float((output * output).sum())
     rms = unit.accumulate * math.sqrt(square / max(1, output.numel()))
     rms += RMS_SHARE * float((accumulation * accumulation).mean().sqrt())
