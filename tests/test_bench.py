@@ -38,6 +38,7 @@ from kernelproof import (
     sandbox,
     statistics,
     timing,
+    visits,
 )
 from kernelproof.cases import enumerate_cases
 from kernelproof.config import Precision
@@ -347,6 +348,18 @@ def test_who_is_too_slow_for_a_mode_has_no_time_there_and_is_named(tmp_path: Pat
     (time_row,) = (line for line in times_of(record, "dozing") if line.method == "cpu_clock")
     assert (time_row.mode, time_row.samples) == ("hot", 2)
     assert "one_call_a_process" in time_row.flags
+
+
+def test_calls_that_are_too_slow_to_repeat_were_made_one_after_the_other(tmp_path: Path) -> None:
+    """Their rows were all written when the last had been made, and `verify` saw more work than time had passed."""
+    variants = {name: contender("dozing") for name in ("ours", "other", "third")}
+    record = measured(project(tmp_path, variants, {"base": contender("dozing")}, modes=("hot", "cold")))
+    found = visits.Visits()
+    for row in csv.DictReader(gzip.decompress((tmp_path / str(record.samples)).read_bytes()).decode().splitlines()):
+        process = found.processes[int(row["process"])]
+        process.take(row["contender"], (row["case"], row["mode"]), int(row["block"]), row["time_us"], row)
+    assert [process.count for process in found.processes.values()] == [4, 4]
+    assert list(found.contradictions(whole=True)) == []
 
 
 @pytest.mark.alone

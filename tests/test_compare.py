@@ -401,3 +401,12 @@ def test_neither_torch_nor_the_network_is_needed(tmp_path: Path) -> None:
     for command in (["compare", str(a), str(a)], ["history", str(a), str(a)]):
         done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_tick_stands_above_what_is_wrong_now() -> None:
+    """A baseline that broke makes no variant worse, and who was not tested before was not correct: still no tick."""
+    before, after = make(1, name="A"), make(2, name="B", commit="b", verdicts={"flash": "wrong"})
+    found = compare.compare(before, after)
+    assert (found.exit_code, found.mark) == (ExitCode.WELL, "⚠️")
+    untested = make(1, name="A", verdicts={"fast": "not_run"})
+    assert compare.compare(untested, make(2, name="B", commit="b", verdicts={"fast": "wrong"})).mark == "⚠️"

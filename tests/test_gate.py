@@ -57,6 +57,7 @@ CASE = records.BenchCase("s-float32", "s", {"rows": 1}, {}, "float32", 1.0, 1.0,
 
 def after_test(loaded: config.Config, name: str, verdict: str, reason: str | None = None, **more: Any) -> None:
     path = loaded.record("test", "op", name)
+    more = {"trials": 100, **more}
     records.write(path, TestRecord(operator="op", variant=name, verdict=verdict, reason=reason, **more))
 
 
@@ -67,7 +68,7 @@ def benched(loaded: config.Config, highs: dict[str, float], **more: Any) -> None
         )
         for mode, high in highs.items()
     ]
-    measured = {"cases": [CASE], "modes": ["hot", "cold"], **more}
+    measured = {"cases": [CASE], "modes": ["hot", "cold"], "processes": 5, **more}
     records.write(loaded.record("bench", "op-cpu"), BenchRecord(operator="op", device="cpu", oracle=oracle, **measured))
 
 
@@ -137,9 +138,6 @@ def test_a_run_does_not_choose_where_it_is_measured(
 @pytest.mark.parametrize(
     ("had", "words"),
     [
-        ({"bench": {"processes": 2}}, "bench.processes: 2 for 5"),
-        ({"test": {"trials": 9}}, "test.trials: 9 for 100"),
-        ({"test": {"level": "quick"}}, "test.level: quick for default"),
         ({"test": {"seeds": [0, 1]}}, "test.seeds: without 2, 17 and 42"),
         ({"operators": {"op": {"shapes": {"s": {"rows": 1}}, "test": {"shapes": []}}}}, "test.shapes: without s"),
         ({"operators": {"op": {"shapes": {"s": {"rows": 3}}, "test": {"shapes": ["s"]}}}}, "test.shapes: without s"),
@@ -157,6 +155,45 @@ def test_a_run_does_not_choose_how_much_is_tried(loaded: config.Config, had: dic
     assert words in (rows["fast"].reason or "")
 
 
+@pytest.mark.parametrize("name", ["plain", "fast"])
+@pytest.mark.parametrize(
+    ("less", "words"),
+    [
+        ({"trials": 9}, "test.trials: 9 for 100"),
+        ({"level": "quick"}, "test.level: quick for default"),
+        ({"looser": {"bound_factor": 100.0}}, "test.tolerance: wider bound_factor"),
+    ],
+)
+def test_a_test_says_itself_how_much_was_tried_of_a_claim_or_none(
+    loaded: config.Config, name: str, less: dict[str, Any], words: str
+) -> None:
+    for each in ("plain", "fast"):
+        after_test(loaded, each, "correct", **(less if each == name else {}))
+    benched(loaded, {"hot": 0.90, "cold": 0.94})
+    config.save(loaded, loaded.results / "config.json")  # as it is now, and not as the test was made
+    code, rows = judged(loaded)
+    assert (code, {row.variant for row in rows.values() if row.status == "fails"}) == (ExitCode.BAD_VERDICT, {name})
+    assert words in rows[name].reason
+
+
+def test_a_benchmark_says_itself_of_how_many_processes_it_is(loaded: config.Config) -> None:
+    after_test(loaded, "fast", "correct")
+    benched(loaded, {"hot": 0.90, "cold": 0.94}, processes=2)
+    assert "bench.processes: 2 for 5" in judged(loaded)[1]["fast"].reason
+
+
+def test_who_exceeds_a_budget_fails(loaded: config.Config) -> None:
+    for name in ("plain", "fast"):
+        after_test(loaded, name, "correct")
+    benched(loaded, {"hot": 0.90, "cold": 0.94})
+    over = records.BudgetRow("sm_90", "kernel", "registers", 64, 255, False)
+    built = records.BuildRecord(operator="op", variant="plain", budget=[over])
+    records.write(loaded.record("build", "op", "plain"), built)
+    _, rows = judged(loaded)
+    assert (rows["plain"].status, rows["fast"].status) == ("fails", "passes")
+    assert rows["plain"].reason == "kernel on sm_90: registers 255, budget 64"
+
+
 def test_a_run_does_not_choose_whom_it_is_measured_beside(loaded: config.Config) -> None:
     after_test(loaded, "fast", "correct")
     benched(loaded, {"hot": 0.90, "cold": 0.94})
@@ -171,7 +208,10 @@ def test_a_run_does_not_choose_how_sure_it_must_be(loaded: config.Config) -> Non
     """Of the same samples an interval of 1 % is narrower than one of 95 %."""
     after_test(loaded, "fast", "correct")
     benched(loaded, {"hot": 0.90, "cold": 0.94})
-    used = {"bench": {"confidence": 0.01}}
+    used = {
+        "bench": {"confidence": 0.01},
+        "operators": {"op": {"shapes": {"s": {"rows": 1}}, "test": {"shapes": ["s"]}}},
+    }
     (loaded.results / "config.json").write_text(json.dumps(used))
     _, rows = judged(loaded)
     assert rows["fast"].status == "fails"

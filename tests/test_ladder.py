@@ -1215,6 +1215,48 @@ def test_no_values_are_made_equal_where_an_index_says_which(tmp_path: Path) -> N
     assert "exchanged" in (memo.reason or "")
 
 
+BEST = """
+import torch
+
+from kernelproof.operators import Call, Cost, Reference, dims_of
+
+
+class Best:
+    name = "best"
+    dims = {"rows": None, "cols": None}
+    options = {}
+    families = ("distinct",)
+    dtypes = ("float32",)
+    axes = ("row", "place")
+
+    def make_call(self, case, generator):
+        d = dims_of(self, case)
+        rows = [torch.randperm(40_000, generator=generator)[: d["cols"]] for _ in range(d["rows"])]
+        y = torch.empty(d["rows"], 8, dtype=torch.int64)
+        return Call({"x": torch.stack(rows).float(), "y": y}, ("y",), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        output = (-call.tensor("x").to(device).double()).argsort(-1)[:, :8].double()
+        return Reference(output, torch.zeros_like(output), 0.0, exact=True)
+"""
+BEST += NOTHING_MORE.format("Best")
+
+
+def test_a_tie_by_chance_costs_its_row_alone(tmp_path: Path) -> None:
+    """Nearly every change of all rows makes a tie in one, and the others are enough to see a result that was kept."""
+    kernel = "def right(x, y):\n    last = x.flip(1).argsort(dim=1, descending=True, stable=True)\n"
+    kernel += "    y.copy_(x.shape[1] - 1 - last[:, :8])\n"
+    kernel += "def memo(x, y, kept={}):\n    found = (-x).argsort(-1)[:, :8]\n"
+    kernel += "    y.copy_(kept.setdefault(str(x[:, 0].tolist()), found))\n"
+    loaded = built(tmp_path, "best", "{rows: 40, cols: 200}", "float32", ["right", "memo"], BEST, kernel)
+    right, memo = test.run(loaded, "best", ["right", "memo"], loaded.results / "test" / "best")
+    assert right.verdict == "correct", right.reason
+    done = {each.name for each in right.properties if each.status == "passed"}
+    assert done >= {"new values", "new later halves", "new earlier halves"}
+    assert memo.verdict == "wrong"
+    assert "new later halves" in (memo.reason or "")
+
+
 OF_ITS_PROCESS = """
 import ctypes
 import time

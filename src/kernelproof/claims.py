@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from kernelproof import formats, records
-from kernelproof.records import BenchRecord, OracleRow, UntimedRow
+from kernelproof.records import BenchRecord, BudgetRow, OracleRow, UntimedRow
 
 PASSES, FAILS, NO_CLAIM, NOT_RUN = "passes", "fails", "no claim", "not run"
 FAULTS = ("crashed", "hung", "failed")  # that a benchmark may find, beside wrong results
@@ -78,6 +78,11 @@ def held_to(rows: list[OracleRow], limit: float) -> list[OracleRow]:
 def bound_reason(high: float, limit: float) -> str:
     """`upper bound 0.97 > 0.95`."""
     return f"upper bound {high:.4g} {'≤' if high <= limit else '>'} {limit:g}"
+
+
+def over_budget(row: BudgetRow) -> str:
+    """`attend on sm_90a: registers 255, budget 120`."""
+    return f"{row.kernel} on {row.arch}: {row.what} {row.value}, budget {row.limit}"
 
 
 def judge(name: str, *, claimed: bool, correct: bool, bench: BenchRecord | None) -> Claim:

@@ -172,6 +172,8 @@ class Comparison:
         """For the head of a page: a tick where something was compared that could be told apart."""
         if self.exit_code:
             return "❌" if self.exit_code == ExitCode.BAD_VERDICT else "⚠️"
+        if any(change.after in BAD for change in self.verdicts):  # of a baseline, or of who was not tested before
+            return "⚠️"
         told = any(row.verdict != statistics.UNDECIDED for row in self.times if row.role == "variant")
         return "✅" if told or self.verdicts else "➖"
 

@@ -25,7 +25,7 @@ from kernelproof.claims import FAILS, NO_CLAIM, NOT_RUN, PASSES
 from kernelproof.config import Config, VariantConfig
 from kernelproof.differences import NotCompared, TimeChange
 from kernelproof.errors import ExitCode, RecordError
-from kernelproof.records import BenchRecord
+from kernelproof.records import DECIDES_NOTHING, BenchRecord, TestRecord
 from kernelproof.runs import Run
 
 BAD_VERDICTS = {"wrong", "crashed", "hung", "failed_to_build"}
@@ -262,6 +262,11 @@ def _row(config: Config, variant: VariantConfig, now: Run) -> Row:
     if claim.word == NO_CLAIM:
         status = NOT_RUN if claims.not_tried(bench, variant.name) else PASSES
     reason = claim.why if variant.gate else f"gate: false; {claim.why}"
+    if less := _tested_less(config, variant, test, now):
+        return Row(*who, "correct", claim.word, FAILS, less)
+    build = now.builds.get(variant.key)
+    if over := [row for row in (build.budget if build else []) if not row.ok]:
+        return Row(*who, "correct", claim.word, FAILS, claims.over_budget(over[0]))
     if claim.word == PASSES and bench is not None and (less := _measured_less(config, variant, bench, now)):
         claim, status, reason = replace(claim, word=FAILS), FAILS, less
     judged = Row(*who, "correct", claim.word, status, reason)
@@ -307,8 +312,8 @@ def _measured_less(config: Config, variant: VariantConfig, bench: BenchRecord, n
         )
     if other := [case for case, what in wanted.items() if known[case] != what]:
         return f"the configuration has another case by the name of {formats.listed(other)}: measure again"
-    if fewer := _tried_less(config, variant, now):
-        return f"the configuration asks for more than was done ({formats.listed(fewer)}): test and measure again"
+    if bench.processes < config.bench.processes:
+        return f"bench.processes: {bench.processes} for {config.bench.processes}: measure again"
     here = f"operators.{operator.name}"
     what_was_run = (f"{here}.variants.{variant.name}.", f"{here}.baselines.", f"{here}.module", "test.tolerance")
     now_asked = fingerprints.of(config, "bench", f"{operator.name}-{variant.device}")
@@ -317,29 +322,27 @@ def _measured_less(config: Config, variant: VariantConfig, bench: BenchRecord, n
     return ""
 
 
-def _tried_less(config: Config, variant: VariantConfig, now: Run) -> list[str]:
-    """The settings of which a run had less than the configuration asks for."""
-    less = [
-        f"{part}.{name}: {had} for {asked}"
-        for part, name, asked in (
-            ("bench", "processes", config.bench.processes),
-            ("test", "trials", config.test.trials),
-        )
-        if (had := now.setting(part, name, asked)) < asked
-    ]
-    level, levels = now.setting("test", "level", config.test.level), consistency.LEVELS
-    if level in levels[: levels.index(config.test.level)]:
-        less.append(f"test.level: {level} for {config.test.level}")
+def _tested_less(config: Config, variant: VariantConfig, test: TestRecord, now: Run) -> str:
+    """Of which settings a test had less than the configuration asks for, or wider limits; by the record itself."""
+    less, levels = [], consistency.LEVELS
+    if test.trials < config.test.trials:
+        less.append(f"test.trials: {test.trials} for {config.test.trials}")
+    if test.level in levels[: levels.index(config.test.level)]:
+        less.append(f"test.level: {test.level} for {config.test.level}")
+    tolerance = asdict(config.test.tolerance)
+    if wider := [name for name, limit in test.looser.items() if limit > tolerance.get(name, limit)]:
+        less.append(f"test.tolerance: wider {formats.listed(wider)}")
     if unseen := set(config.test.seeds) - set(now.setting("test", "seeds", config.test.seeds)):
         less.append(f"test.seeds: without {formats.listed(map(str, sorted(unseen)))}")
-    if not now.config:
-        return less
-    operator, key = config.operator(variant.operator), f"operators.{variant.operator}"
-    tested, sizes = (fingerprints.value(now.config, f"{key}.{name}") or {} for name in ("test.shapes", "shapes"))
-    asked = operator.test.shapes
-    if untried := [name for name in asked if name not in tested or sizes.get(name) != operator.shapes[name]]:
-        less.append(f"{key}.test.shapes: without {formats.listed(untried)}")
-    return less
+    if now.config:
+        operator, key = config.operator(variant.operator), f"operators.{variant.operator}"
+        tested, sizes = (fingerprints.value(now.config, f"{key}.{name}") or {} for name in ("test.shapes", "shapes"))
+        asked = operator.test.shapes
+        if untried := [name for name in asked if name not in tested or sizes.get(name) != operator.shapes[name]]:
+            less.append(f"{key}.test.shapes: without {formats.listed(untried)}")
+    if not less:
+        return ""
+    return f"the configuration asks for more than was done ({formats.listed(less)}): test and measure again"
 
 
 # --- against the kept reference ---------------------------------------------------------------------------------------
@@ -370,7 +373,7 @@ def _regression(config: Config, now: Run) -> Regression:
         settings = statistics.Settings(config.bench.confidence, config.bench.bootstrap)
         changes = differences.time_changes(only[0], only[1], limit - 1, settings)
         found += [row for row in changes.rows if row.role == "variant"]
-        refused += [entry for entry in changes.not_compared if entry.what == bench]
+        refused += [entry for entry in changes.not_compared if entry.what == bench or not changes.rows]
         names.append(Path(reference.name).name)
     rows = [_regressed(found, key, limit) for key in dict.fromkeys(row.key for row in found)]
     return Regression(limit, formats.listed(dict.fromkeys(names)) or None, rows, refused)
@@ -389,13 +392,19 @@ def _reference_of(bench: str, now: Run, candidates: list[Run]) -> tuple[Run | No
     return None, "; ".join(reasons) or "no kept run could be read"
 
 
+def _is_doubtful(row: TimeChange) -> bool:
+    """Whether either run says of its own time that it decides nothing; the same samples are no slower all the same."""
+    flags = {*row.flags_before, *row.flags_after}
+    return row.verdict != differences.SAME_SAMPLES and not flags.isdisjoint(DECIDES_NOTHING)
+
+
 def _regressed(found: list[TimeChange], key: str, limit: float) -> RegressionRow:
     """One variant over its cases: fails where one is shown to be slower, passes where none can be."""
     mine = [row for row in found if row.key == key]
     decisive = max(mine, key=lambda row: (row.verdict == statistics.SLOWER, row.low))
     if decisive.verdict == statistics.SLOWER:
         status = FAILS
-    elif all(row.high <= limit and min(row.processes) > 1 for row in mine):
+    elif all(row.high <= limit and min(row.processes) > 1 and not _is_doubtful(row) for row in mine):
         status = PASSES
     else:
         status = UNDECIDED

@@ -90,7 +90,7 @@ EDITS = (
 DOUBTFUL = (*TIES, *OF_NUMBERS, "sorted", "whole", "aliased")  # of which an operator may be for no values of the kind
 CHANGED = (*dict.fromkeys(EDITS), "whole")  # parts of a Job whose inputs are the case's but for changes of ours
 TAIL_SHARE = 4
-BY_CHANCE = 0.01  # of a draw's values, as many as another draw may have too
+TURNS = 16  # in which rows are given back their values, before all are
 MUCH_LARGER = 16  # than of the case's own values: an inverse near its pole, say
 FEWEST_ALIKE = 4  # values of a row, or rows, of which some become like others: two at least differ all the same
 END_LIMIT_S = 5.0
@@ -429,7 +429,7 @@ class Chamber:
         # By a job's key:
         self.calls: dict[str, Call] = {}
         self.is_steady = False  # its reference was computed twice
-        self.undone: set[str] = set()  # keys of calls whose last edit would have made values equal
+        self.undone: set[str] = set()  # keys of calls whose last edit would have made values of every row equal
         self.layouts: dict[str, Layout] = {}
         self.returned: dict[str, dict[str, Returned]] = {}
         self.unlike: dict[str, list[dict[str, Returned]]] = {}
@@ -737,8 +737,8 @@ class Chamber:
     def _edited(self, job: Job) -> Call:
         """The call before an edit's, with this one change more; new values are those of other calls of the case.
 
-        Where an output is of whole numbers, that is undone which makes different values equal, for of two places with
-        one value an index may name either.
+        Where an output is of whole numbers, rows are left as they were in which different values became equal, for of
+        two places with one value an index may name either.
         """
         from kernelproof.operators import changeable, changed, placed
 
@@ -752,7 +752,7 @@ class Chamber:
         before = changeable(self.operator, call)
         inputs = {name: placed(tensor, tensor) for name, tensor in before.items()}
         _edit(inputs, other, number, random.Random(job.name))
-        if _has_indices(call) and _made_equal(before, inputs, other(0)):
+        if _has_indices(call) and _take_ties_back(before, inputs):
             self.undone.add(job.key)
             return call
         return changed(call, **inputs)
@@ -1014,24 +1014,48 @@ def _has_indices(call: Call) -> bool:
     return not all(call.tensor(name).is_floating_point() for name in call.outputs)
 
 
-def _made_equal(before: Mapping[str, Tensor], now: Mapping[str, Tensor], beside: Call) -> bool:
-    """Whether values became equal that were all different, and not by chance, of millions that they might have."""
+def _take_ties_back(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> bool:
+    """Give rows of `now` their values of `before` where values became equal that were all different; True: all rows.
+
+    Rows that are all different stay so: what is left of an edit makes no tie, whether by chance or by its kind.
+    """
     import torch
 
+    from kernelproof.results import bits_of
+
+    edited = left = False
     for name, tensor in now.items():
         old = before[name]
-        if any(_ties(tensor, dim) and not _ties(old, dim) for dim in (None, *range(tensor.dim()))):
-            common = torch.isin(beside.tensor(name).double(), old.double())
-            if float(common.double().mean()) > BY_CHANCE:
-                return True
-    return False
+        edited |= not torch.equal(bits_of(tensor), bits_of(old))
+        if not tensor.numel():
+            continue
+        distinct = [dim for dim in (None, *range(tensor.dim())) if not bool(_tied(old, dim).any())]
+        for turn in range(TURNS):
+            ties = [tied for dim in distinct if bool((tied := _tied(tensor, dim)).any())]
+            if not ties:
+                break
+            rows = ties[0]
+            for tied in ties[1:]:
+                rows = rows | tied
+            if turn == TURNS - 1 or not tensor.dim():
+                rows = rows.new_ones(rows.shape)
+            rows = rows.any(-1, keepdim=True).expand(rows.shape) if rows.dim() else rows
+            bits_of(tensor)[rows] = bits_of(old)[rows]
+        left |= not torch.equal(bits_of(tensor), bits_of(old))
+    return edited and not left
 
 
-def _ties(tensor: Tensor, dim: int | None) -> bool:
-    """Whether two values along a dimension are equal; without one, two of all."""
-    values = tensor.double().flatten() if dim is None else tensor.double().movedim(dim, -1)
-    rising = values.sort(-1).values
-    return bool((rising[..., 1:] == rising[..., :-1]).any())
+def _tied(tensor: Tensor, dim: int | None) -> Tensor:
+    """Where a value is equal to another along a dimension; without one, to another of all."""
+    import torch
+
+    values = (tensor.flatten() if dim is None else tensor.movedim(dim, -1)).double()
+    rising, order = values.sort(-1)
+    same = rising[..., 1:] == rising[..., :-1]
+    none = torch.zeros_like(rising[..., :1], dtype=torch.bool)
+    tied = torch.empty_like(rising, dtype=torch.bool)
+    tied.scatter_(-1, order, torch.cat([none, same], -1) | torch.cat([same, none], -1))
+    return tied.view(tensor.shape) if dim is None else tied.movedim(-1, dim)
 
 
 def _exchange(tensor: Tensor, place: tuple[int, ...]) -> None:

@@ -193,7 +193,7 @@ def _faults(
         yield f"test: {_first_line(test.reason)}"
     for over in build.budget if build else []:
         if not over.ok:
-            yield f"{over.kernel} on {over.arch}: {over.what} {over.value}, budget {over.limit}"
+            yield claims.over_budget(over)
     if fault := claims.found_by_bench(bench, variant.name):
         yield fault[1] if fault[0] in claims.CAUGHT else f"{fault[0]}: {fault[1]}"
     if claim.word == claims.FAILS:

@@ -288,16 +288,14 @@ class Session:
                 runner.prepare()
             if attempt.succeeded:
                 runners.append(runner)
+                if runner.too_slow and self.plan.action != "trace":  # at once: its row says when its one call ended
+                    self.keep(identity, mode, 0, 0, runner.name, runner.method, runner.first_call(), self.state())
+                    limit = f"one visit takes {runner.visit_s:.2g} s, more than the budget of {self.budget_s:.2g} s"
+                    self.tell(runner.name, identity, mode, "slow", limit)
         if self.plan.action == "trace":
             self.trace(identity, runners)
             return set()
         slow = {runner.name for runner in runners if runner.too_slow}
-        for runner in runners:
-            if runner.too_slow:
-                state = self.state()
-                self.keep(identity, mode, 0, 0, runner.name, runner.method, runner.first_call(), state)
-                limit = f"one visit takes {runner.visit_s:.2g} s, more than the budget of {self.budget_s:.2g} s"
-                self.tell(runner.name, identity, mode, "slow", limit)
         self.time(identity, mode, runners)
         self.check(identity, mode, sets, runners)
         return slow

@@ -31,6 +31,10 @@ LAYOUTS = 32  # more than a case has ways to be laid out
 REACH = 2  # a dimension goes up to so many times its largest in the configuration
 
 
+class _Found(Exception):
+    """A case failed; of no other kind than what Hypothesis is to make smaller."""
+
+
 @dataclass
 class Search:
     """What was searched: the cases that ran, and the smallest failure if there was one."""
@@ -101,7 +105,7 @@ def search(
         found.examples += 1
         if result.status == "failed":
             found.failure = result  # the last one that Hypothesis tries is the smallest
-            raise AssertionError(result.id)
+            raise _Found(result.id)
 
     checked: Any = hypothesis.given(drawn(), st.just(0) | st.integers(1, LAYOUTS))(holds)
     checked = hypothesis.settings(
@@ -114,7 +118,7 @@ def search(
         suppress_health_check=list(hypothesis.HealthCheck),
     )(checked)
     # Flaky: it failed and then did not, as with a race. Either way there is a failure.
-    with contextlib.suppress(AssertionError, hypothesis.errors.Flaky):
+    with contextlib.suppress(_Found, hypothesis.errors.Flaky):
         checked()
     return found
 
