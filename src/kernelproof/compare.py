@@ -446,7 +446,8 @@ def _sentence(key: str, words: Sequence[str], environment: Sequence[Change], bef
         also = f" (changed too: {formats.listed(other.removeprefix('package ') for other in others)})" if others else ""
         return f"{key}: {old} under {known[what]}{by[what].before}, {new} under {known[what]}{by[what].after}{also}"
     if before.commits != after.commits:
-        return f"{key}: {old} at {formats.listed(before.commits)}, {new} at {formats.listed(after.commits)}"
+        at = [formats.listed(run.commits) or "no commit" for run in (before, after)]
+        return f"{key}: {old} at {at[0]}, {new} at {at[1]}"
     return f"{key}: {old} in {before.name}, {new} in {after.name}"
 
 
