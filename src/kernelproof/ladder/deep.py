@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from kernelproof.config import OperatorConfig, VariantConfig
 
 EXAMPLES = 200
-# Of what Hypothesis draws, half repeats the lengths of others: cases that do so too often are drawn and not run.
-DRAWN, MOST_ALIKE = 4 * EXAMPLES, 2
 BUDGET_S = 180.0  # no further case is begun after that
 MOST_ELEMENTS = 1 << 21  # product of the dimensions: the reference of a larger case takes a second
 LAYOUTS = 32  # more than a case has ways to be laid out
@@ -97,15 +94,11 @@ def search(
             draw(st.integers(0, 2**31 - 1)),
         )
 
-    found, deadline, alike = Search(), time.monotonic() + BUDGET_S, Counter[str]()
+    found, deadline = Search(), time.monotonic() + BUDGET_S
 
     def holds(case: Case, layout: int) -> None:
         if time.monotonic() > deadline or _elements(case.dims) > MOST_ELEMENTS or unsupported(variant, case):
             return
-        if found.failure is None:  # else it is made smaller
-            alike[case.shape] += 1
-            if found.examples >= EXAMPLES or alike[case.shape] > MOST_ALIKE:
-                return
         result = run(case, layout)
         if result is None:
             return
@@ -116,7 +109,7 @@ def search(
 
     checked: Any = hypothesis.given(drawn(), st.just(0) | st.integers(1, LAYOUTS))(holds)
     checked = hypothesis.settings(
-        max_examples=DRAWN,
+        max_examples=EXAMPLES,
         database=None,
         deadline=None,
         report_multiple_bugs=False,
