@@ -262,12 +262,11 @@ def _row(config: Config, variant: VariantConfig, now: Run) -> Row:
     if claim.word == NO_CLAIM:
         status = NOT_RUN if claims.not_tried(bench, variant.name) else PASSES
     reason = claim.why if variant.gate else f"gate: false; {claim.why}"
-    if less := _tested_less(config, variant, test, now):
-        return Row(*who, "correct", claim.word, FAILS, less)
     build = now.builds.get(variant.key)
-    if over := [row for row in (build.budget if build else []) if not row.ok]:
-        return Row(*who, "correct", claim.word, FAILS, claims.over_budget(over[0]))
-    if claim.word == PASSES and bench is not None and (less := _measured_less(config, variant, bench, now)):
+    over = next((claims.over_budget(row) for row in (build.budget if build else []) if not row.ok), "")
+    if shortfall := _tested_less(config, variant, test, now) or over:
+        status, reason = FAILS, shortfall
+    elif claim.word == PASSES and bench is not None and (less := _measured_less(config, variant, bench, now)):
         claim, status, reason = replace(claim, word=FAILS), FAILS, less
     judged = Row(*who, "correct", claim.word, status, reason)
     if (case := claim.decisive) is None or bench is None:
@@ -323,7 +322,10 @@ def _measured_less(config: Config, variant: VariantConfig, bench: BenchRecord, n
 
 
 def _tested_less(config: Config, variant: VariantConfig, test: TestRecord, now: Run) -> str:
-    """Of which settings a test had less than the configuration asks for, or wider limits; by the record itself."""
+    """Of which settings a test had less than the configuration asks for, or wider limits; empty where of none.
+
+    The record itself says it, but for seeds and shapes, which the configuration of the run does.
+    """
     less, levels = [], consistency.LEVELS
     if test.trials < config.test.trials:
         less.append(f"test.trials: {test.trials} for {config.test.trials}")

@@ -526,7 +526,7 @@ class _Findings:
         if not _all_finite(self.output):
             self.finite = torch.isfinite(self.output)
         self.inside = self.finite & (self.magnitude <= reference.bound)
-        self.is_all_demanded = _all_finite(reference.bound)
+        demanded = None if _all_finite(reference.bound) else torch.isfinite(reference.bound)
         self.unwritten = torch.zeros_like(self.finite)
         self.added = False
         if returned.poison is not None and not bool(self.inside.all()):
@@ -537,14 +537,14 @@ class _Findings:
             wrong = same & ~self.inside
             if bool(wrong.any()) and _more_than_chance(wrong, ~self.inside, bits=8 * self.raw.element_size()):
                 self.unwritten = same & wrong.any(-1, keepdim=True)
-                if not self.is_all_demanded:
-                    self.unwritten &= torch.isfinite(reference.bound)
+                if demanded is not None:
+                    self.unwritten &= demanded
             self.added = self._added_to(poison, ~self.inside & self.finite & ~same)
         # A guard against 0/0 where the bound is 0 (exact cases) and the element is right.
         self.ratio = torch.where(self.inside & (self.error == 0), 0.0, self.magnitude / reference.bound)
         self.comparable = self.finite & ~self.unwritten
-        if not self.is_all_demanded:
-            self.comparable &= torch.isfinite(reference.bound)
+        if demanded is not None:
+            self.comparable &= demanded
         self.whole = bool(self.comparable.all())
         # What a fault would give is rounded too, where the reference of an exact call is not.
         rounding = torch.finfo(self.dtype).eps / 2 if self.dtype.is_floating_point else 0.0
@@ -687,7 +687,8 @@ def _numbers(found: _Findings, result: CaseResult, tolerance: Tolerance) -> None
         )
     rounded = expected.to(found.dtype).double()
     rounding = rounded - expected
-    _rms(found, result, tolerance, rounding, rms, scale)
+    ideal = math.sqrt(_sum_of_squares(rounding) / count)
+    _rms(found, result, tolerance, rms=rms, ideal=ideal, typical=math.sqrt(square / count), scale=scale)
     per_row = _by_row((error - rounding) * expected)
     result.bias = float(per_row.sum()) / square
     chance = STANDARD_ERRORS * math.sqrt(float(per_row.square().sum())) / square
@@ -762,11 +763,17 @@ def _bound(found: _Findings, result: CaseResult, factor: float) -> None:
 
 
 def _rms(
-    found: _Findings, result: CaseResult, tolerance: Tolerance, rounding: torch.Tensor, rms: float, scale: float
+    found: _Findings,
+    result: CaseResult,
+    tolerance: Tolerance,
+    *,
+    rms: float,
+    ideal: float,
+    typical: float,
+    scale: float,
 ) -> None:
-    count = int(found.comparable.sum())
-    ideal = math.sqrt(_sum_of_squares(rounding) / count)
-    least = found.reference.unit_roundoff * math.sqrt(_sum_of_squares(found.usable(found.expected)) / count) / 4
+    """Criterion (b), by root mean squares: of the error, of rounding alone, of what is expected; all times `scale`."""
+    least = found.reference.unit_roundoff * typical / 4
     limit = tolerance.rms_factor * max(ideal, least, found.reference.rms_floor) * _few_rows(found)
     result.rms_ratio = rms / limit
     if result.rms_ratio > 1:

@@ -1030,16 +1030,11 @@ def _take_ties_back(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> 
         if not tensor.numel():
             continue
         distinct = [dim for dim in (None, *range(tensor.dim())) if not bool(_tied(old, dim).any())]
-        for turn in range(TURNS):
-            ties = [tied for dim in distinct if bool((tied := _tied(tensor, dim)).any())]
-            if not ties:
+        for turn in range(TURNS if distinct else 0):
+            tied = torch.stack([_tied(tensor, dim) for dim in distinct]).any(0)
+            if not bool(tied.any()):
                 break
-            rows = ties[0]
-            for tied in ties[1:]:
-                rows = rows | tied
-            if turn == TURNS - 1 or not tensor.dim():
-                rows = rows.new_ones(rows.shape)
-            rows = rows.any(-1, keepdim=True).expand(rows.shape) if rows.dim() else rows
+            rows = tied.any(-1, keepdim=True).expand(tied.shape) if turn < TURNS - 1 else torch.ones_like(tied)
             bits_of(tensor)[rows] = bits_of(old)[rows]
         left |= not torch.equal(bits_of(tensor), bits_of(old))
     return edited and not left
