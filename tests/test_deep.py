@@ -34,6 +34,7 @@ def drawn(**limits: list[int]) -> list[Case]:
 def test_every_dimension_is_drawn_and_the_lengths_reach_as_far_as_ever() -> None:
     cases = drawn()
     assert len(cases) > 0.9 * deep.EXAMPLES
+    assert len({case.shape for case in cases}) > 0.9 * len(cases)
     for name, most in {"batch": 4, "heads": 16, "kv_heads": 4, "seq": 1000, "seq_k": 600, "head_dim": 256}.items():
         found = {case.dims[name] for case in cases if name in case.dims}
         assert len(found) > 2
