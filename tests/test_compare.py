@@ -283,6 +283,14 @@ def test_nothing_in_common() -> None:
         compare.compare(one, other)
 
 
+def test_who_came_and_is_wrong_is_told_and_is_no_worsening() -> None:
+    found = compare.compare(make(1, only=("plain", "cudnn")), make(2, commit="b", verdicts={"fast": "wrong"}))
+    assert (found.exit_code, found.mark) == (ExitCode.WELL, "⚠️")
+    assert found.summary.startswith("New and not correct: op/fast.")
+    assert f"op/fast: not tested at {'a' * 12}, wrong at {'b' * 12}" in found.markdown()
+    assert compare.compare(make(1, only=("plain", "cudnn")), make(2)).verdicts == []
+
+
 def test_variants_of_one_run_alone() -> None:
     found = compare.compare(make(1, only=("fast", "plain", "cudnn")), make(2, only=("fast", "cudnn", "math")))
     assert (found.only_before, found.only_after) == (["op/plain"], ["op/math"])

@@ -10,6 +10,7 @@ from simulated_runs import make, write
 
 from kernelproof import charts, cli, history
 from kernelproof.errors import ExitCode, RecordError
+from kernelproof.runs import Unread
 
 
 def test_runs_are_in_the_order_of_their_time() -> None:
@@ -56,6 +57,23 @@ def test_a_variant_that_broke_in_the_last_run() -> None:
     assert "no longer correct in the last: op/fast" in found.summary
     mended = history.history([make(1, day=1, verdicts={"fast": "wrong"}), make(2, day=2)])
     assert mended.exit_code == ExitCode.WELL
+
+
+def test_what_the_last_run_does_not_show_is_not_called_well() -> None:
+    untested = history.history([make(1, day=1), make(2, day=2), make(3, day=3, verdicts={"fast": "not_run"})])
+    assert untested.exit_code == ExitCode.COULD_NOT_RUN
+    assert "correct before and not tested in the last: op/fast." in untested.summary
+    assert untested.markdown().startswith("## ⚠️")
+    assert "not all could be seen" in untested.html()
+    before = history.history(
+        [make(1, day=1), make(2, day=2, verdicts={"fast": "wrong"}), make(3, day=3, only=["plain"])]
+    )
+    assert before.exit_code == ExitCode.WELL, "it was wrong when it was last tested"
+    unreadable = make(2, day=2)
+    unreadable.unread.append(Unread("test/op-plain.json", "it is empty"))
+    found = history.history([make(1, day=1), unreadable])
+    assert found.exit_code == ExitCode.COULD_NOT_RUN
+    assert "1 record not read" in found.summary
 
 
 def test_a_variant_that_came_later_or_was_never_timed() -> None:

@@ -24,7 +24,7 @@ from kernelproof.runs import BAD, CORRECT, MISSING, Run, Side
 
 SCHEMA = "kernelproof.compare/1"
 ABSENT = "absent"  # a fact of one run that the other has not
-BROKE, LOST, MENDED, CHANGED = "broke", "lost", "mended", "changed"
+BROKE, LOST, NEW, MENDED, CHANGED = "broke", "lost", "new", "mended", "changed"
 NO_VERDICT = frozenset({MISSING, NOT_RUN})
 NAMED_OF_A_KIND = 3  # shapes, say, that were left out; of more the number
 FEWER_CASES = 0.75  # of those before: fewer are told
@@ -55,8 +55,8 @@ class Change:
 class VerdictChange:
     """A variant whose verdict changed.
 
-    kind: `broke` (it was correct and is wrong), `lost` (it was correct, and no test says so now), `mended` (it was
-    wrong and is correct) or `changed`.
+    kind: `broke` (it was correct and is wrong), `lost` (it was correct, and no test says so now), `new` (it is wrong
+    and was not there), `mended` (it was wrong and is correct) or `changed`.
     """
 
     variant: str
@@ -184,6 +184,7 @@ class Comparison:
         for kind, word in (
             (BROKE, "no longer correct"),
             (LOST, "correct before and not tested now"),
+            (NEW, "new and not correct"),
             (MENDED, "correct now"),
             (CHANGED, "another verdict"),
         ):
@@ -303,7 +304,8 @@ def compare(before: Run, after: Run) -> Comparison:
     ]
     found.environment = list(environment(before, after))
     gone = [key for key in found.only_before if before.role(key) == "variant"]
-    found.verdicts = list(_verdicts(before, after, [*common, *gone], found.environment))
+    came = [key for key in found.only_after if after.role(key) == "variant" and after.verdict(key) in BAD]
+    found.verdicts = list(_verdicts(before, after, [*common, *gone, *came], found.environment))
     found.tested_less = list(_tested_less(before, after, common))
     found.errors = list(_errors(before, after, common))
     found.builds = [change for key in common if (change := _build(before, after, key)) is not None]
@@ -377,11 +379,12 @@ def _verdicts(before: Run, after: Run, keys: Iterable[str], environment: Sequenc
         kind = BROKE if words[0] == CORRECT and words[1] in BAD else CHANGED
         kind = LOST if words[0] == CORRECT and words[1] in NO_VERDICT else kind
         kind = MENDED if words[1] == CORRECT and words[0] in BAD else kind
+        kind = NEW if not (key in before.tests or key in before.builds) else kind
         worse = before if kind == MENDED else after
         sentence = _sentence(key, words, environment, before, after)
         role = "variant" if "variant" in (before.role(key), after.role(key)) else after.role(key)
         found.append(VerdictChange(key, role, kind, words[0], words[1], _reason(worse, key), sentence))
-    order = (BROKE, LOST, MENDED, CHANGED)
+    order = (BROKE, LOST, NEW, MENDED, CHANGED)
     yield from sorted(found, key=lambda change: order.index(change.kind))
 
 
@@ -434,7 +437,7 @@ def _tried(test: TestRecord) -> _Tried:
 
 def _sentence(key: str, words: Sequence[str], environment: Sequence[Change], before: Run, after: Run) -> str:
     """`op/fast: correct under torch 2.4.1, wrong under torch 2.11.0`, or by what else tells the runs apart."""
-    old, new = (word.replace("_", " ") for word in words)
+    old, new = ("not tested" if word == MISSING else word.replace("_", " ") for word in words)
     by = {change.what: change for change in environment}
     known = {"package torch": "torch ", "GPU": "", "driver": "driver ", "package triton": "triton "}
     decisive = [what for what in known if what in by]

@@ -77,20 +77,45 @@ class History:
     @property
     def broke(self) -> list[Line]:
         """Variants that are not correct in the last run and were in the last one before that tested them."""
-        return [line for line in (*self.lines, *self.without_times) if _broke(line)]
+        return [line for line in self._correct_before if line.points[-1].verdict in BAD]
+
+    @property
+    def lost(self) -> list[Line]:
+        """Variants that were correct in the last run that tested them, which is not the last one."""
+        return [line for line in self._correct_before if line.points[-1].verdict not in (*BAD, CORRECT)]
+
+    @property
+    def _correct_before(self) -> list[Line]:
+        return [line for line in (*self.lines, *self.without_times) if _last_tested(line.points[:-1]) == CORRECT]
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: no variant broke in the last run; else 1."""
-        return ExitCode.BAD_VERDICT if self.broke else ExitCode.WELL
+        """0: no variant broke in the last run. 1: one did. 2: none did, as far as could be seen: one that was correct
+        is not tested, or a record cannot be read.
+        """
+        if self.broke:
+            return ExitCode.BAD_VERDICT
+        return ExitCode.COULD_NOT_RUN if self.lost or self.unread else ExitCode.WELL
+
+    @property
+    def mark(self) -> str:
+        """For the head of a page."""
+        return {ExitCode.BAD_VERDICT: "❌", ExitCode.COULD_NOT_RUN: "⚠️"}.get(self.exit_code, "✅")
 
     @property
     def summary(self) -> str:
         """The whole in one sentence."""
         span = f"{formats.plural(len(self.runs), 'run')} from {self.runs[0].utc[:10]} to {self.runs[-1].utc[:10]}"
-        if self.broke:
-            return f"{span}; no longer correct in the last: {formats.listed(line.key for line in self.broke)}."
-        return f"{span}, {formats.plural(len(self.lines), 'variant')} with times."
+        parts = [f"{span}, {formats.plural(len(self.lines), 'variant')} with times"]
+        for words, lines in (
+            ("no longer correct in the last", self.broke),
+            ("correct before and not tested in the last", self.lost),
+        ):
+            if lines:
+                parts.append(f"{words}: {formats.listed(line.key for line in lines)}")
+        if self.unread:
+            parts.append(f"{formats.plural(len(self.unread), 'record')} not read")
+        return f"{'; '.join(parts)}."
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for a program."""
@@ -125,9 +150,8 @@ class History:
         return charts.Reading(point.time_us, point.low_us, point.high_us, side.machine, kind, title)
 
 
-def _broke(line: Line) -> bool:
-    tested = [point.verdict for point in line.points[:-1] if point.verdict in BAD or point.verdict == CORRECT]
-    return bool(tested) and tested[-1] == CORRECT and line.points[-1].verdict in BAD
+def _last_tested(points: Sequence[Point]) -> str | None:
+    return next((point.verdict for point in reversed(points) if point.verdict in (*BAD, CORRECT)), None)
 
 
 def run(paths: Sequence[Path]) -> History:
