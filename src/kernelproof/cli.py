@@ -471,6 +471,8 @@ def _changed_since_built(config: Any, operator: str, name: str) -> Iterator[str]
 def _choose(arguments: argparse.Namespace, config: Any) -> None:
     """The variants that are meant: those that are named, else all of the operator, baselines too, or of a device."""
     owner = config.operator(arguments.operator)
+    for name in arguments.variant or ():
+        owner.variant(name)  # each is known before the first is run
     if arguments.variant and arguments.device:
         raise KernelproofError("give --variant or --device, not both", subject=arguments.operator)
     if not arguments.variant and getattr(arguments, "case", None):

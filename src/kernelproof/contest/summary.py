@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import io
 import math
 import os
 import statistics as plain_statistics
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -80,13 +80,11 @@ class Summary:
         """Every sample, discarded ones too."""
         import pandas
 
-        path.parent.mkdir(parents=True, exist_ok=True)
+        table = io.BytesIO()
+        compression: Any = {"method": "gzip", "compresslevel": 6, "mtime": 0}
         frame = pandas.DataFrame(dict(self.found.samples))
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as temporary:
-            compression: Any = {"method": "gzip", "compresslevel": 6, "mtime": 0}
-            frame.to_csv(temporary, index=False, float_format="%.6g", compression=compression)
-        os.chmod(temporary.name, 0o644)
-        os.replace(temporary.name, path)
+        frame.to_csv(table, index=False, float_format="%.6g", compression=compression)
+        records.atomic_write(path, table.getvalue())
         self.record.samples = os.path.relpath(path.resolve(), self.config.root.resolve())
 
     def usable(self) -> Samples:
