@@ -194,6 +194,15 @@ def test_who_exceeds_a_budget_fails(loaded: config.Config) -> None:
     assert rows["plain"].reason == "kernel on sm_90: registers 255, budget 64"
 
 
+def test_a_benchmark_that_failed_fails_who_claims_no_speed_too(loaded: config.Config) -> None:
+    for name in ("plain", "fast"):
+        after_test(loaded, name, "correct")
+    benched(loaded, {}, status="failed", reason="every contender was dropped")
+    code, rows = judged(loaded)
+    assert (code, rows["plain"].status, rows["fast"].status) == (ExitCode.BAD_VERDICT, "fails", "fails")
+    assert rows["plain"].reason == "bench: every contender was dropped"
+
+
 def test_a_run_does_not_choose_whom_it_is_measured_beside(loaded: config.Config) -> None:
     after_test(loaded, "fast", "correct")
     benched(loaded, {"hot": 0.90, "cold": 0.94})

@@ -268,6 +268,8 @@ def _row(config: Config, variant: VariantConfig, now: Run) -> Row:
         status, reason = FAILS, shortfall
     elif claim.word == PASSES and bench is not None and (less := _measured_less(config, variant, bench, now)):
         claim, status, reason = replace(claim, word=FAILS), FAILS, less
+    elif status == PASSES and bench is not None and bench.status == records.FAILED:
+        status, reason = FAILS, f"bench: {bench.reason}"
     judged = Row(*who, "correct", claim.word, status, reason)
     if (case := claim.decisive) is None or bench is None:
         return judged
