@@ -50,7 +50,7 @@ class Properties:
             self.standing.properties_found.append(PropertyResult(name, claim, case.id, status, message))
             if message:
                 gravity = outcomes.gravity(failures, result)
-                wrong.append((name, Outcome("failed", f"{name} ({claim}): {message}", gravity, case.id)))
+                wrong.append((name, Outcome("failed", f"{name} (expected: {claim}): {message}", gravity, case.id)))
         self.standing.properties_found += [
             PropertyResult(*PARTS[part], case.id, "skipped", why) for part, why in self.plan.left_out(case).items()
         ]
@@ -121,7 +121,7 @@ class Properties:
             gravity = outcomes.gravity_of(error)
         status = "failed" if message and status == "passed" else status
         self.standing.properties_found.append(PropertyResult(name, claim, case.id, status, message))
-        told = Outcome("failed", f"{name} ({claim}): {message}", gravity, case.id)
+        told = Outcome("failed", f"{name} (expected: {claim}): {message}", gravity, case.id)
         return [(name, told)] if status == "failed" else []
 
 
