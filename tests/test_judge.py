@@ -796,6 +796,26 @@ def test_a_zero_point_is_blamed_where_inputs_are_codes(kind: torch.dtype, words:
     )
 
 
+def test_what_is_clamped_is_told_with_its_limits() -> None:
+    right, unit = drawn(20, 30), 2.0**-24
+    for clamped, words in (
+        (right.clamp(-1, 1), "above 1 or below -1"),
+        (right.clamp(max=1.5), "above 1.5"),
+        (right.clamp(min=0), "below 0"),
+    ):
+        assert f"Likely cause: what should be {words} is clamped there" in said(clamped.float(), right, unit)[0]
+    some = torch.arange(30) < 15
+    of_positive = right.abs()
+    for other, expected in (
+        (right.clamp(max=1.5).where(some, right), right),  # right values lie beyond it
+        (right * some, right),
+        (of_positive * some, of_positive),
+        (right.abs(), right),
+        (right.clamp(-1, 1) * 1.5, right),
+    ):
+        assert not any("clamped" in message for message in said(other.float(), expected, unit))
+
+
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
 def test_truncation_is_seen_beside_elements_that_cancel_and_such_that_stay(kind: torch.dtype) -> None:
     """Rows of constants, whose results are numbers of the type, and one result that float32 has not quite."""

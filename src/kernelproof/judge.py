@@ -841,7 +841,8 @@ def _explain(found: _Findings, result: CaseResult, operator: Knowing | None, ear
     if cause is None and found.added:
         cause = ADDED
     cause = cause or _fresh(found, found.comparable & ~found.inside)
-    cause = cause or _whole_number(found) or _constant(found) or _factor(found) or _truncated(found) or _stored(found)
+    cause = cause or _whole_number(found) or _constant(found) or _clamped(found) or _factor(found)
+    cause = cause or _truncated(found) or _stored(found)
     cause = cause or doubtful or _few(found, result) or _one_a_row(found) or _precision(found, result)
     if cause is None:
         return
@@ -1041,6 +1042,26 @@ def _end_of_range(value: float, kind: torch.dtype) -> str:
     range_of = torch.finfo(kind) if kind.is_floating_point else torch.iinfo(kind)
     ends = (float(range_of.min), float(range_of.max))
     return f", the end of {_name(kind)}'s range: it is clamped there" if value in ends else ""
+
+
+def _clamped(found: _Findings) -> str | None:
+    """What lies beyond a limit holds the limit, and nothing that is right lies beyond it."""
+    bad, slack = found.comparable & ~found.inside, found.reference.bound
+    if int(bad.sum()) < SEVERAL:
+        return None
+    got, wanted = found.output[bad], found.expected[bad]
+    right = found.comparable & found.inside
+    sides = []
+    for limit, way, name in ((float(got.max()), 1, "above"), (float(got.min()), -1, "below")):
+        beyond = way * (wanted - limit) > 0
+        if not bool(beyond.any()):
+            continue
+        if bool((got[beyond] != limit).any()) or bool((right & (way * (found.expected - limit) > slack)).any()):
+            return None
+        sides.append((beyond, f"{name} {limit:.6g}"))
+    if not sides or not bool(torch.stack([beyond for beyond, _ in sides]).any(0).all()):
+        return None
+    return f"what should be {' or '.join(words for _, words in sides)} is clamped there"
 
 
 def _factor(found: _Findings) -> str | None:
