@@ -15,7 +15,7 @@ import pytest
 import torch
 from emulated_flash import Flash
 
-from kernelproof import images, judge, processes, simfp8, suite
+from kernelproof import findings, images, judge, processes, simfp8, suite
 from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import KernelproofError, TestError, WorkerReplyError
 from kernelproof.images import BAND_BYTES, Returned
@@ -1018,20 +1018,22 @@ ROW = torch.arange(100)
     ],
 )
 def test_places_in_words(mask: torch.Tensor, words: str) -> None:
-    assert judge.describe_indices(mask, OPERATOR.axes) == words
+    assert findings.describe_indices(mask, OPERATOR.axes) == words
 
 
 def test_places_scattered_over_everything_are_a_sentence() -> None:
     mask = torch.eye(9, dtype=torch.bool)
-    said = judge.describe_indices(mask, ("row", "column"))
+    said = findings.describe_indices(mask, ("row", "column"))
     assert said == "scattered over all rows and columns (11.1 % of these)"
 
 
 def test_scattered_places_say_so() -> None:
     mask = torch.eye(10, dtype=torch.bool)
     mask[9, 9] = False
-    assert judge.describe_indices(mask, ("row", "column")) == "scattered over rows 0..8, columns 0..8 (11.1 % of these)"
-    assert judge.describe_indices(mask, ("query", "day")).startswith("scattered over queries 0..8, days 0..8")
+    assert (
+        findings.describe_indices(mask, ("row", "column")) == "scattered over rows 0..8, columns 0..8 (11.1 % of these)"
+    )
+    assert findings.describe_indices(mask, ("query", "day")).startswith("scattered over queries 0..8, days 0..8")
 
 
 def test_places_of_a_long_axis_are_told_at_once() -> None:
@@ -1040,10 +1042,11 @@ def test_places_of_a_long_axis_are_told_at_once() -> None:
     mask[[77, 1 << 19]] = False
     started = time.monotonic()
     assert (
-        judge.describe_indices(mask, ("element",)) == f"{(1 << 20) - 2} of {1 << 20} elements from 0 to {(1 << 20) - 1}"
+        findings.describe_indices(mask, ("element",))
+        == f"{(1 << 20) - 2} of {1 << 20} elements from 0 to {(1 << 20) - 1}"
     )
     mask[:] = torch.arange(1 << 20) % 32 < 24
-    assert judge.describe_indices(mask, ("element",)) == "elements 0..23 of each 32-element tile (24 of 32)"
+    assert findings.describe_indices(mask, ("element",)) == "elements 0..23 of each 32-element tile (24 of 32)"
     assert time.monotonic() - started < 20
 
 
@@ -1077,7 +1080,7 @@ def test_a_case_gives_figures_and_fills_the_histogram() -> None:
     assert result.id == case.id
     assert 0 < (result.max_bound_ratio or 0) < 1
     # What rounding costs is two thirds of the limit, less the room for chance that so many rows have.
-    room = judge._few_rows(judge._Findings(call, reference, Returned(output)))
+    room = judge._few_rows(findings.Findings(call, reference, Returned(output)))
     assert 1 < room < 1.2
     assert (result.rms_ratio or 0) * room == pytest.approx(2 / 3, abs=0.01)
     assert result.bias == 0
@@ -1090,7 +1093,7 @@ def test_the_room_for_chance_is_that_of_the_rows_with_the_largest_values() -> No
         if dominant:
             ones[0, 0, 0] = 1e6
         reference = dataclasses.replace(OPERATOR.reference(call, INPUT), output=ones)
-        return judge._few_rows(judge._Findings(call, reference, Returned(output)))
+        return judge._few_rows(findings.Findings(call, reference, Returned(output)))
 
     alone = (1 + judge.STANDARD_ERRORS * judge.ROUNDING_SPREAD**0.5) ** 0.5
     assert room(1) == pytest.approx(alone)

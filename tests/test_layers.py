@@ -26,6 +26,8 @@ NEEDS_TENSORS = {
     "operators",
     "simfp8",
     "judge",
+    "causes",
+    "findings",
     "judging",  # its process; the supervisor's end of it has no tensors
     "images",
     "loading",
