@@ -547,9 +547,11 @@ def test_an_operator_that_never_ends_is_ended_and_named(
 ) -> None:
     monkeypatch.setattr(judging, "PATIENCE_S", 4.0)
     (tmp_path / "endless.py").write_text(ENDLESS)
-    judge = Judge(tmp_path, tmp_path, limit_s=5.0)
+    judge = Judge(tmp_path, tmp_path, limit_s=60.0)
+    judge.lay_out(MODULE, Job(CASE), tmp_path / "first")  # so that it has started, which takes seconds
+    judge._limit_s = 5.0
     with pytest.raises(JudgeError, match=r"did not answer `lay out of odd-float32-normal-s3` within 5 s") as caught:
-        judge.lay_out("endless.py", Job(CASE), tmp_path / "first")
+        judge.lay_out("endless.py", Job(CASE), tmp_path / "second")
     place = r"endless\.py:\d, in make_call"
     assert re.fullmatch(place, str(caught.value.subject))
     assert "endless.py" in Path(str(caught.value.log)).read_text()  # the whole stack
