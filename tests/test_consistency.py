@@ -30,6 +30,7 @@ from kernelproof import (
     statistics,
     verify,
 )
+from kernelproof.consistency.inside import Bundle
 from kernelproof.contest.measurement import OTHERS_SHARE
 from kernelproof.errors import BundleError
 from kernelproof.ladder import outcomes, selection
@@ -202,7 +203,7 @@ def test_what_needs_no_build_needs_no_record_of_one(config: dict[str, Any], need
     """Stages that are run by hand build the variants alone."""
     verdict = {"operator": "op", "device": "cpu", "role": "baseline", "build": "not_needed"}
     verdict |= {"correctness": "missing", "profile": "not_needed"}
-    found = dict(consistency._line(consistency.Bundle({}, {}, {"config.json": config}), "op/library", verdict))
+    found = dict(consistency.manifests._line(Bundle({}, {}, {"config.json": config}), "op/library", verdict))
     assert ("build" in found) is needed
 
 
@@ -775,7 +776,7 @@ def test_a_dispatcher_is_built_from_its_rungs_too() -> None:
         sources = [{"path": path, "sha256": ""} for path in built]
         build = {"abi": "tvm_ffi", "operator": "op", "sources": sources, "headers": [], "budget": []}
         name = "records/build/op/of.json"
-        found = list(consistency._build(consistency.Bundle({}, {}, documents | {name: build}), name))
+        found = list(consistency.builds.check(Bundle({}, {}, documents | {name: build}), name))
         assert (found == []) is agrees, found
 
 
@@ -798,8 +799,8 @@ def test_a_benchmark_ran_on_a_gpu_that_was_seen(
 ) -> None:
     seen = [{"uuid_sha256": uuid, "name": model} for uuid, model in boards]
     documents: Any = {"records/capture/capture.json": {"probes": {"gpu": {"status": "ok", "value": seen}}}}
-    there = consistency.Bundle({}, {}, documents)
-    found = list(consistency._board(there, "b", {"device": "cuda", "times": [{}], "gpu": gpu}))
+    there = Bundle({}, {}, documents)
+    found = list(consistency.benchmarks._board(there, "b", {"device": "cuda", "times": [{}], "gpu": gpu}))
     assert [says in one.message for one in found if says] == ([True] if says else [])
     assert len(found) == (says is not None)
 
@@ -833,16 +834,16 @@ def test_students_t_is_that_of_the_statistics() -> None:
     for degrees in range(1, 201):
         for confidence in (0.5, 0.95, 0.999):
             wanted = statistics.student_t_quantile((1 + confidence) / 2, degrees)
-            assert math.isclose(consistency._student_t(confidence, degrees), wanted, rel_tol=1e-9)
-    assert consistency._student_t(0.95, 10**6) <= statistics.student_t_quantile(0.975, 10**6)
+            assert math.isclose(consistency.samples._student_t(confidence, degrees), wanted, rel_tol=1e-9)
+    assert consistency.samples._student_t(0.95, 10**6) <= statistics.student_t_quantile(0.975, 10**6)
 
 
 def test_a_name_may_have_lost_a_private_part() -> None:
-    assert consistency._alike("plain", "plain")
-    assert consistency._alike("t<user>d", "tiled")
-    assert consistency._alike("<user>_a<home>", "me_a/x")
+    assert consistency.inside.alike("plain", "plain")
+    assert consistency.inside.alike("t<user>d", "tiled")
+    assert consistency.inside.alike("<user>_a<home>", "me_a/x")
     for said, there in (("plain", "plainer"), ("t<user>d", "td"), ("a<user>b<user>c", "axxc"), ("ab<user>bc", "abc")):
-        assert not consistency._alike(said, there)
+        assert not consistency.inside.alike(said, there)
 
 
 def test_a_contradictory_bundle_is_not_believed_by_other_commands(tmp_path: Path, honest: Members) -> None:
@@ -862,7 +863,7 @@ def test_a_private_word_in_a_record_is_no_contradiction(tmp_path: Path, honest: 
 def test_an_operator_of_the_users_name_has_its_records() -> None:
     """Paths stay as they are, and what lies there is scrubbed."""
     record = {"schema": "kernelproof.test/1", "operator": "<user>", "variant": "plain"}
-    there = consistency.Bundle({}, {}, {"records/test/me/plain.json": record})
+    there = Bundle({}, {}, {"records/test/me/plain.json": record})
     assert there.record("test", "<user>/plain") is record
     assert there.record("test", "<user>/tiled") is None
 
@@ -881,10 +882,10 @@ def test_samples_that_unpack_without_end_are_refused(
     assert "cannot be read" in str(forged(tmp_path, rows).problems[0])
     assert time.monotonic() - started < 10
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB; the test's own copies
-    monkeypatch.setattr(consistency, "MAX_SAMPLES_BYTES", 1000)
+    monkeypatch.setattr(consistency.samples, "MAX_SAMPLES_BYTES", 1000)
     assert "more than 1000 bytes: a bomb" in str(forged(tmp_path, honest).problems[0])
     monkeypatch.undo()
-    monkeypatch.setattr(consistency, "MAX_SAMPLES", 3)
+    monkeypatch.setattr(consistency.samples, "MAX_SAMPLES", 3)
     assert "there are more than 3" in str(forged(tmp_path, honest).problems[0])
 
 
@@ -907,12 +908,12 @@ def test_the_cases_are_those_that_the_stages_select(tmp_path: Path, level: str) 
     """Of our own configuration, whose operators have options, limits and shapes for a GPU alone."""
     settings = config.load(REFERENCE.parents[2] / "config.yaml")
     config.save(settings, tmp_path / "config.json")
-    there = consistency.Bundle({}, {}, {"config.json": json.loads((tmp_path / "config.json").read_bytes())})
+    there = Bundle({}, {}, {"config.json": json.loads((tmp_path / "config.json").read_bytes())})
     for operator in settings.operators.values():
         asked = there.documents["config.json"]["operators"][operator.name]
         for variant in (*operator.variants.values(), *operator.baselines.values()):
-            found = consistency._selected(
-                there, asked, consistency._contender(asked, variant.name) or {}, variant.device
+            found = consistency.benchmarks._selected(
+                there, asked, consistency.inside.contender_of(asked, variant.name) or {}, variant.device
             )
             assert set(found) == {case.bench_id for case in cases.enumerate_cases(operator, variant, "bench")}
             chosen = cases.select_cases(operator, variant, families=["normal", "zeros"], quick=level == "quick")
@@ -927,29 +928,36 @@ def test_the_cases_are_those_that_the_stages_select(tmp_path: Path, level: str) 
                 precision=dataclasses.asdict(variant.precision),
             )
             record = dataclasses.asdict(test) | {"cases": [dataclasses.asdict(one) for one in results]}
-            assert list(consistency._asked_of(there, "t", record)) == []
-            assert list(consistency._cases(there, "t", record, of_test=True)) == []
-            assert list(consistency._asked_of(there, "t", record | {"cases": record["cases"][1:2]}))
+            assert list(consistency.tests._asked_of(there, "t", record)) == []
+            assert list(consistency.inside.cases_of(there, "t", record, of_test=True)) == []
+            assert list(consistency.tests._asked_of(there, "t", record | {"cases": record["cases"][1:2]}))
 
 
 def test_the_words_are_those_of_the_stages() -> None:
     """The pass runs without what the stages import, so it has words of its own."""
-    assert samples.DISCARDED_STATES == consistency.DISCARDED_STATES
-    assert samples.COLUMNS == consistency.COLUMNS
-    assert samples.POSSIBLE_US == consistency.POSSIBLE_US
-    assert {bundle.MANIFEST, bundle.SUMS, bundle.REPLAY, bundle.MACHINE_CODE, *bundle.PAGES, FACTS} == consistency.MADE
-    assert set(consistency.SLOPE) <= {field.name for field in dataclasses.fields(contenders.Visit)}
-    assert samples.PRIMARY == consistency.PRIMARY
+    assert samples.DISCARDED_STATES == consistency.samples.DISCARDED_STATES
+    assert samples.COLUMNS == consistency.samples.COLUMNS
+    assert samples.POSSIBLE_US == consistency.samples.POSSIBLE_US
+    assert {
+        bundle.MANIFEST,
+        bundle.SUMS,
+        bundle.REPLAY,
+        bundle.MACHINE_CODE,
+        *bundle.PAGES,
+        FACTS,
+    } == consistency.packing.MADE
+    assert set(consistency.samples.SLOPE) <= {field.name for field in dataclasses.fields(contenders.Visit)}
+    assert samples.PRIMARY == consistency.inside.PRIMARY
     assert (records.CORES_SHARED, OTHERS_SHARE) == (
-        consistency.CORES_SHARED,
-        consistency.OTHERS_SHARE,
+        consistency.benchmarks.CORES_SHARED,
+        consistency.benchmarks.OTHERS_SHARE,
     )
-    assert tuple(records.DECIDES_NOTHING) == consistency.DECIDES_NOTHING
-    assert {*methods.TRACES, *methods.COUNTED} == consistency.UNSAMPLED
-    assert consistency.RAN_AND_FAILED | {"failed_to_build"} == manifest.BAD_CORRECTNESS
-    assert set(outcomes.RUNGS) - {"properties", "sanitizer"} == consistency.NEEDED_RUNGS
-    assert selection.QUICK_TRIALS == consistency.QUICK_TRIALS
-    assert records.DECISIVE_PACKAGES == consistency.DECISIVE_PACKAGES
+    assert tuple(records.DECIDES_NOTHING) == consistency.benchmarks.DECIDES_NOTHING
+    assert {*methods.TRACES, *methods.COUNTED} == consistency.samples.UNSAMPLED
+    assert consistency.inside.RAN_AND_FAILED | {"failed_to_build"} == manifest.BAD_CORRECTNESS
+    assert set(outcomes.RUNGS) - {"properties", "sanitizer"} == consistency.tests.NEEDED_RUNGS
+    assert selection.QUICK_TRIALS == consistency.tests.QUICK_TRIALS
+    assert records.DECISIVE_PACKAGES == consistency.manifests.DECISIVE_PACKAGES
     placeholders = [*(f"<{name}>" for name in privacy.PLACEHOLDERS), privacy.SECRET]
-    assert all(map(consistency.PRIVATE.fullmatch, placeholders))
+    assert all(map(consistency.inside.PRIVATE.fullmatch, placeholders))
     assert (claims.PASSES, claims.FAILS) == ("passes", "fails")

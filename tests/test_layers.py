@@ -21,7 +21,9 @@ TOP = {"cli", "workflow", "__main__"}
 # Rooms of a package, in an order: each may know those before it.
 LADDER = ["outcomes", "sealing", "deep", "session", "selection", "standing", "calling", "planning", "collecting"]
 LADDER += ["properties", "determinism", "examination", "verdicts", "climb", "conftest", "test_ladder"]
-ROOMS = {"ladder": LADDER, "contest": ["entrants", "measurement", "outputs", "summary"]}
+CONSISTENCY = ["inside", "tests", "builds", "packing", "samples", "benchmarks", "manifests"]
+CONTEST = ["entrants", "measurement", "outputs", "summary"]
+ROOMS = {"ladder": LADDER, "contest": CONTEST, "consistency": CONSISTENCY}
 NEEDS_TENSORS = {
     "operators",
     "simfp8",
@@ -122,7 +124,10 @@ def test_one_door_for_subprocesses(path: Path) -> None:
         assert "subprocess" not in imports(path)
 
 
-@pytest.mark.parametrize("name", ["verify.py", "consistency.py", "visits.py"])
+OF_VERIFY = ["verify.py", "visits.py", *(f"consistency/{path.name}" for path in (PACKAGE / "consistency").glob("*.py"))]
+
+
+@pytest.mark.parametrize("name", OF_VERIFY)
 def test_verify_needs_only_the_standard_library(name: str) -> None:
     import sys
 

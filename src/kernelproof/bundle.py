@@ -143,7 +143,7 @@ def _collect(config: Config, facts: ManifestRecord, folder: Path, name: str) -> 
 def _refuse_other_settings(packed: list[Packed], command: str) -> None:
     """Raises BundleError where `verify` would: for a record that was made with other settings than are packed."""
     documents = {p.member.path: json.loads(p.data) for p in packed if consistency.is_document(p.member.path)}
-    for found in consistency.made_with_others(consistency.Bundle({}, {}, documents)):
+    for found in consistency.made_with_others(consistency.inside.Bundle({}, {}, documents)):
         hint = f"`{command}` makes it again; by hand give every stage the same settings"
         raise BundleError(found.message, subject=found.member, hint=hint)
 

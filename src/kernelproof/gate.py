@@ -328,7 +328,7 @@ def _tested_less(config: Config, variant: VariantConfig, test: TestRecord, now: 
 
     The record itself says it, but for seeds and shapes, which the configuration of the run does.
     """
-    less, levels = [], consistency.LEVELS
+    less, levels = [], consistency.tests.LEVELS
     if test.trials < config.test.trials:
         less.append(f"test.trials: {test.trials} for {config.test.trials}")
     if test.level in levels[: levels.index(config.test.level)]:

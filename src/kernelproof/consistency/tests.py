@@ -1,0 +1,160 @@
+"""A test's record: its verdict follows from rungs, cases and tools, and it tried what the configuration asks for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kernelproof.consistency.inside import (
+    CAPTURE,
+    CONFIG,
+    RAN_AND_FAILED,
+    TOLERANCE,
+    Bundle,
+    Contradiction,
+    cases_of,
+    contender_of,
+    id_of_case,
+    in_config,
+    lacking_of,
+    option_combinations,
+    quoted,
+    shapes_on,
+)
+
+LEVELS = ("quick", "default", "deep")  # of a test, the least first
+QUICK_TRIALS = 10  # at most, at the quick level
+NEEDED_PROPERTIES = frozenset({"fresh values", "new values"})  # whatever the operator, and the variant takes
+NEEDED_RUNGS = frozenset({"build", "load", "launch", "sanity", "correctness", "determinism"})
+
+
+def check(bundle: Bundle, name: str) -> Iterator[Contradiction]:
+    """The verdict follows from rungs, cases, properties and tools; what ran on a GPU had one."""
+    test = bundle.documents[name]
+    verdict = test["verdict"]
+    rungs = {rung["name"]: rung["status"] for rung in test["rungs"]}
+    failed = [rung["name"] for rung in test["rungs"] if rung["status"] == "failed"]
+    for rung, number in Counter(rung["name"] for rung in test["rungs"]).items():
+        if number > 1:  # of two words each reader may take another
+            yield Contradiction(name, f"the rung {quoted(rung)} stands {number} times")
+    if failed and verdict not in ({"failed_to_build"} if "build" in failed else RAN_AND_FAILED):
+        yield Contradiction(name, f"the verdict is {quoted(verdict)}, and the rung {quoted(failed[0])} is 'failed'")
+    elif not failed and verdict not in ("correct", "not_run"):
+        yield Contradiction(name, f"the verdict is {quoted(verdict)}, and no rung is 'failed'")
+    if verdict == "correct":
+        yield from _correct(name, test, rungs)
+        yield from _asked_of(bundle, name, test)
+    yield from cases_of(bundle, name, test, of_test=True)
+    level = in_config(bundle, "test", "level")
+    less = level in LEVELS and test.get("level") in LEVELS[: LEVELS.index(level)]
+    if less and verdict != "not_run":
+        yield Contradiction(name, f"its level is {quoted(test['level'])}, in {CONFIG} {quoted(level)}")
+    for case in test["cases"]:
+        if case["status"] == "passed" and (fault := _fault(case)):
+            yield Contradiction(name, f"the case {quoted(case['id'])} is 'passed', and {fault}")
+    if test["device"] == "cuda" and bundle.without_gpu and verdict in (RAN_AND_FAILED | {"correct"}):
+        yield Contradiction(name, f"the verdict of a CUDA variant is {quoted(verdict)}, and {CAPTURE} names no GPU")
+    build = bundle.record("build", bundle.records[name][1])
+    if build and test.get("build_signature") not in (None, build["signature"]):
+        says = f"it tested the build {quoted(test['build_signature'])}"
+        yield Contradiction(name, f"{says}, and the build's record is of {quoted(build['signature'])}")
+
+
+def _fault(case: Mapping[str, Any]) -> str | None:
+    """What of a case says that it cannot have passed: a finding, or a ratio above its limit."""
+    for what in ("failures", "nonfinite", "unwritten", "band_damage", "inputs_changed"):
+        if case.get(what):
+            return f"{what} is {quoted(case[what])}"
+    ratios = {what: case.get(what) for what in ("max_bound_ratio", "rms_ratio", "bias_ratio")}
+    for what, ratio in ratios.items():
+        if ratio is not None and not 0 <= ratio <= 1:
+            return f"{what} is {quoted(ratio)} of 1" if ratio > 1 else f"{what} is {quoted(ratio)}, which is below 0"
+    root, largest = case.get("rms_error"), case.get("max_abs_error")
+    if root is not None and largest is not None and root > (1 + TOLERANCE) * largest:
+        return f"the root of its mean square error is {quoted(root)}, and the largest error {quoted(largest)}"
+    for output, ratio in (case.get("biases") or {}).items():  # these have a sign
+        if abs(ratio) > 1:
+            return f"the bias of {quoted(output)} is {quoted(ratio)} of 1"
+    return None
+
+
+def _asked_of(bundle: Bundle, name: str, test: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """Of the cases that cases.py selects those that are known without the operator's module.
+
+    That is: every shape, and the profiled one, where it is among those, with all options and types; the input families
+    that the configuration names; some values drawn after the build; so many repeats. What a variant does not take is in
+    its record as skipped.
+    """
+    operator = in_config(bundle, "operators", test["operator"]) or {}
+    contender = contender_of(operator, test["variant"])
+    if contender is None:
+        return
+    if (declared := contender.get("precision")) and declared != test.get("precision"):
+        says = f"it was held to the precision {quoted(test.get('precision'))}"
+        yield Contradiction(name, f"{says}, in {CONFIG} it is {quoted(declared)}")
+    main, selection, types = operator["profile"]["shape"], operator["test"], contender["dtypes"]
+    shapes = shapes_on(selection, test["device"])
+    had = {id_of_case(case["shape"], case["options"], case["dtype"]) for case in test["cases"]}
+    wanted = [
+        id_of_case(main, options, dtype) for options in option_combinations(bundle, selection, types) for dtype in types
+    ]
+    correct = "the verdict is 'correct', and"
+    yield from lacking_of(name, correct, "cases", wanted if main in shapes else [], had)
+    drawn = test.get("fresh_seed")
+    if drawn is not None and not any(case["seed"] == drawn for case in test["cases"]):
+        yield Contradiction(name, f"{correct} none of its cases has the seed {drawn} that was drawn after the build")
+    trials = in_config(bundle, "test", "trials")
+    quick = test.get("level", "quick") == "quick"
+    asked = min(trials, QUICK_TRIALS) if quick and trials is not None else trials
+    if asked is not None and test.get("trials") != asked:
+        yield Contradiction(name, f"{correct} it was repeated {quoted(test.get('trials'))} times, by {CONFIG} {asked}")
+    if not quick:
+        yield from lacking_of(name, correct, "shapes", shapes, {case["shape"] for case in test["cases"]})
+        families = {case["family"] for case in test["cases"]}
+        yield from lacking_of(name, correct, "input families", selection.get("families") or [], families)
+
+
+def _counted(name: str, test: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """The largest error that was counted, in units of its bound, is the largest of a case."""
+    histogram = test.get("error_histogram") or {"edges": [], "counts": []}
+    edges, counts = histogram["edges"], histogram["counts"]
+    ratios = [case.get("max_bound_ratio") for case in test["cases"] if case["status"] == "passed"]
+    largest = max((ratio for ratio in ratios if ratio is not None), default=None)
+    counted = [bin for bin, count in enumerate(counts) if count]
+    if largest is None:
+        return
+    if not counted:
+        yield Contradiction(name, f"its largest error is {quoted(largest)} of the bound, and no error was counted")
+        return
+    low, high = edges[counted[-1]], edges[counted[-1] + 1]
+    if not low * (1 - TOLERANCE) <= largest <= high * (1 + TOLERANCE):
+        says = f"errors were counted up to {low:.3g} to {high:.3g} of their bound"
+        yield Contradiction(name, f"{says}, and the largest of a case is {quoted(largest)}")
+
+
+def _correct(name: str, test: Mapping[str, Any], rungs: Mapping[str, str]) -> Iterator[Contradiction]:
+    """What else a variant that is called correct has to show."""
+    needed = NEEDED_RUNGS | (set() if test.get("level", "quick") == "quick" else {"properties"})
+    for rung in sorted(needed):
+        if rungs.get(rung) not in ("passed", "failed"):  # of a failed one there is a word already
+            yield Contradiction(name, f"the verdict is 'correct', and the rung {rung!r} is {quoted(rungs.get(rung))}")
+    if test["status"] != "ok":
+        yield Contradiction(name, f"the verdict is 'correct', and the status is {quoted(test['status'])}")
+    if not any(case["status"] == "passed" for case in test["cases"]):
+        there = f"none of its {len(test['cases'])} cases is 'passed'" if test["cases"] else "there is no case"
+        yield Contradiction(name, f"the verdict is 'correct', and {there}")
+    if rungs.get("properties") == "passed":
+        shown = {found["name"] for found in test.get("properties", []) if found["status"] == "passed"}
+        for lacking in sorted(NEEDED_PROPERTIES - shown):
+            yield Contradiction(name, f"the rung 'properties' is 'passed', and the property {lacking!r} is not")
+    yield from _counted(name, test)
+    tools = (test.get("sanitizer") or {"runs": []})["runs"]
+    parts = [
+        *(("case", case["id"], case["status"]) for case in test["cases"]),
+        *(("property", f"{found['name']} of {found['case']}", found["status"]) for found in test.get("properties", [])),
+        *(("tool", run["tool"], run["status"]) for run in tools),
+    ]
+    for what, which, status in parts:
+        if status not in ("passed", "skipped"):
+            yield Contradiction(name, f"the verdict is 'correct', and the {what} {quoted(which)} is {quoted(status)}")
