@@ -255,6 +255,25 @@ def test_the_deep_level_draws_every_dimension_and_none_that_the_operator_refuses
     assert record.searched > 20
 
 
+@pytest.mark.parametrize(("where", "verdict"), [("rows == 3", "correct"), ("rows > 0", "not_run")])
+def test_a_case_of_which_nothing_is_demanded_is_not_passed(own: Path, where: str, verdict: str) -> None:
+    open_there = (
+        "import dataclasses\n"
+        "from kernelproof.operators import rmsnorm\n"
+        "class Open(type(rmsnorm.OPERATOR)):\n"
+        "    def reference(self, call, precision, device='cpu'):\n"
+        "        found, rows = super().reference(call, precision, device), len(call.tensor('x'))\n"
+        f"        return dataclasses.replace(found, bound=found.bound * (float('inf') if {where} else 1.0))\n"
+        "OPERATOR = Open()\n"
+    )
+    record = climbed(with_module(project(own, "good"), f"open_{verdict}.py", open_there), "good")
+    assert record.verdict == verdict, record.reason
+    assert {case.status for case in record.cases if case.shape == "tiny"} == {"skipped"}
+    assert any("nothing is demanded here" in (case.reason or "") for case in record.cases)
+    if verdict == "not_run":
+        assert "correctness: nothing is demanded here: the reference's bound is infinite" in (record.reason or "")
+
+
 def test_a_case_is_run_again_by_its_id(tmp_path: Path) -> None:
     config = project(tmp_path, "recognises_first_values")
     wrong = climbed(config, "recognises_first_values")

@@ -1000,6 +1000,32 @@ def test_the_schema_names_the_data_types_that_operators_know() -> None:
     assert {name for part in ("output", "p") for name in precision[part]["enum"]} - {"input"} <= known
 
 
+@pytest.mark.parametrize("below", [2.5, 6.0, 10.0, 12.3])
+def test_a_plain_loop_is_right_where_one_value_is_above_others_that_are_alike(below: float) -> None:
+    """A softmax as the guide to one's own operator has it; each term is rounded as the one before it."""
+    x = torch.full((32, 4096), -below)
+    x[:, 0] = 0
+    wanted = x.double().softmax(-1)
+    unit = operators.units(Precision("float32"), torch.float32)
+    chained = unit.accumulate * wanted * x.shape[-1] / 8
+    accumulation = unit.accumulate * wanted * (8 - x.double()) + chained
+    terms = x.exp()
+    total = torch.from_numpy(np.add.accumulate(terms.numpy(), axis=1, dtype=np.float32)[:, -1:])
+    call = operators.Call({"x": x, "y": torch.empty_like(x)}, ("y",), ("row", "column"))
+    bound = operators.forward_bound(wanted, wanted, accumulation, unit)
+    floors = operators.accumulation_floors(wanted, accumulation, unit, chained)
+    reference = operators.Reference(wanted, bound, unit.coarse, *floors)
+    case, tolerance = Case("softmax", "s", {"rows": 32}, {}, "float32"), Tolerance(1.0, 1.5, 1 / 16, 1 / 64)
+
+    def failures(output: torch.Tensor) -> list[str]:
+        return [
+            failure.criterion for failure in judge.judge(case, call, reference, Returned(output), tolerance).failures
+        ]
+
+    assert failures(terms / total) == []
+    assert failures(terms / total * (1 + 2 * 4096 * 2**-24)) != []
+
+
 def test_an_error_that_a_whole_row_shares_is_allowed_where_one_chain_makes_it() -> None:
     """The mean of equal values in one chain: every rounding goes in one direction, and every column is off by it."""
     x = torch.randn(64, 1, generator=torch.Generator().manual_seed(0)).expand(64, 1024).contiguous()

@@ -612,11 +612,12 @@ def _bound(found: Findings, result: CaseResult, factor: float) -> None:
     limit = float(found.reference.bound.flatten()[worst]) * factor
     figures = " instead of ".join(told_apart(got, wanted))
     place = f"{found.share(count)} are wrong: {found.where(bad)}; the worst at {index}: {figures}"
-    if found.reference.exact:
-        result.failures.append(Failure(EXACT, f"{place}, where the result is known exactly"))
+    kind = EXACT if found.reference.exact else BOUND
+    if kind == EXACT and not limit:
+        place += ", where the result is known exactly"
     else:
-        over = _over(off, limit, "bound") if limit else ", and the bound there is 0"
-        result.failures.append(Failure(BOUND, f"{place}, an error of {off:.3g}{over}"))
+        place += f", an error of {off:.3g}{_over(off, limit, 'bound') if limit else ', and the bound there is 0'}"
+    result.failures.append(Failure(kind, place))
 
 
 def _rms(
