@@ -59,6 +59,10 @@ def when_read(x, weight, eps):
 def a_parameter(x, weight, eps):
     return torch.nn.Parameter(good(x, weight, eps))
 
+def sparse(x, weight, eps):
+    return x.to_sparse()
+
+
 def negated(x, weight, eps):
     return torch.complex(good(x, weight, eps), -good(x, weight, eps)).conj().imag
 
@@ -186,6 +190,7 @@ def test_a_returned_tensor_is_handed_over(torch_host: WorkerHost, folder: Path, 
         ("nothing", "returned a NoneType, not a plain Tensor"),
         ("when_read", "returned a Lazy, not a plain Tensor"),
         ("a_parameter", "returned a Parameter, not a plain Tensor"),
+        ("sparse", "a tensor of the layout torch.sparse_coo; return tensor.to_dense()"),
         ("negated", "a view that is negated or conjugated when somebody reads it"),
         ("two", "returned 2 values where one tensor is expected"),
     ],

@@ -584,7 +584,8 @@ class Worker:
         """
         if self.returned and self.changed():
             raise WorkerReplyError(
-                "a later call wrote to the tensor that it had returned: who keeps two results has the last twice"
+                "a later call wrote to the tensor that it had returned, or work of its own that still ran did, a thread "
+                "say: who keeps two results has the last twice"
             )
         self.hold([(tensor, _copy(_bits(tensor))) for tensor in self.returned], RETURNED_HELD)
         self.returned = []
@@ -683,6 +684,10 @@ def _check_returned(tensor: Any, expected: Any, inputs: dict[str, Image]) -> Non
     """
     if type(tensor) is not type(expected):
         raise WorkerReplyError(f"it returned a {type(tensor).__name__}, not a plain {type(expected).__name__}")
+    if str(getattr(tensor, "layout", "torch.strided")) != "torch.strided":
+        raise WorkerReplyError(
+            f"it returned a tensor of the layout {tensor.layout}, not torch.strided; return .to_dense()"
+        )
     if hasattr(tensor, "is_neg") and (tensor.is_neg() or tensor.is_conj()):
         raise WorkerReplyError(
             "it returned a view that is negated or conjugated when somebody reads it; "
