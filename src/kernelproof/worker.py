@@ -584,8 +584,8 @@ class Worker:
         """
         if self.returned and self.changed():
             raise WorkerReplyError(
-                "a later call wrote to the tensor that it had returned, or work of its own that still ran did, a thread "
-                "say: who keeps two results has the last twice"
+                "a later call wrote to the tensor that it had returned, or work of its own that still ran (a thread, "
+                "say) did: who keeps two results has the last twice"
             )
         self.hold([(tensor, _copy(_bits(tensor))) for tensor in self.returned], RETURNED_HELD)
         self.returned = []
