@@ -23,6 +23,7 @@ FOLDER = COMMIT[:12]
 SETTINGS = {
     "schema": "kernelproof.config/1",
     "project": "sample",
+    "bench": {"modes": ["hot"]},
     "operators": {
         "op": {
             "module": "op.py",
@@ -57,11 +58,12 @@ RUNGS = ("build", "load", "launch", "sanity", "correctness", "properties", "dete
 TEXTS = {
     "results/logs/build/op/plain.log": "g++ plain.cc\n",
     "results/logs/bundle/other.log": "of the stage that is running\n",
-    "results/store/build/aa/sm_89.sass": "NOP\n",
+    "results/store/build/bb/sm_89.sass": "NOP\n",
     "results/test/op/plain.xml": '<testsuites><testsuite name="p" hostname="workstation7" tests="1"/></testsuites>\n',
     "results/profile/op/tiled.csv": "metric,value\n" * 400,
 }
-CUBIN = "results/store/build/aa/sm_89.cubin"
+CUBIN = "results/store/build/bb/sm_89.cubin"
+REPORT = "results/profile/op/tiled.ncu-rep"
 SAMPLES = "process,block,contender,case,mode,method,time_us,throttle\n" + "".join(
     f"{process},{block},{contender},large-float32,hot,cpu_clock,{time_us * (1 + process / 10 + block / 100):.6g},\n"
     for process in range(3)
@@ -70,7 +72,7 @@ SAMPLES = "process,block,contender,case,mode,method,time_us,throttle\n" + "".joi
 )
 BINARIES = {
     CUBIN: b"\x7fELF" + bytes(range(256)) * 40,
-    "results/profile/op/tiled.ncu-rep": b"NVR\0" + bytes(range(256)) * 60,
+    REPORT: b"NVR\0" + bytes(range(256)) * 60,
     "results/bench/op-cpu.csv.gz": gzip.compress(SAMPLES.encode(), mtime=0),
 }
 
@@ -95,16 +97,19 @@ def make(root: Path) -> Config:
 def made_records() -> list[records.Record]:
     """Every record of the run."""
     common = {"provenance": STATE, "operator": "op"}
-    hashed = records.FileHash("results/profile/op/tiled.ncu-rep", "33", 15364)
+    hashed = records.FileHash(REPORT, hashlib.sha256(BINARIES[REPORT]).hexdigest(), len(BINARIES[REPORT]))
     cubin = records.Cubin("sm_89", CUBIN, hashlib.sha256(BINARIES[CUBIN]).hexdigest(), 10244, "22")
     case = records.BenchCase("large-float32", "large", {"rows": 2000}, {}, "float32", 1e6, 1e5, 1e5)
     oracle = records.OracleRow("plain", "large-float32", "hot", "library", 0.9, 0.88, 0.92, True, "0.92 <= 0.95")
     ratio = records.RatioRow("plain", "library", "large-float32", "hot", 0.9, 0.88, 0.92, "faster")
     probes = {"cpu": records.Probe("ok", {"model": "a processor"}), "gpu": records.Probe("ok", [{"name": "a board"}])}
+    passed = records.CaseResult.of(records.Case("op", "small", {"rows": 2}), "passed")
     tested = {
         "verdict": "correct",
         "rungs": [records.Rung(name, "passed") for name in RUNGS],
-        "cases": [records.CaseResult.of(records.Case("op", "small", {"rows": 2}), "passed")],
+        "cases": [replace(passed, max_bound_ratio=0.5)],
+        "error_histogram": records.Histogram([0.0, 0.1, 1.0, 1e3], [3, 1, 0]),
+        "isolation": "landlock-7+seccomp",
         "properties": [
             records.PropertyResult(name, "it holds", "small-float32-normal-s0", "passed")
             for name in ("fresh values", "new values")
@@ -125,11 +130,15 @@ def made_records() -> list[records.Record]:
         records.BuildRecord(**common, variant="plain", signature="aa"),
         records.BuildRecord(**common, variant="tiled", device="cuda", signature="bb", cubins=[cubin]),
         records.BuildRecord(**common, variant="library", role="baseline", abi="python"),
-        records.TestRecord(**common, variant="plain", **tested, junit="results/test/op/plain.xml"),
-        records.TestRecord(**common, variant="tiled", device="cuda", **tested),
+        records.TestRecord(
+            **common, variant="plain", **tested, build_signature="aa", junit="results/test/op/plain.xml"
+        ),
+        records.TestRecord(**common, variant="tiled", device="cuda", **tested, build_signature="bb"),
         records.TestRecord(**common, variant="library", role="baseline", **tested),
         records.BenchRecord(
             **common,
+            duration_s=60.0,
+            modes=["hot"],
             contenders=timed,
             cases=[case],
             times=times,

@@ -21,7 +21,7 @@ TOP = {"cli", "workflow", "__main__"}
 # Rooms of a package, in an order: each may know those before it.
 LADDER = ["outcomes", "sealing", "deep", "session", "selection", "standing", "calling", "planning", "collecting"]
 LADDER += ["properties", "determinism", "examination", "verdicts", "climb", "conftest", "test_ladder"]
-CONSISTENCY = ["inside", "tests", "builds", "packing", "samples", "benchmarks", "manifests"]
+CONSISTENCY = ["inside", "tests", "builds", "profiles", "packing", "samples", "benchmarks", "manifests"]
 CONTEST = ["entrants", "measurement", "outputs", "summary"]
 ROOMS = {"ladder": LADDER, "contest": CONTEST, "consistency": CONSISTENCY}
 NEEDS_TENSORS = {

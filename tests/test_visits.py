@@ -38,13 +38,13 @@ def honest(processes: int = 3, blocks: int = 4) -> list[Row]:
     return rows
 
 
-def said(rows: list[Row], *, whole: bool = True) -> list[str]:
+def said(rows: list[Row], *, whole: bool = True, lasted_s: float | None = None) -> list[str]:
     visits = Visits()
     for row in rows:
         about = {"order": row.order, "calls": row.calls, "short_us": "", "long_us": row.long_us}
         texts = {name: str(value) for name, value in about.items()} | {"offset_s": str(row.offset_s)}
         visits.processes[row.process].take(row.contender, HOT, row.block, str(row.time_us), texts)
-    return [": ".join(entry) for entry in visits.contradictions(whole=whole)]
+    return [": ".join(entry) for entry in visits.contradictions(whole=whole, lasted_s=lasted_s)]
 
 
 def changed(rows: list[Row], change: Callable[[Row], Row | None]) -> list[Row]:
@@ -70,10 +70,13 @@ def test_a_slow_contender_is_visited_once_in_all() -> None:
         (lambda r: replace(r, calls=1000), "its timed calls take"),
         (lambda r: replace(r, long_us="9000"), "its timed calls take"),
         (lambda r: replace(r, offset_s=1.0), "its timed calls take"),
-        (lambda r: replace(honest()[r.block * 4 + r.order], process=r.process), "are those of process 0"),
+        (lambda r: replace(honest()[r.block * 4 + r.order], process=r.process), "when those of process 0 do"),
         (lambda r: replace(r, offset_s=3.0 - r.offset_s), "it ended before the visit that precedes it did"),
         (lambda r: replace(r, order=0), "the second round is not the first one turned round"),
-        (lambda r: None if (r.contender, r.order) == ("b", 1) else r, "visits are 1, and not 2"),
+        (lambda r: None if (r.contender, r.order) == ("b", 1) else r, "visits go up to 3, and there are 3"),
+        (lambda r: None if r.contender == "b" and r.block == 1 else r, "visits go up to 3, and there are 2"),
+        (lambda r: None if r.contender == "b" and r.order == 2 else r, "visits go up to 3, and there are 3"),
+        (lambda r: None if r.block == 1 else r, "blocks go up to 3, and there are 3"),
     ],
 )
 def test_what_was_changed_in_one_column_is_seen(change: Callable[[Row], Row | None], words: str) -> None:
@@ -85,8 +88,22 @@ def test_what_was_changed_in_one_column_is_seen(change: Callable[[Row], Row | No
 
 def test_blocks_that_somebody_left_are_not_looked_at() -> None:
     half = changed(honest(), lambda row: None if (row.contender, row.order, row.block) == ("b", 2, 3) else row)
-    assert "visits are 1" in said(half)[0]
+    assert "visits go up to 3, and there are 3" in said(half)[0]
     assert said(half, whole=False) == []
+    renumbered = changed(half, lambda row: replace(row, order=row.order - (row.block == 3 and row.order > 2)))
+    assert "visits are 1, and not 2" in said(renumbered)[0]
+    without = changed(honest(), lambda row: None if row.block == 1 else row)
+    assert "blocks go up to 3, and there are 3" in said(without, whole=False)[0]
+
+
+def test_a_visit_ends_before_the_benchmark_does() -> None:
+    assert said(honest(), lasted_s=2.0) == []
+    assert "by the record the whole benchmark took 0.5 s" in said(honest(), lasted_s=0.5)[0]
+
+
+def test_a_process_that_is_a_copy_is_seen_whatever_its_times_are() -> None:
+    copied = [replace(row, process=2, time_us=row.time_us * 1.001) for row in honest(1)]
+    assert said([*honest(2), *copied]) == ["process 2: all of its 16 visits end when those of process 0 do"]
 
 
 def test_what_is_no_number_is_refused() -> None:

@@ -431,7 +431,9 @@ def _origin(document: dict[str, Any], result: VerifyResult) -> None:
 
 def strict_json(data: bytes) -> Any:
     """JSON that every reader reads alike. Raises ValueError or RecursionError for any other."""
-    return json.loads(data.decode("utf-8"), object_pairs_hook=_each_key_once, parse_constant=_no_number)
+    return json.loads(
+        data.decode("utf-8"), object_pairs_hook=_each_key_once, parse_constant=_no_number, parse_float=_finite
+    )
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -442,6 +444,12 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"the key {key!r} stands twice")
         found[key] = value
     return found
+
+
+def _finite(text: str) -> float:
+    """A number that is no infinity to whoever reads it (`1e999`)."""
+    number = float(text)
+    return _no_number(text) if number in (float("inf"), float("-inf")) else number
 
 
 def _no_number(text: str) -> Any:

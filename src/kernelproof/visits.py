@@ -1,8 +1,8 @@
 """Can samples have been taken one after the other, as their file says? Standard library only: `verify` asks it.
 
 In a block each contender is visited twice, the second time in the opposite order, and a process times one visit at a
-time (docs/explanation/measurement.md). Whoever multiplies times, copies a process or leaves samples out breaks that,
-unless all columns are invented anew.
+time (docs/explanation/measurement.md). Whoever makes times longer, copies a process or leaves blocks or visits out
+breaks that, unless all columns are invented anew.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Process:
     last_s: float = 0.0
     worked_s: float = 0.0
     goes_back: str = ""
-    digest: int = 0
+    digest: int = 0  # of when each visit ended
     count: int = 0
     blocks: dict[tuple[Case, int], list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
 
@@ -46,8 +46,21 @@ class Process:
         self.last_s = max(self.last_s, at_s)
         self.worked_s += took_s
         self.count += 1
-        self.digest = hash((self.digest, contender, case, block, time_us, visit["offset_s"]))
+        self.digest = hash((self.digest, visit["offset_s"]))
         self.blocks[case, block].append((int(visit["order"]), contender))
+
+    def gap(self, *, whole: bool) -> tuple[str, str] | None:
+        """Where a block is missing before another of its case, or, of whole ones, a visit before another."""
+        numbers: dict[Case, set[int]] = defaultdict(set)
+        for (case, block), visits in self.blocks.items():
+            numbers[case].add(block)
+            orders = {order for order, _ in visits}
+            if whole and len(orders) <= max(orders):
+                return f"block {block}, {' '.join(case)}", f"visits go up to {max(orders)}, and there are {len(orders)}"
+        for case, there in numbers.items():
+            if len(there) <= max(there):
+                return " ".join(case), f"blocks go up to {max(there)}, and there are {len(there)}"
+        return None
 
     def odd_block(self) -> tuple[str, str] | None:
         """Where a block does not have each contender twice, the second round turned round, and what it has.
@@ -76,19 +89,27 @@ class Visits:
 
     processes: dict[int, Process] = field(default_factory=lambda: defaultdict(Process))
 
-    def contradictions(self, *, whole: bool) -> Iterator[tuple[str, str]]:
-        """What cannot be, and where; `whole`: nobody left while it was timed, so that every block was ended."""
+    def contradictions(self, *, whole: bool, lasted_s: float | None = None) -> Iterator[tuple[str, str]]:
+        """What cannot be, and where; `whole`: nobody left while it was timed, so that every block was ended.
+
+        lasted_s: how long the benchmark took by its record.
+        """
         first: dict[tuple[int, int], int] = {}
         for number, process in sorted(self.processes.items()):
             where = f"process {number}"
             if process.goes_back:
                 yield f"{where}, {process.goes_back}", "it ended before the visit that precedes it did"
-            lasted_s = process.last_s - (process.first_s or 0.0) + PRECISION_S
-            if process.worked_s > LONGER * lasted_s:
+            passed_s = process.last_s - (process.first_s or 0.0) + PRECISION_S
+            if process.worked_s > LONGER * passed_s:
                 took = f"its timed calls take {process.worked_s:.3g} s by their times"
-                yield where, f"{took}, and from the first to the last of them {lasted_s:.3g} s passed"
+                yield where, f"{took}, and from the first to the last of them {passed_s:.3g} s passed"
             alike = first.setdefault((process.digest, process.count), number)
             if alike != number and process.count >= FEWEST_ALIKE:
-                yield where, f"all of its {process.count} times and offsets are those of process {alike}"
+                yield where, f"all of its {process.count} visits end when those of process {alike} do"
+            if lasted_s is not None and process.last_s > LONGER * lasted_s:
+                took = f"its last visit ends after {process.last_s:.3g} s"
+                yield where, f"{took}, and by the record the whole benchmark took {lasted_s:.3g} s"
+            if gap := process.gap(whole=whole):
+                yield f"{where}, {gap[0]}", gap[1]
             if whole and (odd := process.odd_block()):
                 yield f"{where}, {odd[0]}", odd[1]

@@ -3,8 +3,9 @@
 `kernelproof verify` asks this of members that it has hashed, with the standard library alone. Whoever makes a bundle
 can write into it whatever agrees; found here is what was changed in one place and left in another.
 
-Not looked at: pages, logs, JUnit XML, launches, what a profile counted, and the intervals of times, whose bootstrap the
-standard library does not have. Those of ratios are never narrower than Student's t, which is computed here.
+Not looked at: pages, REPLAY.md, logs, JUnit XML, what a launch is given, what a profile counted, and the intervals of
+times, whose bootstrap the standard library does not have. Those of ratios are never narrower than Student's t, which is
+computed here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from kernelproof.consistency import benchmarks, builds, manifests, packing, tests
+from kernelproof.consistency import benchmarks, builds, manifests, packing, profiles, tests
 from kernelproof.consistency.inside import (
     CONFIG,
     FACTS,
@@ -27,10 +28,12 @@ from kernelproof.consistency.inside import (
 )
 from kernelproof.verify import MANIFEST, strict_json
 
+RAW = ("samples/", "launches/")  # members that the check of the record beside them reads
+
 
 def wanted(name: str) -> bool:
     """Whether a member's bytes are needed here; of all others the hash is."""
-    return name == MANIFEST or name.startswith("samples/") or is_document(name)
+    return name == MANIFEST or name.startswith(RAW) or is_document(name)
 
 
 def is_document(name: str) -> bool:
@@ -43,7 +46,7 @@ def find(sha256: Mapping[str, str], kept: Mapping[str, bytes]) -> list[Contradic
     documents: dict[str, dict[str, Any]] = {}
     found: list[Contradiction] = []
     for name, data in kept.items():
-        if wanted(name) and not name.startswith("samples/"):
+        if wanted(name) and not name.startswith(RAW):
             found += _guarded(name, _parsed, name, data, documents)
     bundle = Bundle(sha256, kept, documents)
     for name, (stage, _) in bundle.records.items():
@@ -121,7 +124,7 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     "build": (_identity, _state, builds.check),
     "test": (_identity, _state, tests.check),
     "bench": (_identity, _state, benchmarks.check),
-    "profile": (_identity, _state),
+    "profile": (_identity, _state, profiles.check),
 }
 Whole = Callable[[Bundle], Iterable[Contradiction]]
 WHOLE: tuple[Whole, ...] = (

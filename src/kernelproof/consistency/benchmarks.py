@@ -11,6 +11,7 @@ from kernelproof.consistency.inside import (
     CAPTURE,
     CONFIG,
     PRIMARY,
+    RAN_AND_FAILED,
     TOLERANCE,
     Bundle,
     Contradiction,
@@ -27,6 +28,7 @@ from kernelproof.consistency.inside import (
 from kernelproof.consistency.samples import decided_by_nothing, of_samples
 
 CORES_SHARED, OTHERS_SHARE = "cores_shared", 0.1
+DISAGREES_WALL, DISAGREE_SHARE, DISAGREE_US = "disagrees_wall_slope", 0.03, 0.1
 DECIDES_NOTHING = (CORES_SHARED, "gpu_shared", "disagrees_outside_clock", "slower_in_company")  # flags of times
 
 
@@ -46,21 +48,61 @@ def check(bundle: Bundle, name: str) -> Iterator[Contradiction]:
     if bench["times"] and bench["device"] == "cuda" and bundle.without_gpu:
         yield Contradiction(name, f"{len(bench['times'])} times were taken on a GPU, and {CAPTURE} names none")
     for contender in bench["contenders"]:
-        test = bundle.record("test", f"{bench['operator']}/{contender['name']}")
-        if contender["correct"] and (test is None or test["verdict"] != "correct"):
-            says = f"{quoted(contender['name'])} was timed as correct"
-            yield Contradiction(name, f"{says}, and its test's verdict is {quoted(test and test['verdict'])}")
-        if contender["correct"] and contender["verdict"] != "correct":
-            says = f"{quoted(contender['name'])} was timed as correct"
-            yield Contradiction(name, f"{says}, and its verdict is {quoted(contender['verdict'])}")
-        if test and test["role"] != contender["role"]:
-            says = f"{quoted(contender['name'])} took part as a {quoted(contender['role'])}"
-            yield Contradiction(name, f"{says}, and its test's role is {quoted(test['role'])}")
+        yield from _contender(bundle, name, bench, contender)
+    modes = in_config(bundle, "bench", "modes")
+    if modes is not None and bench["times"] and bench["modes"] != modes:
+        yield Contradiction(name, f"its modes are {quoted(bench['modes'])}, in {CONFIG} {quoted(modes)}")
+    yield from _plausible(name, bench)
     yield from _dropped(name, bench)
     yield from of_samples(bundle, name, bench)
     yield from _judged(bundle, name, bench)
     yield from _doubtful(name, bench)
     yield from _opposed(name, bench)
+
+
+def _contender(
+    bundle: Bundle, name: str, bench: Mapping[str, Any], contender: Mapping[str, Any]
+) -> Iterator[Contradiction]:
+    """A contender took part as what its test says that it is."""
+    who, outcome = quoted(contender["name"]), contender["outcome"]
+    test = bundle.record("test", f"{bench['operator']}/{contender['name']}")
+    verdict = test and test["verdict"]
+    if contender["correct"] and verdict != "correct":
+        yield Contradiction(name, f"{who} was timed as correct, and its test's verdict is {quoted(verdict)}")
+    if contender["correct"] and contender["verdict"] != "correct":
+        yield Contradiction(name, f"{who} was timed as correct, and its verdict is {quoted(contender['verdict'])}")
+    if test and test["role"] != contender["role"]:
+        says = f"{who} took part as a {quoted(contender['role'])}"
+        yield Contradiction(name, f"{says}, and its test's role is {quoted(test['role'])}")
+    why = outcome.removeprefix("not benchmarked: ").replace(" ", "_")
+    if why != outcome and why in (*RAN_AND_FAILED, "failed_to_build") and test and verdict != why:
+        yield Contradiction(name, f"{who} was {quoted(outcome)}, and its test's verdict is {quoted(verdict)}")
+
+
+def _plausible(name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """A time lies in its interval, the wall's agrees with it or that is flagged, and what was cold fits no cache."""
+    primary = PRIMARY[bench["device"]]
+    walls = {
+        (row["contender"], row["case"], row["mode"]): row["median_us"]
+        for row in bench["times"]
+        if row["method"] == "wall_slope"
+    }
+    for row in bench["times"]:
+        what, time_us = quoted(" ".join((row["contender"], row["case"], row["mode"], row["method"]))), row["median_us"]
+        if not row["low_us"] <= time_us * (1 + TOLERANCE) or not time_us <= row["high_us"] * (1 + TOLERANCE):
+            interval = f"{quoted(row['low_us'])} to {quoted(row['high_us'])}"
+            yield Contradiction(name, f"{what}: {quoted(time_us)} µs lies outside of its interval, {interval}")
+        if row["method"] != primary or DISAGREES_WALL in row["flags"]:
+            continue
+        wall_us = walls.get((row["contender"], row["case"], row["mode"]), time_us)
+        if abs(wall_us - time_us) > (1 + TOLERANCE) * max(DISAGREE_SHARE * time_us, DISAGREE_US):
+            says = f"{what}: {quoted(time_us)} µs, by wall_slope {quoted(wall_us)}"
+            yield Contradiction(name, f"{says}, and the time is not flagged {DISAGREES_WALL!r}")
+    for case, of_modes in bench["states"].get("rotation", {}).items():
+        cold = of_modes.get("cold") or {}
+        if cold.get("exceeds_cache") and cold["sets"] * cold["set_bytes"] <= cold["cache_bytes"]:
+            says = f"{quoted(case)} cold: {quoted(cold['sets'])} sets of {quoted(cold['set_bytes'])} bytes"
+            yield Contradiction(name, f"{says} are said to exceed a cache of {quoted(cold['cache_bytes'])}")
 
 
 def _timed_cases(bundle: Bundle, name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:

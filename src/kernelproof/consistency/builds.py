@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import posixpath
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
 from kernelproof.consistency.inside import CONFIG, MACHINE_CODE, Bundle, Contradiction, other_bytes, quoted, setting_of
 from kernelproof.verify import MANIFEST
@@ -23,15 +24,49 @@ def check(bundle: Bundle, name: str) -> Iterator[Contradiction]:
     built = {posixpath.normpath(file["path"]) for file in build["sources"]}
     if asked and built and asked != built:  # nothing was read where it was not built
         yield Contradiction(name, f"sources is {quoted(sorted(built))}, in {CONFIG} {quoted(sorted(asked))}")
+    sizes = {row["path"]: row["bytes"] for row in bundle.documents.get(MANIFEST, {"members": []})["members"]}
     for file in (*build["sources"], *build["headers"]):
         member = f"source/{posixpath.normpath(file['path'])}"
         if bundle.sha256.get(member, file["sha256"]) != file["sha256"]:
             yield other_bytes(bundle, member, name, file["sha256"])
+        elif (size := file.get("bytes")) is not None and sizes.get(member, size) != size:
+            yield Contradiction(
+                name, f"{quoted(member)} has {quoted(file['bytes'])} bytes, and as packed {sizes[member]}"
+            )
     for row in build["budget"]:
         if row["ok"] != (row["value"] <= row["limit"]):
             what = quoted(f"{row['kernel']} on {row['arch']}: {row['what']}")
             says = f"{what} is {quoted(row['value'])} of {quoted(row['limit'])}"
             yield Contradiction(name, f"{says}, and that this is within the budget is {quoted(row['ok'])}")
+    yield from _budget(bundle, name, build, key)
+    for file in (*build["cubins"], *([build["library"]] if build["library"] else ())):
+        if build["signature"] not in PurePosixPath(file["path"]).parts:
+            says = f"its signature is {quoted(build['signature'])}"
+            yield Contradiction(name, f"{says}, and {quoted(file['path'])} is not where such a build is kept")
+
+
+def _budget(bundle: Bundle, name: str, build: Mapping[str, Any], key: str) -> Iterator[Contradiction]:
+    """Each kernel of each cubin is held to what is configured, by its own figures."""
+    limits = setting_of(bundle, key, "budget")
+    if limits is None or build["abi"] == "python" or setting_of(bundle, key, "rungs"):
+        return
+    used: dict[tuple[str, str, str], list[int]] = defaultdict(list)  # of kernels in two files of one name
+    for cubin in build["cubins"]:
+        for kernel in cubin["kernels"]:
+            spilled = kernel["spill_store_bytes"] + kernel["spill_load_bytes"]
+            for what, value in (kernel | {"spill_bytes": spilled}).items():
+                if what in limits:
+                    used[cubin["arch"], kernel["demangled"], what].append(value)
+    held = {(row["arch"], row["kernel"], row["what"]): row for row in build["budget"]}
+    for place in sorted(used.keys() - held.keys()):
+        yield Contradiction(name, f"{quoted(' '.join(place))} is not held to the budget that {CONFIG} has")
+    for place, row in held.items():
+        if row["limit"] != limits.get(row["what"]):
+            says = f"{quoted(' '.join(place))}: the budget is {quoted(row['limit'])}"
+            yield Contradiction(name, f"{says}, in {CONFIG} {quoted(limits.get(row['what']))}")
+        if row["value"] not in used.get(place, [row["value"]]):
+            says = f"{quoted(' '.join(place))} is {quoted(row['value'])} in the budget"
+            yield Contradiction(name, f"{says}, and {quoted(used[place][0])} in the cubin")
 
 
 def same_machine_code(bundle: Bundle) -> Iterator[Contradiction]:

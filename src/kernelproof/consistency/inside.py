@@ -138,12 +138,14 @@ def id_of_case(shape: str, options: Mapping[str, Any], dtype: str) -> str:
     return "-".join([shape, *chosen, dtype])
 
 
-def lacking_of(name: str, who: str, what: str, wanted: Iterable[str], had: Collection[str]) -> Iterator[Contradiction]:
-    """What the configuration asks for and a record does not have."""
+def lacking_of(
+    name: str, who: str, what: str, wanted: Iterable[str], had: Collection[str], by: str = CONFIG
+) -> Iterator[Contradiction]:
+    """What the configuration, or another document, asks for and a record does not have."""
     private = [said for said in had if PRIVATE.search(said)]
     lacking = [one for one in wanted if one not in had and not any(alike(said, one) for said in private)]
     if lacking:
-        says = f"{who} of the {what} of {CONFIG} it has not {quoted(lacking[0])}"
+        says = f"{who} of the {what} of {by} it has not {quoted(lacking[0])}"
         yield Contradiction(name, f"{says}, and {len(lacking) - 1} more" if len(lacking) > 1 else says)
 
 

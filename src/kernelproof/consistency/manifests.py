@@ -42,6 +42,11 @@ def facts(bundle: Bundle) -> Iterator[Contradiction]:
         return
     if not bundle.records and not bundle.manifest["missing"]:
         yield Contradiction(MANIFEST, "no record is packed, and none is said to be missing")
+    project = in_config(bundle, "project")
+    if project is not None and not alike(bundle.manifest["project"], project):
+        yield Contradiction(
+            MANIFEST, f"the project is {quoted(bundle.manifest['project'])}, in {CONFIG} {quoted(project)}"
+        )
     for what in SHARED:
         if facts[what] != bundle.manifest[what]:
             ours, theirs = _first_difference(bundle.manifest[what], facts[what])
@@ -158,6 +163,10 @@ def _line(bundle: Bundle, key: str, verdict: Mapping[str, Any]) -> Iterator[tupl
         claimed = setting_of(bundle, key, "gate")
         if claimed is not None and verdict["gate"].partition(",")[0] != (word := _claim(claimed, test, bench, verdict)):
             yield "gate", word
+        untimed = bench.get("untimed", []) if bench else []
+        left = [row["outcome"] for row in untimed if row["contender"] == verdict["variant"]]
+        if left and not verdict.get("untimed", left):
+            yield "untimed", left[0]
         rows = [row for row in bench["oracle"] if row["variant"] == verdict["variant"]] if bench else []
         if verdict["gate"].startswith("passes") and not (rows and all(row["passed"] for row in rows)):
             yield "gate", "not passed in every case"

@@ -17,6 +17,7 @@ from statistics import NormalDist, fmean, median, stdev
 from typing import Any
 
 from kernelproof.consistency.inside import (
+    CAPTURE,
     MALFORMED,
     PRIMARY,
     PRIVATE,
@@ -31,11 +32,13 @@ from kernelproof.visits import VISIT, Visits
 
 MAX_SAMPLES_BYTES = 256 * 1024 * 1024  # of all benchmarks together, unpacked
 MAX_SAMPLES = 1_000_000  # of all benchmarks together; 78,000 in a run with 40 variants on a GPU
+MAX_LOOKED = 200_000  # keys held against names with placeholders
 MAX_LINE_BYTES = 64 * 1024
 POSSIBLE_US = 1e-6, 1e12  # what is beyond was not read from a clock
 COLUMNS = ("contender", "case", "mode", "method", "process", "block", "time_us", "throttle")
 SLOPE = ("calls", "short_calls", "short_us", "long_us")  # what a time that is a slope was made from
 SLOPE_STEP_US = 0.0005  # to which the ends of a slope are rounded before they are written with six digits
+STATES = ("sm_clock_mhz", "temperature_c", "power_w")  # of the device beside each sample
 CLOSED_DEGREES = 200  # up to which Student's t is summed term by term
 # As in samples.py, contest/, methods.py, claims.py, records.py, privacy.py and the ladder; a test holds them together.
 DISCARDED_STATES = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
@@ -67,11 +70,29 @@ def of_samples(bundle: Bundle, name: str, bench: Mapping[str, Any]) -> Iterator[
         yield Contradiction(member, f"{samples.no_slope}{more}")
     left = any(entry.get("what") == "contender" for entry in bench["discarded"])
     stayed = all(entry["outcome"].startswith(("timed", "not benchmarked")) for entry in bench["contenders"])
-    for where, said in samples.visits.contradictions(whole=stayed and not left):
+    for where, said in samples.visits.contradictions(whole=stayed and not left, lasted_s=bench["duration_s"]):
         yield Contradiction(member, f"{quoted(where)}: {said}")
+    yield from _states(bundle, name, bench, samples)
     yield from _timed_again(name, bench, times, samples)
     yield from _divided_again(bundle, name, bench, samples)
     yield from _all_told(name, bench, times, samples)
+
+
+def _states(bundle: Bundle, name: str, bench: Mapping[str, Any], samples: Samples) -> Iterator[Contradiction]:
+    """How many samples there are and in which states of the device they were taken; no clock beyond the highest."""
+    states = bench["states"]
+    rows = samples.counts.total() + samples.discarded.total()
+    if states.get("samples", rows) != rows:
+        yield Contradiction(name, f"its states are of {quoted(states['samples'])} samples, and there are {rows}")
+    for what, (least, most) in samples.states.items():
+        said = states.get(what)
+        if said and (said["min"], said["max"]) != (least, most):
+            says = f"{quoted(what)} is {quoted(said['min'])} to {quoted(said['max'])}"
+            yield Contradiction(name, f"{says}, by the samples {least:g} to {most:g}")
+    highest = [board["sm_clock_max_mhz"] for board in bundle.boards if board.get("sm_clock_max_mhz")]
+    clock = samples.states.get("sm_clock_mhz", (0.0, 0.0))[1]
+    if highest and clock > max(highest):
+        yield Contradiction(name, f"samples are at {clock:g} MHz, and {CAPTURE} has at most {max(highest):g} MHz")
 
 
 def _timed_again(
@@ -218,6 +239,10 @@ class Samples:
     no_slope: str = ""
     no_slopes: int = 0
     visits: Visits = field(default_factory=Visits)
+    # Keys by their clear parts, for each way in which parts may be hidden, and how many were compared.
+    fitting: dict[tuple[bool, ...], dict[tuple[str, ...], list[Key]]] = field(default_factory=dict)
+    looked: int = 0
+    states: dict[str, tuple[float, float]] = field(default_factory=dict)  # least and most of each of STATES
 
     def is_no_slope(self, where: str, said: str) -> None:
         self.no_slope = self.no_slope or f"{quoted(where)}: {said}"
@@ -230,10 +255,24 @@ class Samples:
 
     def key(self, told: Key) -> Key | None:
         """The key here of what a record names so; None where a placeholder leaves several to choose from."""
-        if not any(map(PRIVATE.search, told)):
+        hidden = tuple(bool(PRIVATE.search(part)) for part in told)
+        if not any(hidden):
             return told
-        fitting = [key for key in self.keys if all(map(alike, told, key))]
+        if hidden not in self.fitting:
+            groups = self.fitting[hidden] = defaultdict(list)
+            for key in self.keys:
+                groups[_clear(key, hidden)].append(key)
+        candidates = self.fitting[hidden].get(_clear(told, hidden), [])
+        self.looked += len(candidates)
+        if self.looked > MAX_LOOKED:
+            raise ValueError(f"private words hide which of more than {MAX_LOOKED} samples are meant")
+        fitting = [key for key in candidates if all(map(alike, told, key))]
         return fitting[0] if len(fitting) == 1 else None if fitting else told
+
+
+def _clear(key: Key, hidden: tuple[bool, ...]) -> tuple[str, ...]:
+    """The parts of a key that no placeholder hides."""
+    return tuple(part for part, private in zip(key, hidden, strict=True) if not private)
 
 
 def _samples(bundle: Bundle, data: bytes, primary: str) -> Samples:
@@ -245,7 +284,12 @@ def _samples(bundle: Bundle, data: bytes, primary: str) -> Samples:
     columns = operator.itemgetter(*(head.index(name) for name in COLUMNS))
     ends = operator.itemgetter(*map(head.index, SLOPE)) if set(SLOPE) <= set(head) else None
     visit = operator.itemgetter(*map(head.index, VISIT)) if set(VISIT) <= set(head) else None
+    states = {what: head.index(what) for what in STATES if what in head}
     for row in rows:
+        for what, column in states.items():
+            if text := row[column]:
+                value, (least, most) = float(text), found.states.get(what, (math.inf, -math.inf))
+                found.states[what] = min(least, value), max(most, value)
         contender, case, mode, method, process_text, block_text, time_us, throttle = columns(row)
         process, block = int(process_text), int(block_text)  # by the text `0` and `00` would be two processes
         bundle.samples += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,13 +20,17 @@ from kernelproof.consistency.inside import (
     in_config,
     lacking_of,
     option_combinations,
+    other_bytes,
     quoted,
     shapes_on,
 )
+from kernelproof.verify import strict_json
 
 LEVELS = ("quick", "default", "deep")  # of a test, the least first
 QUICK_TRIALS = 10  # at most, at the quick level
 NEEDED_PROPERTIES = frozenset({"fresh values", "new values"})  # whatever the operator, and the variant takes
+# The limits of the criteria themselves, which test.tolerance may widen.
+CRITERIA = {"bound_factor": 1.0, "rms_factor": 1.5, "bias_case": 1 / 16, "bias_suite": 1 / 64}
 NEEDED_RUNGS = frozenset({"build", "load", "launch", "sanity", "correctness", "determinism"})
 
 
@@ -55,10 +60,48 @@ def check(bundle: Bundle, name: str) -> Iterator[Contradiction]:
             yield Contradiction(name, f"the case {quoted(case['id'])} is 'passed', and {fault}")
     if test["device"] == "cuda" and bundle.without_gpu and verdict in (RAN_AND_FAILED | {"correct"}):
         yield Contradiction(name, f"the verdict of a CUDA variant is {quoted(verdict)}, and {CAPTURE} names no GPU")
-    build = bundle.record("build", bundle.records[name][1])
-    if build and test.get("build_signature") not in (None, build["signature"]):
-        says = f"it tested the build {quoted(test['build_signature'])}"
+    yield from _of_its_build(bundle, name, test)
+    tolerance = in_config(bundle, "test", "tolerance") or {}
+    wider = {what: limit for what, limit in tolerance.items() if limit > CRITERIA[what]}
+    if test.get("looser", wider) != wider:
+        yield Contradiction(name, f"its wider limits are {quoted(test['looser'])}, by {CONFIG} {quoted(wider)}")
+
+
+def _of_its_build(bundle: Bundle, name: str, test: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """What ran is what was built; what ran from cubins alone were cubins of that build, and its launches are packed."""
+    key = bundle.records[name][1]
+    build, signature, sealing = bundle.record("build", key), test.get("build_signature"), test.get("sealing")
+    if build and signature not in (None, build["signature"]):
+        says = f"it tested the build {quoted(signature)}"
         yield Contradiction(name, f"{says}, and the build's record is of {quoted(build['signature'])}")
+    if build and build["abi"] != "python" and signature is None and test["verdict"] == "correct":
+        yield Contradiction(name, "the verdict is 'correct', and it does not say which build it tested")
+    if test["trust"] == "sealed" and not (sealing and sealing["sealed"] and not sealing["library"]):
+        calls = {what: sealing[what] for what in ("sealed", "library")} if sealing else None
+        yield Contradiction(name, f"its trust is 'sealed', and of its calls from cubins alone it says {quoted(calls)}")
+    if sealing:
+        yield from _sealed(bundle, name, test, build, sealing)
+
+
+def _sealed(
+    bundle: Bundle, name: str, test: Mapping[str, Any], build: Mapping[str, Any] | None, sealing: Mapping[str, Any]
+) -> Iterator[Contradiction]:
+    """What ran from cubins alone were cubins of the build, and every case that was launched is in the record."""
+    made = {cubin["sha256"] for cubin in build["cubins"]} if build else None
+    for cubin in sealing["cubins"]:
+        if made is not None and cubin["sha256"] not in made:
+            says = f"what ran sealed is {quoted(cubin['path'])} of SHA-256 {quoted(cubin['sha256'])}"
+            yield Contradiction(name, f"{says}, which the build's record does not have")
+    launches, member = sealing.get("launches"), f"launches/{bundle.records[name][1]}.json"
+    if not launches:
+        return
+    if bundle.sha256.get(member, launches["sha256"]) != launches["sha256"]:
+        yield other_bytes(bundle, member, name, launches["sha256"])
+    elif member in bundle.kept and test["verdict"] == "correct" and test.get("level") != "deep":
+        calls = {call for kind in strict_json(bundle.kept[member])["kinds"] for call in kind["calls"]}
+        cases = sorted(call for call in calls if re.search(r"-s\d+$", call))  # the others are of exact calls, say
+        had = {case["id"] for case in test["cases"]}
+        yield from lacking_of(name, "the verdict is 'correct', and", "calls", cases, had, member)
 
 
 def _fault(case: Mapping[str, Any]) -> str | None:
@@ -148,8 +191,23 @@ def _correct(name: str, test: Mapping[str, Any], rungs: Mapping[str, str]) -> It
         shown = {found["name"] for found in test.get("properties", []) if found["status"] == "passed"}
         for lacking in sorted(NEEDED_PROPERTIES - shown):
             yield Contradiction(name, f"the rung 'properties' is 'passed', and the property {lacking!r} is not")
+    for case in test["cases"]:
+        if case["status"] == "skipped" and not case["reason"]:
+            yield Contradiction(name, f"the case {quoted(case['id'])} is 'skipped', and it is not said why")
+        if case["status"] == "passed" and case.get("max_bound_ratio") is None:
+            yield Contradiction(name, f"the case {quoted(case['id'])} is 'passed', and no error of it is told")
+    if abs(ratio := test.get("bias_suite_ratio") or 0.0) > 1:
+        yield Contradiction(name, f"the verdict is 'correct', and the bias over all cases is {quoted(ratio)} of 1")
+    if not test["isolation"]:
+        yield Contradiction(name, "the verdict is 'correct', and it does not say what its process was kept from")
     yield from _counted(name, test)
     tools = (test.get("sanitizer") or {"runs": []})["runs"]
+    for run in tools:
+        if run["status"] == "passed" and (run["failures"] or not run["calls"]):
+            what = f"failures {quoted(run['failures'])}" if run["failures"] else "no call"
+            yield Contradiction(name, f"the tool {quoted(run['tool'])} is 'passed', with {what}")
+    if rungs.get("sanitizer") == "passed" and not any(run["status"] == "passed" for run in tools):
+        yield Contradiction(name, "the rung 'sanitizer' is 'passed', and no tool is")
     parts = [
         *(("case", case["id"], case["status"]) for case in test["cases"]),
         *(("property", f"{found['name']} of {found['case']}", found["status"]) for found in test.get("properties", [])),
