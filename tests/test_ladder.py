@@ -218,6 +218,10 @@ def test_the_quick_level_leaves_properties_and_families_out_and_says_so(tmp_path
     assert {case.shape for case in record.cases} == {"even"}
     assert {case.family for case in record.cases} == {"normal"}
     assert record.fresh_seed in {case.seed for case in record.cases}
+    assert record.junit is not None
+    junit = (tmp_path / record.junit).read_text()
+    assert 'failures="0"' in junit
+    assert "test_properties" not in junit
 
 
 def test_the_deep_level_finds_and_shrinks_what_no_listed_case_shows(tmp_path: Path) -> None:

@@ -72,8 +72,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Group by variant; within a variant the order is that of the file. Cases are searched for where that is asked."""
+    """Group by variant; within a variant the order is that of the file. What a level leaves out is no test of it."""
     items[:] = [item for item in items if not item.name.startswith("test_deep[") or _climb_of(item).selection.searches]
+    if ladder_of(config).session.config.test.level == "quick":
+        items[:] = [item for item in items if not item.name.startswith("test_properties[")]
     items[:] = [item for item in items if item.callspec.params.get("tool", "") is not None]  # type: ignore[attr-defined]
     order = {climb.variant.key: place for place, climb in enumerate(ladder_of(config).climbs)}
     items.sort(key=lambda item: order[_climb_of(item).variant.key])
