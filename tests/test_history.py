@@ -1,6 +1,7 @@
 """Variants over several runs: in the order of time, honest about what was compared with what."""
 
 import json
+import os
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -110,6 +111,21 @@ def test_the_command_in_all_its_forms(tmp_path: Path, capsys: pytest.CaptureFixt
     circles = [element for element in drawing.iter() if element.tag.endswith("circle")]
     assert len(circles) == 6
     assert cli.main(["history", folders[0], folders[0]]) == 0
+
+
+def test_a_link_stays_one_and_a_device_takes_the_text(tmp_path: Path) -> None:
+    folders = [str(write(make(seed, day=seed), tmp_path / str(seed))) for seed in (1, 2)]
+    there, link, pipe = tmp_path / "there.md", tmp_path / "link.md", tmp_path / "pipe"
+    link.symlink_to(there)
+    assert cli.main(["history", *folders, "--markdown", str(link)]) == 0
+    assert link.is_symlink()
+    assert there.read_text().startswith("## ")
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert cli.main(["history", *folders, "--markdown", str(pipe)]) == 0
+    assert os.read(reader, 3) == b"## "
+    os.close(reader)
+    assert pipe.is_fifo()
 
 
 # --- the picture ------------------------------------------------------------------------------------------------------

@@ -754,11 +754,9 @@ def _history(arguments: argparse.Namespace) -> int:
 
 def _tell(result: Any, arguments: argparse.Namespace) -> int:
     """Write a result in every form that was asked for, print it, and give back its exit code."""
-    from kernelproof.records import atomic_write
-
     for form in ("markdown", "html", "svg"):
         if path := getattr(arguments, form, None):
-            atomic_write(path, getattr(result, form)().rstrip("\n") + "\n")
+            _write(path, getattr(result, form)().rstrip("\n") + "\n")
     if arguments.json:
         print(json.dumps(result.as_json(), indent=1, default=str))
     elif hasattr(result, "text"):
@@ -767,6 +765,17 @@ def _tell(result: Any, arguments: argparse.Namespace) -> int:
         text = result.markdown().rstrip("\n")
         print(formats.md_on_terminal(text) if sys.stdout.isatty() else text)
     return int(result.exit_code)
+
+
+def _write(path: Path, text: str) -> None:
+    """Put text where somebody wants it: a file is replaced as a whole, behind a link too; a pipe or device takes it."""
+    from kernelproof.records import atomic_write
+
+    if path.is_relative_to("/dev") or (path.exists() and not path.is_file() and not path.is_dir()):
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(text)
+    else:
+        atomic_write(path.resolve(), text)
 
 
 def _derive(arguments: argparse.Namespace) -> int:
