@@ -63,6 +63,24 @@ def unpacked(tarball: Path) -> dict[str, bytes]:
         }
 
 
+def test_who_packs_what_contradicts_itself_is_told(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run.root / "results/build/op/plain.json"
+    built = records.read(path, records.BuildRecord)
+    records.write(path, replace(built, signature="another"))
+    run.gather()
+    receipt = bundle.run(run.config, run.facts, run.folder)
+    says = "records/test/op/plain.json: it tested the build 'aa', and the build's record is of 'another'"
+    assert receipt.contradictions == [says]
+    assert [problem.message for problem in verify.run(run.folder / receipt.tarball).problems] == [
+        says.partition(": ")[2]
+    ]
+    monkeypatch.chdir(run.root)
+    assert cli.main(["bundle", "--folder", str(run.folder)]) == 0
+    assert f"it contradicts itself, and `kernelproof verify` refuses it: {says}" in capsys.readouterr().out
+
+
 def test_a_bundle_holds_the_run_and_verifies(run: Run) -> None:
     tarball = run.pack()
     assert tarball.name == "kernelproof-0123456789ab-20250301T120000Z.tar.gz"

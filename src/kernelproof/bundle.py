@@ -24,6 +24,7 @@ import shutil
 import tarfile
 import tempfile
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -58,6 +59,7 @@ class BundleRecord(Record):
     members: int = 0
     overall: str = ""
     dropped: list[dict[str, Any]] = field(default_factory=list)
+    contradictions: list[str] = field(default_factory=list)  # for which `verify` refuses it
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,18 @@ def run(config: Config, manifest_path: Path, folder_path: Path) -> BundleRecord:
         members=len(packed) + 2,
         overall=facts.overall,
         dropped=dropped,
+        contradictions=_contradictions(_with_manifest(packed, manifest)),
     )
     _deliver(folder_path, receipt, manifest, tarball)
     return receipt
+
+
+def _contradictions(files: Iterable[tuple[str, bytes]]) -> list[str]:
+    """What of the members does not agree, as `verify` will say: stages that were repeated by hand, say."""
+    inside = dict(files)
+    hashes = {path: hashlib.sha256(data).hexdigest() for path, data in inside.items()}
+    found = consistency.find(hashes, {path: data for path, data in inside.items() if consistency.wanted(path)})
+    return [f"{one.member}: {one.message}" for one in found]
 
 
 def bundle_name(facts: ManifestRecord) -> str:

@@ -289,6 +289,8 @@ def _stage(
         _print_lines([record.html, record.summary])
     elif stage == "bundle":
         _print_lines([f"{place / record.tarball}: {formats.plural(record.members, 'member')}, {record.overall}"])
+        told = [*record.contradictions[:3], *(["…"] if len(record.contradictions) > 3 else [])]
+        _print_lines(f"  it contradicts itself, and `kernelproof verify` refuses it: {one}" for one in told)
     return ExitCode.WELL
 
 
