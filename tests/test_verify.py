@@ -610,6 +610,15 @@ def test_a_missing_file_and_a_folder_are_unreadable(tmp_path: Path) -> None:
     assert verify.run(tmp_path / "nothing").text() == f"unreadable: {tmp_path}/nothing\n  No such file or directory"
 
 
+def test_of_very_many_problems_the_first_are_told(tmp_path: Path) -> None:
+    problems = [verify.Problem("contradiction", f"records/{number}.json", "it is odd") for number in range(250)]
+    told = verify.VerifyResult("b.tar.gz", status=verify.CONTRADICTORY, problems=problems, consistent=False).text()
+    assert "contradictory: 250 things" in told
+    assert "records/99.json" in told
+    assert "records/100.json" not in told
+    assert "  and 150 more, which --json has" in told
+
+
 def test_an_unknown_schema_is_not_guessed_at(tmp_path: Path) -> None:
     change = replaced("manifest.yaml", document(FILES).replace(b"bundle/1", b"bundle/2"))
     result = verified(tmp_path, packed(change(members_of(FILES))))

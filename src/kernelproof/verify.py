@@ -32,6 +32,7 @@ from typing import Any, BinaryIO
 
 SCHEMA = "kernelproof.bundle/1"
 MANIFEST, SUMS = "manifest.yaml", "SHA256SUMS"
+MOST_TOLD = 100  # problems that a person is told
 RECEIPT, LOOSE = "bundle.json", ("report.html", "summary.md", MANIFEST)  # lie beside a bundle in its report's folder
 CLASSES = ("identity", "measurement", "context")
 
@@ -138,12 +139,14 @@ class VerifyResult:
         # What stands before the path is not said again.
         told = (problem.message if problem.kind == UNREADABLE == self.status else problem for problem in self.problems)
         problems = [f"  {line}" for line in told]
+        if (more := len(problems) - MOST_TOLD) > 0:
+            problems[MOST_TOLD:] = [f"  and {more} more, which --json has"]
         if self.status not in (WHOLE, CONTRADICTORY):
             return "\n".join([f"{self.status}: {self.path}", *problems])
         agrees = {
             True: "consistent: records, manifest, samples, sources and machine code agree with one another\n"
             "not looked at: what report.html, summary.md and logs say, nor can it be seen if all was invented alike",
-            False: f"contradictory: {_things(len(problems))}",
+            False: f"contradictory: {_things(len(self.problems))}",
             None: "consistency: not looked at; an installed kernelproof does, this file alone does not",
         }
         whole = f"whole and unchanged: {self.members} members, {self.bytes} bytes, identity {self.identity}"
