@@ -1113,7 +1113,7 @@ def test_indices_that_are_kept_by_the_values_beside_them_are_told(tmp_path: Path
     right, kept = test.run(loaded, "buckets", names, loaded.results / "test" / "buckets")
     assert (right.verdict, kept.verdict) == ("correct", "wrong")
     assert "other whole inputs" in {each.name for each in right.properties if each.status == "passed"}
-    assert "other whole inputs (beside the same other inputs" in (kept.reason or "")
+    assert "other whole inputs (expected: beside the same other inputs" in (kept.reason or "")
 
 
 TOP = """
@@ -1384,7 +1384,7 @@ def test_values_and_rows_that_random_inputs_never_have_twice(tmp_path: Path) -> 
     assert [record.verdict for record in tested] == ["correct"] + ["wrong"] * 4
     _, ties, start, maximum, rising = (record.reason or "" for record in tested)
     assert "repeated values" in ties
-    assert "a row sorted (the values of one row" in rising
+    assert "a row sorted (expected: the values of one row" in rising
     for reason in (start, maximum):
         assert "rows alike (rows, and what they make up, that differ from others in one value have" in reason
 

@@ -1000,6 +1000,13 @@ def test_the_schema_names_the_data_types_that_operators_know() -> None:
     assert {name for part in ("output", "p") for name in precision[part]["enum"]} - {"input"} <= known
 
 
+def test_terms_are_alike_as_far_as_they_are_the_same() -> None:
+    different = torch.arange(4096.0)
+    rows = [different, different // 256, different * 0, different % 2, (different == 0).float()]
+    assert operators.alike(torch.stack(rows)).flatten().tolist() == [1 / 8, 3 / 4, 1, 1, 1]
+    assert operators.alike(torch.zeros(2, 3, 5)).shape == (2, 3, 1)
+
+
 @pytest.mark.parametrize("below", [2.5, 6.0, 10.0, 12.3])
 def test_a_plain_loop_is_right_where_one_value_is_above_others_that_are_alike(below: float) -> None:
     """A softmax as the guide to one's own operator has it; each term is rounded as the one before it."""
@@ -1013,7 +1020,7 @@ def test_a_plain_loop_is_right_where_one_value_is_above_others_that_are_alike(be
     total = torch.from_numpy(np.add.accumulate(terms.numpy(), axis=1, dtype=np.float32)[:, -1:])
     call = operators.Call({"x": x, "y": torch.empty_like(x)}, ("y",), ("row", "column"))
     bound = operators.forward_bound(wanted, wanted, accumulation, unit)
-    floors = operators.accumulation_floors(wanted, accumulation, unit, chained)
+    floors = operators.accumulation_floors(wanted, accumulation, unit, chained * operators.alike(x))
     reference = operators.Reference(wanted, bound, unit.coarse, *floors)
     case, tolerance = Case("softmax", "s", {"rows": 32}, {}, "float32"), Tolerance(1.0, 1.5, 1 / 16, 1 / 64)
 

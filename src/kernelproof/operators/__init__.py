@@ -752,6 +752,22 @@ RMS_SHARE = 1 / 64
 BIAS_SHARE = 1 / 256
 
 
+def alike(terms: torch.Tensor) -> torch.Tensor:
+    """How far the roundings of one chain over the last dimension go in one direction, from 1/8 to 1; a number a row.
+
+    terms: what is summed, or what each term follows from. Terms that are the same are rounded the same way, and other
+    ones by chance: with the shares f of the different values, the sum is off by about n·û·√Σf² of itself. Thrice that
+    is given; of what a large partial sum swallows an eighth is seen where no two terms are the same.
+    """
+    rows = terms.sort(-1).values
+    group = torch.zeros(rows.shape, dtype=torch.int64, device=rows.device)
+    group[..., 1:] = (rows[..., 1:] != rows[..., :-1]).cumsum(-1)
+    counts = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
+    counts.scatter_add_(-1, group, torch.ones_like(counts))
+    shares = (counts / rows.shape[-1]).square_().sum(-1, keepdim=True).sqrt_()
+    return (3 * shares).clamp_(1 / 8, 1)
+
+
 def accumulation_floors(
     output: torch.Tensor, accumulation: torch.Tensor, unit: Units, chained: torch.Tensor | None = None
 ) -> tuple[float, float]:
@@ -760,10 +776,11 @@ def accumulation_floors(
     Criteria (b) and (c) are stated for outputs of half precision, whose rounding hides the accumulation error. With a
     float32 output it is all there is. The floor has three parts: u_a itself, since one approximate reciprocal or one
     rounded constant moves every element alike by a few roundings; a share of the accumulation term of the bound; and
-    all of `chained`. That is the part of the accumulation term which a sum of many terms in one chain makes: whoever
-    uses the sum has the same error in a whole row, and terms that are alike are all rounded in one direction. Of
-    constants that are added to 1 in float32 (a softmax of one largest value), one in ten is off by 0.7 of it in rows of
-    4096, and the worst by 0.99. Where `accumulation` is infinite nothing is demanded, and nothing is added.
+    all of `chained`. That is the part of the accumulation term which a sum of many terms in one chain makes, times what
+    `alike` gives: whoever uses the sum has the same error in a whole row, and terms that are the same are all rounded
+    in one direction. Of constants that are added to 1 in float32 (a softmax of one largest value), one in ten is off by
+    0.7 of n·û in rows of 4096, and the worst by 0.99; of different values by 0.054. Where `accumulation` is infinite
+    nothing is demanded, and nothing is added.
     """
     if not bool(accumulation.isfinite().all()):
         demanded = accumulation.isfinite()
