@@ -1386,7 +1386,7 @@ def test_values_and_rows_that_random_inputs_never_have_twice(tmp_path: Path) -> 
     assert "repeated values" in ties
     assert "a row sorted (expected: the values of one row" in rising
     for reason in (start, maximum):
-        assert "rows alike (rows, and what they make up, that differ from others in one value have" in reason
+        assert "rows alike (expected: rows, and what they make up, that differ from others in one value have" in reason
 
 
 RECIPROCALS = """
