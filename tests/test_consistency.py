@@ -783,6 +783,21 @@ def test_what_contradicts_something_is_named_with_both_values(
     assert [problem for problem in result.problems if problem.member == member and says in problem.message]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        both(
+            edited(TEST, "cases", 0, "max_bound_ratio", value=1.0), edited(TEST, "cases", 0, "biases", value={"y": 0.1})
+        ),
+        both(edited(TEST, "error_histogram", value=None), edited(TEST, "cases", 0, "rms_ratio", value=None)),
+    ],
+)
+def test_outputs_that_are_known_exactly_are_not_counted(
+    tmp_path: Path, honest: Members, change: Callable[[Members], Members]
+) -> None:
+    assert forged(tmp_path, change(honest)).problems == []
+
+
 def test_what_was_gathered_is_what_is_packed(tmp_path: Path, honest: Members) -> None:
     """Whoever changes a member has to change its hash in records/manifest.json too."""
     source, log = "source/csrc/op/plain.cc", "logs/build/op/plain.log"

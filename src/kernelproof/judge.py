@@ -205,7 +205,7 @@ def _together(results: Mapping[str, CaseResult]) -> CaseResult:
     every = list(results.values())
     whole = dataclasses.replace(every[0])
     for ratio, figure in NEAREST.items():
-        nearest = max(every, key=lambda result: getattr(result, ratio) or 0.0)
+        nearest = max(every, key=lambda result: -1.0 if (its := getattr(result, ratio)) is None else its)
         setattr(whole, ratio, getattr(nearest, ratio))
         setattr(whole, figure, getattr(nearest, figure))
     whole.nonfinite = sum(result.nonfinite for result in every)

@@ -95,7 +95,8 @@ def _plausible(name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:
         if row["method"] != primary or DISAGREES_WALL in row["flags"]:
             continue
         wall_us = walls.get((row["contender"], row["case"], row["mode"]), time_us)
-        if abs(wall_us - time_us) > (1 + TOLERANCE) * max(DISAGREE_SHARE * time_us, DISAGREE_US):
+        slack_us = TOLERANCE * (wall_us + time_us)
+        if abs(wall_us - time_us) > max(DISAGREE_SHARE * time_us, DISAGREE_US) + slack_us:
             says = f"{what}: {quoted(time_us)} µs, by wall_slope {quoted(wall_us)}"
             yield Contradiction(name, f"{says}, and the time is not flagged {DISAGREES_WALL!r}")
     for case, of_modes in bench["states"].get("rotation", {}).items():

@@ -48,7 +48,7 @@ def check(bundle: Bundle, name: str) -> Iterator[Contradiction]:
 def _budget(bundle: Bundle, name: str, build: Mapping[str, Any], key: str) -> Iterator[Contradiction]:
     """Each kernel of each cubin is held to what is configured, by its own figures."""
     limits = setting_of(bundle, key, "budget")
-    if limits is None or build["abi"] == "python" or setting_of(bundle, key, "rungs"):
+    if limits is None or build["status"] != "ok" or build["abi"] == "python" or setting_of(bundle, key, "rungs"):
         return
     used: dict[tuple[str, str, str], list[int]] = defaultdict(list)  # of kernels in two files of one name
     for cubin in build["cubins"]:

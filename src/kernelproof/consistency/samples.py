@@ -39,6 +39,7 @@ COLUMNS = ("contender", "case", "mode", "method", "process", "block", "time_us",
 SLOPE = ("calls", "short_calls", "short_us", "long_us")  # what a time that is a slope was made from
 SLOPE_STEP_US = 0.0005  # to which the ends of a slope are rounded before they are written with six digits
 STATES = ("sm_clock_mhz", "temperature_c", "power_w")  # of the device beside each sample
+HIGHEST_BOOST = 1.05  # beyond what a board calls its highest clock
 CLOSED_DEGREES = 200  # up to which Student's t is summed term by term
 # As in samples.py, contest/, methods.py, claims.py, records.py, privacy.py and the ladder; a test holds them together.
 DISCARDED_STATES = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
@@ -86,13 +87,18 @@ def _states(bundle: Bundle, name: str, bench: Mapping[str, Any], samples: Sample
         yield Contradiction(name, f"its states are of {quoted(states['samples'])} samples, and there are {rows}")
     for what, (least, most) in samples.states.items():
         said = states.get(what)
-        if said and (said["min"], said["max"]) != (least, most):
+        if said and not all(map(_near, (said["min"], said["max"]), (least, most))):
             says = f"{quoted(what)} is {quoted(said['min'])} to {quoted(said['max'])}"
             yield Contradiction(name, f"{says}, by the samples {least:g} to {most:g}")
     highest = [board["sm_clock_max_mhz"] for board in bundle.boards if board.get("sm_clock_max_mhz")]
     clock = samples.states.get("sm_clock_mhz", (0.0, 0.0))[1]
-    if highest and clock > max(highest):
+    if highest and clock > HIGHEST_BOOST * max(highest):
         yield Contradiction(name, f"samples are at {clock:g} MHz, and {CAPTURE} has at most {max(highest):g} MHz")
+
+
+def _near(said: float, there: float) -> bool:
+    """Whether two figures are one, as far as six digits say."""
+    return math.isclose(said, there, rel_tol=TOLERANCE)
 
 
 def _timed_again(
