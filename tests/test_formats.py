@@ -83,6 +83,12 @@ def test_sizes_seconds_rates_counts() -> None:
     ]
 
 
+def test_of_many_names_the_first_are_listed() -> None:
+    assert formats.first_of("abcde") == "a, b, c, d and e"
+    assert formats.first_of("abcdef") == "a, b, c, d and 2 more"
+    assert formats.first_of([]) == ""
+
+
 def test_lists_and_plurals() -> None:
     assert formats.listed([]) == ""
     assert formats.listed(["a"]) == "a"

@@ -190,16 +190,16 @@ class Comparison:
         ):
             names = [change.variant for change in self.verdicts if change.kind == kind and change.role == "variant"]
             if names:
-                parts.append(f"{word}: {formats.listed(names)}")
+                parts.append(f"{word}: {formats.first_of(names)}")
         for what in dict.fromkeys(entry.what for entry in self.less):
             names = [entry.variant for entry in self.less if entry.what == what]
-            parts.append(f"correct by less than before ({what}): {formats.listed(names)}")
+            parts.append(f"correct by less than before ({what}): {formats.first_of(names)}")
         for word in (statistics.SLOWER, statistics.FASTER):
             found = [row for row in self.times if row.verdict == word and row.role == "variant"]
             if found:
                 names = list(dict.fromkeys(row.key for row in found))
                 cases = formats.plural(len(found), "case")
-                parts.append(f"{word} in {cases}: {formats.listed(names)}")
+                parts.append(f"{word} in {cases}: {formats.first_of(names)}")
         if self.unread:
             parts.append(f"not read: {formats.listed(entry.what for entry in self.unread)}")
         refused: dict[str, list[str]] = {}

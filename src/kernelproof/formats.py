@@ -190,6 +190,12 @@ def listed(names: Iterable[str]) -> str:
     return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
 
 
+def first_of(names: Iterable[str], most: int = 4) -> str:
+    """Like `listed`; of more names than that the first ones, and how many more: `a, b, c, d and 9 more`."""
+    items = list(names)
+    return listed(items if len(items) <= most + 1 else [*items[:most], f"{len(items) - most} more"])
+
+
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """A table for a terminal: one line a row, each column as wide as its longest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -112,7 +112,7 @@ class History:
             ("correct before and not tested in the last", self.lost),
         ):
             if lines:
-                parts.append(f"{words}: {formats.listed(line.key for line in lines)}")
+                parts.append(f"{words}: {formats.first_of(line.key for line in lines)}")
         if self.unread:
             parts.append(f"{formats.plural(len(self.unread), 'record')} not read")
         return f"{'; '.join(parts)}."

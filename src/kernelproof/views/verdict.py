@@ -298,7 +298,7 @@ def headline(records: Records, groups: Sequence[VerdictGroup]) -> Headline:
     said = _correctwords(correct, len(rows) - len(waiting) - untested, left, untested, wrong)
     sentence = f"{said}; {_claimwords([r.claim.word for _, r in rows])}."
     details = [
-        f"{_named(names)} {_verb(word, len(names))}."
+        f"{formats.first_of(names)} {_verb(word, len(names))}."
         for word, names in by_word.items()
         if word not in ("correct", "not run")
     ]
@@ -327,12 +327,6 @@ def _few(found: Sequence[T]) -> tuple[Sequence[T], int]:
     """As many as the headline takes, and how many are left; one alone is not left."""
     number = len(found) if len(found) <= NAMES_IN_THE_HEADLINE + 1 else NAMES_IN_THE_HEADLINE
     return found[:number], len(found) - number
-
-
-def _named(names: Sequence[str]) -> str:
-    """`a, b, c, d and 7 more`."""
-    shown, more = _few(names)
-    return formats.listed([*shown, *([f"{more} more"] if more else [])])
 
 
 def _waitingwords(records: Records, groups: Sequence[VerdictGroup], number: int) -> str:
