@@ -773,7 +773,7 @@ def _write(path: Path, text: str) -> None:
     """Put text where somebody wants it: a file is replaced as a whole, behind a link too; a pipe or device takes it."""
     from kernelproof.records import atomic_write
 
-    if path.is_relative_to("/dev") or (path.exists() and not path.is_file() and not path.is_dir()):
+    if str(path).startswith(("/dev/std", "/dev/fd/")) or (path.exists() and not path.is_file() and not path.is_dir()):
         with path.open("a", encoding="utf-8") as stream:
             stream.write(text)
     else:

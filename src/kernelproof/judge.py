@@ -252,7 +252,7 @@ def judge(
     if any(f.criterion in (BOUND, RMS, BIAS, EXACT) for f in result.failures):
         explain(found, result, operator, earlier or {})
     if histogram is not None and not reference.exact:
-        histogram.add(found.ratio)
+        histogram.add(found.usable(found.ratio))
     result.status = "failed" if result.failures else "passed"
     return result
 

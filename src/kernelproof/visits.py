@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 VISIT = ("order", "calls", "short_us", "long_us", "offset_s")  # the columns of a visit
 PRECISION_S = 2e-4  # twice the last digit of offset_s
 LONGER = 1.05  # than it lasted, a process cannot have measured
+OTHER_CLOCK = 1.5  # than a benchmark lasted, by a clock that stands still where a machine sleeps
 FEWEST_ALIKE = 8  # visits of two processes, of which all cannot be alike by chance
 
 Case = tuple[str, str]  # with its mode
@@ -106,7 +107,7 @@ class Visits:
             alike = first.setdefault((process.digest, process.count), number)
             if alike != number and process.count >= FEWEST_ALIKE:
                 yield where, f"all of its {process.count} visits end when those of process {alike} do"
-            if lasted_s is not None and process.last_s > LONGER * lasted_s:
+            if lasted_s is not None and process.last_s > OTHER_CLOCK * lasted_s:
                 took = f"its last visit ends after {process.last_s:.3g} s"
                 yield where, f"{took}, and by the record the whole benchmark took {lasted_s:.3g} s"
             if gap := process.gap(whole=whole):

@@ -22,7 +22,7 @@ def check(bundle: Bundle, name: str) -> Iterator[Contradiction]:
     rungs = [f"{build['operator']}/{rung}" for rung in setting_of(bundle, key, "rungs") or ()]  # of a dispatcher
     asked = {posixpath.normpath(path) for each in (key, *rungs) for path in setting_of(bundle, each, "sources") or ()}
     built = {posixpath.normpath(file["path"]) for file in build["sources"]}
-    if asked and built and asked != built:  # nothing was read where it was not built
+    if asked and built and build["status"] == "ok" and asked != built:  # not all is read where it is not built
         yield Contradiction(name, f"sources is {quoted(sorted(built))}, in {CONFIG} {quoted(sorted(asked))}")
     sizes = {row["path"]: row["bytes"] for row in bundle.documents.get(MANIFEST, {"members": []})["members"]}
     for file in (*build["sources"], *build["headers"]):
