@@ -85,7 +85,8 @@ def run(config: Config, manifest_path: Path, folder_path: Path) -> BundleRecord:
     theirs = {f"{verdict.operator}/{verdict.variant}" for verdict in facts.verdicts if verdict.role == "baseline"}
     while True:
         manifest = manifest_text(facts, name, packed, dropped, limit)
-        tarball = pack(name, _with_manifest(packed, manifest), _mtime(facts))
+        files = _with_manifest(packed, manifest)
+        tarball = pack(name, files, _mtime(facts))
         if len(tarball) <= limit or not (droppable := _next_to_drop(packed, len(tarball) - limit, theirs)):
             break
         gone = {item.member.path for item in droppable}
@@ -107,7 +108,7 @@ def run(config: Config, manifest_path: Path, folder_path: Path) -> BundleRecord:
         members=len(packed) + 2,
         overall=facts.overall,
         dropped=dropped,
-        contradictions=_contradictions(_with_manifest(packed, manifest)),
+        contradictions=_contradictions(files),
     )
     _deliver(folder_path, receipt, manifest, tarball)
     return receipt

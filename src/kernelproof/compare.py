@@ -287,7 +287,7 @@ def run(before: Path, after: Path) -> Comparison:
 def compare(before: Run, after: Run) -> Comparison:
     """Compare two runs that were read. Raises RecordError when they have no variant in common."""
     keys = list(runs.keys(before, after))
-    common = [key for key in keys if all(key in run.tests or key in run.builds for run in (before, after))]
+    common = [key for key in keys if before.knows(key) and after.knows(key)]
     if not common:
         raise RecordError(
             "they have no variant in common",
@@ -297,7 +297,7 @@ def compare(before: Run, after: Run) -> Comparison:
     timed = [[name for name, bench in run.benches.items() if bench.status == OK] for run in (before, after)]
     benches = [name for name in timed[1] if name in timed[0]]
     found = Comparison(before.side, after.side, common=len(common), benches=benches)
-    found.only_before = [key for key in keys if key not in common and (key in before.tests or key in before.builds)]
+    found.only_before = [key for key in keys if key not in common and before.knows(key)]
     found.only_after = [key for key in keys if key not in common and key not in found.only_before]
     found.unread = [
         NotCompared(f"{entry.path} of {run.name}", entry.reason) for run in (before, after) for entry in run.unread
@@ -379,7 +379,7 @@ def _verdicts(before: Run, after: Run, keys: Iterable[str], environment: Sequenc
         kind = BROKE if words[0] == CORRECT and words[1] in BAD else CHANGED
         kind = LOST if words[0] == CORRECT and words[1] in NO_VERDICT else kind
         kind = MENDED if words[1] == CORRECT and words[0] in BAD else kind
-        kind = NEW if not (key in before.tests or key in before.builds) else kind
+        kind = kind if before.knows(key) else NEW
         worse = before if kind == MENDED else after
         sentence = _sentence(key, words, environment, before, after)
         role = "variant" if "variant" in (before.role(key), after.role(key)) else after.role(key)

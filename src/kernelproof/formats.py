@@ -10,10 +10,15 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 ABSENT = "–"
 NO_INTERVAL = "no interval"  # of one process
 THIN = "\u202f"  # narrow no-break space: between thousands and between a figure and its unit
+
+MOST_IN_A_HEADLINE = 4  # of one kind; the tables name all
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _ANSI = re.compile(
@@ -190,10 +195,16 @@ def listed(names: Iterable[str]) -> str:
     return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
 
 
-def first_of(names: Iterable[str], most: int = 4) -> str:
-    """Like `listed`; of more names than that the first ones, and how many more: `a, b, c, d and 9 more`."""
-    items = list(names)
-    return listed(items if len(items) <= most + 1 else [*items[:most], f"{len(items) - most} more"])
+def few(found: Sequence[T]) -> tuple[Sequence[T], int]:
+    """As many as a headline takes, and how many are left; one alone is not left."""
+    number = len(found) if len(found) <= MOST_IN_A_HEADLINE + 1 else MOST_IN_A_HEADLINE
+    return found[:number], len(found) - number
+
+
+def first_of(names: Iterable[str]) -> str:
+    """Like `listed`, for a headline: of many names the first ones, and how many more: `a, b, c, d and 9 more`."""
+    shown, more = few(list(names))
+    return listed([*shown, *([f"{more} more"] if more else [])])
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

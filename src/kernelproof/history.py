@@ -167,10 +167,8 @@ def run(paths: Sequence[Path]) -> History:
 def history(found: Sequence[Run]) -> History:
     """The history of runs that were read, in any order."""
     ordered = sorted(found, key=lambda one: one.utc)
-    keys = [
-        key for key in runs.keys(*ordered) if any(one.role(key) == "variant" for one in ordered if _knows(one, key))
-    ]
-    if not any(sum(_knows(one, key) for one in ordered) > 1 for key in keys):
+    keys = [key for key in runs.keys(*ordered) if any(one.role(key) == "variant" for one in ordered if one.knows(key))]
+    if not any(sum(one.knows(key) for one in ordered) > 1 for key in keys):
         raise RecordError(
             "no two of them have a variant in common",
             subject=", ".join(one.name for one in ordered),
@@ -188,13 +186,9 @@ def history(found: Sequence[Run]) -> History:
     return made
 
 
-def _knows(one: Run, key: str) -> bool:
-    return key in one.tests or key in one.builds
-
-
 def _line(key: str, ordered: Sequence[Run], changes: Sequence[TimeChanges]) -> Line:
     operator, _, variant = key.partition("/")
-    device = next(one.device(key) for one in reversed(ordered) if _knows(one, key))
+    device = next(one.device(key) for one in reversed(ordered) if one.knows(key))
     benches = [one.benches.get(f"{operator}-{device}") for one in ordered]
     case, mode = _stands_for(operator, variant, benches, ordered[-1])
     points = []

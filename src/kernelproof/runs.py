@@ -88,6 +88,10 @@ class Run:
         value = found.get(name) if isinstance(found, dict) else None
         return default if value is None else value
 
+    def knows(self, key: str) -> bool:
+        """Whether it has a test's or a build's record of `operator/variant`."""
+        return key in self.tests or key in self.builds
+
     def found_by_bench(self, key: str) -> tuple[str, str] | None:
         """What the benchmark of its device found wrong with a contender, and why (claims.found_by_bench)."""
         operator, _, name = key.partition("/")

@@ -30,9 +30,7 @@ def check(bundle: Bundle, name: str) -> Iterator[Contradiction]:
         if bundle.sha256.get(member, file["sha256"]) != file["sha256"]:
             yield other_bytes(bundle, member, name, file["sha256"])
         elif (size := file.get("bytes")) is not None and sizes.get(member, size) != size:
-            yield Contradiction(
-                name, f"{quoted(member)} has {quoted(file['bytes'])} bytes, and as packed {sizes[member]}"
-            )
+            yield Contradiction(name, f"{quoted(member)} has {quoted(size)} bytes, and as packed {sizes[member]}")
     for row in build["budget"]:
         if row["ok"] != (row["value"] <= row["limit"]):
             what = quoted(f"{row['kernel']} on {row['arch']}: {row['what']}")

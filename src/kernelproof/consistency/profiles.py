@@ -23,16 +23,12 @@ def check(bundle: Bundle, name: str) -> Iterator[Contradiction]:
     if report and bundle.sha256.get(member, report["sha256"]) != report["sha256"]:
         yield other_bytes(bundle, member, name, report["sha256"])
     shape = in_config(bundle, "operators", profile["operator"], "profile", "shape")
-    if (
-        shape
-        and profile["case"]
-        and not PRIVATE.search(profile["case"])
-        and not f"{profile['case']}-".startswith(f"{shape}-")
-    ):
-        yield Contradiction(name, f"it is of the case {quoted(profile['case'])}, in {CONFIG} of {quoted(shape)}")
+    case_id = profile["case"] or ""
+    if shape and case_id and not PRIVATE.search(case_id) and not f"{case_id}-".startswith(f"{shape}-"):
+        yield Contradiction(name, f"it is of the case {quoted(case_id)}, in {CONFIG} of {quoted(shape)}")
     bench = bundle.record("bench", f"{profile['operator']}-cuda") or {"cases": []}
     for case in bench["cases"]:
-        for what, figure in (profile["cost"] or {}).items() if case["id"] == profile["case"] else ():
+        for what, figure in (profile["cost"] or {}).items() if case["id"] == case_id else ():
             if abs(figure - case[what]) > TOLERANCE * abs(case[what]):
-                says = f"{quoted(profile['case'])}: {quoted(what)} is {quoted(figure)}"
+                says = f"{quoted(case_id)}: {quoted(what)} is {quoted(figure)}"
                 yield Contradiction(name, f"{says}, in the benchmark's record {quoted(case[what])}")

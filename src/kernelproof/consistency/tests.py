@@ -38,7 +38,7 @@ NEEDED_RUNGS = frozenset({"build", "load", "launch", "sanity", "correctness", "d
 def check(bundle: Bundle, name: str) -> Iterator[Contradiction]:
     """The verdict follows from rungs, cases, properties and tools; what ran on a GPU had one."""
     test = bundle.documents[name]
-    verdict = test["verdict"]
+    verdict, tolerance = test["verdict"], in_config(bundle, "test", "tolerance") or {}
     rungs = {rung["name"]: rung["status"] for rung in test["rungs"]}
     failed = [rung["name"] for rung in test["rungs"] if rung["status"] == "failed"]
     for rung, number in Counter(rung["name"] for rung in test["rungs"]).items():
@@ -50,7 +50,7 @@ def check(bundle: Bundle, name: str) -> Iterator[Contradiction]:
         yield Contradiction(name, f"the verdict is {quoted(verdict)}, and no rung is 'failed'")
     if verdict == "correct":
         yield from _correct(name, test, rungs)
-        yield from _counted(name, test, (in_config(bundle, "test", "tolerance") or {}).get("bound_factor", 1.0))
+        yield from _counted(name, test, tolerance.get("bound_factor", 1.0))
         yield from _asked_of(bundle, name, test)
     yield from cases_of(bundle, name, test, of_test=True)
     level = in_config(bundle, "test", "level")
@@ -63,7 +63,6 @@ def check(bundle: Bundle, name: str) -> Iterator[Contradiction]:
     if test["device"] == "cuda" and bundle.without_gpu and verdict in (RAN_AND_FAILED | {"correct"}):
         yield Contradiction(name, f"the verdict of a CUDA variant is {quoted(verdict)}, and {CAPTURE} names no GPU")
     yield from _of_its_build(bundle, name, test)
-    tolerance = in_config(bundle, "test", "tolerance") or {}
     wider = {what: limit for what, limit in tolerance.items() if limit > CRITERIA[what]}
     if verdict != "not_run" and test.get("looser", wider) != wider:
         yield Contradiction(name, f"its wider limits are {quoted(test['looser'])}, by {CONFIG} {quoted(wider)}")
@@ -97,11 +96,12 @@ def _sealed(
     launches, member = sealing.get("launches"), f"launches/{bundle.records[name][1]}.json"
     if not launches:
         return
-    text = bundle.kept.get(member, b"").decode()
-    if bundle.sha256.get(member, launches["sha256"]) != launches["sha256"] and not PRIVATE.search(text):
+    data = bundle.kept.get(member, b"")
+    scrubbed = PRIVATE.search(data.decode())
+    if bundle.sha256.get(member, launches["sha256"]) != launches["sha256"] and not scrubbed:
         yield other_bytes(bundle, member, name, launches["sha256"])
-    elif text and test["verdict"] == "correct" and test.get("level") != "deep":
-        calls = {call for kind in strict_json(text.encode())["kinds"] for call in kind["calls"]}
+    elif data and test["verdict"] == "correct" and test.get("level") != "deep":
+        calls = {call for kind in strict_json(data)["kinds"] for call in kind["calls"]}
         cases = sorted(call for call in calls if re.search(r"-s\d+$", call))  # the others are of exact calls, say
         had = {case["id"] for case in test["cases"]}
         yield from lacking_of(name, "the verdict is 'correct', and", "calls", cases, had, member)
@@ -117,9 +117,8 @@ def _fault(case: Mapping[str, Any]) -> str | None:
         if ratio is not None and not 0 <= ratio <= 1:
             return f"{what} is {quoted(ratio)} of 1" if ratio > 1 else f"{what} is {quoted(ratio)}, which is below 0"
     root, largest = case.get("rms_error"), case.get("max_abs_error")
-    if case.get("biases"):  # of several outputs each figure may be of another
-        largest = None
-    if root is not None and largest is not None and root > (1 + TOLERANCE) * largest:
+    alone = not case.get("biases")  # of several outputs each figure may be of another
+    if alone and root is not None and largest is not None and root > (1 + TOLERANCE) * largest:
         return f"the root of its mean square error is {quoted(root)}, and the largest error {quoted(largest)}"
     for output, ratio in (case.get("biases") or {}).items():  # these have a sign
         if abs(ratio) > 1:

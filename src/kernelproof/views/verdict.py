@@ -6,7 +6,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from kernelproof import charts, claims, formats
 from kernelproof.charts import Axis
@@ -25,8 +24,6 @@ from kernelproof.views.common import (
     doubts,
     refuted_when_timed,
 )
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -115,8 +112,6 @@ class StageNote:
     badge: Badge
     note: str
 
-
-NAMES_IN_THE_HEADLINE = 4  # of one kind; the tables name all
 
 REFUTED = "refuted"  # of a test that was passed: by the benchmark
 REASON_IN_THE_HEADLINE = 200  # characters; the tables have the whole
@@ -305,11 +300,11 @@ def headline(records: Records, groups: Sequence[VerdictGroup]) -> Headline:
     if waiting:
         reasons = Counter(r.reason for _, r in rows if r.correctness.word == "not run" and r.reason)
         why = f": {reasons.most_common(1)[0][0].rstrip('.')}" if reasons else ""
-        few = len(waiting) <= NAMES_IN_THE_HEADLINE
+        few = len(waiting) <= formats.MOST_IN_A_HEADLINE
         who = formats.listed(waiting) if few else formats.plural(len(waiting), "variant")
         details.append(f"{who} {'was' if len(waiting) == 1 else 'were'} not run{why}.")
     other = [(name, r.reason) for name, r in rows if r.bad and r.correctness.word == "correct"]
-    shown, more = _few(other)
+    shown, more = formats.few(other)
     details += [f"{name}: {formats.one_line(reason, REASON_IN_THE_HEADLINE).rstrip('.')}." for name, reason in shown]
     if more:
         details.append(f"{formats.plural(more, 'more correct variant')} {'is' if more == 1 else 'are'} not accepted.")
@@ -321,12 +316,6 @@ def headline(records: Records, groups: Sequence[VerdictGroup]) -> Headline:
         limits = [f"{name} {value:g} instead of {getattr(CRITERIA, name):g}" for name, value in looser.items()]
         details.insert(0, f"Results were judged with wider limits than kernelproof's own: {formats.listed(limits)}.")
     return Headline(kind, word, sentence, tuple(details))
-
-
-def _few(found: Sequence[T]) -> tuple[Sequence[T], int]:
-    """As many as the headline takes, and how many are left; one alone is not left."""
-    number = len(found) if len(found) <= NAMES_IN_THE_HEADLINE + 1 else NAMES_IN_THE_HEADLINE
-    return found[:number], len(found) - number
 
 
 def _waitingwords(records: Records, groups: Sequence[VerdictGroup], number: int) -> str:
