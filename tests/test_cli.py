@@ -163,6 +163,10 @@ def test_a_wrong_command_line_could_not_run(arguments: list[str]) -> None:
             ["bench", "--variant", "a", "--variant", "b"],
             "kernelproof bench: error: --variant is given twice, a and b; allowed: once\n",
         ),
+        (
+            ["compare", "a", "b", "--markdown", "out", "--html", "./out"],
+            "kernelproof compare: error: --markdown and --html are both out; allowed: a file for each\n",
+        ),
         (["test", "zzz"], "kernelproof test: error: unrecognized arguments: zzz\n"),
     ],
 )

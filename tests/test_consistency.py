@@ -899,6 +899,13 @@ def test_a_benchmark_ran_on_a_gpu_that_was_seen(
     assert len(found) == (says is not None)
 
 
+def test_an_instance_of_a_board_in_mig_mode_is_in_no_probe() -> None:
+    seen = [{"uuid_sha256": "a", "name": "H200", "mig": True}]
+    documents: Any = {"records/capture/capture.json": {"probes": {"gpu": {"status": "ok", "value": seen}}}}
+    there = Bundle({}, {}, documents)
+    assert not list(consistency.benchmarks._board(there, "b", {"device": "cuda", "times": [{}], "gpu": "c"}))
+
+
 def test_a_source_that_is_a_link_is_packed_where_it_points_to(tmp_path: Path, honest: Members) -> None:
     there = hashlib.sha256(honest["source/csrc/op/binding.cc"]).hexdigest()
     change = both(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kernelproof.records import CaptureRecord, ManifestRecord
 
 CONFIG = Path("config.yaml")
+FORMS = ("markdown", "html", "svg")  # of a result, each an option that names a file
 TRACEBACK = "KERNELPROOF_TRACEBACK"  # asks for the traceback of a fault of our own; a stage's log has it always
 OUR_FAULT = (
     f"this is a fault of kernelproof {__version__}: set {TRACEBACK}=1, run the same command again, and open an issue "
@@ -95,6 +96,17 @@ class _Single(argparse.Action):
         if (before := getattr(namespace, self.dest)) is not None:
             parser.error(f"{self.option_strings[0]} is given twice, {before} and {values}; allowed: once")
         setattr(namespace, self.dest, values)
+
+
+class _Form(_Single):
+    """A file for one form of a result: of two forms in one file the last would replace the other."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
+        super().__call__(parser, namespace, values)
+        for form in FORMS:
+            there = getattr(namespace, form, None)
+            if form != self.dest and there is not None and there.resolve() == values.resolve() and _is_kept(values):
+                parser.error(f"--{form} and {self.option_strings[0]} are both {values}; allowed: a file for each")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -217,7 +229,7 @@ def _parser() -> argparse.ArgumentParser:
 
     gate = command("gate", "decide by the records whether the claims hold", _gate)
     gate.add_argument("records", nargs="?", type=Path, help="a folder of records or a bundle; default: results")
-    gate.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables for a pull request")
+    gate.add_argument("--markdown", action=_Form, type=Path, metavar="FILE", help="write the tables for a pull request")
 
     compare = command("compare", "say what changed between two runs, and what became slower", _compare, config=False)
     compare.add_argument("before", type=Path, metavar="A", help="a bundle, or a folder of records: the older state")
@@ -226,10 +238,10 @@ def _parser() -> argparse.ArgumentParser:
     history.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="bundles or folders of records, in any order"
     )
-    history.add_argument("--svg", type=Path, metavar="FILE", help="write the pictures alone")
+    history.add_argument("--svg", action=_Form, type=Path, metavar="FILE", help="write the pictures alone")
     for several in (compare, history):
-        several.add_argument("--markdown", type=Path, metavar="FILE", help="write it for a pull request")
-        several.add_argument("--html", type=Path, metavar="FILE", help="write it as one page")
+        several.add_argument("--markdown", action=_Form, type=Path, metavar="FILE", help="write it for a pull request")
+        several.add_argument("--html", action=_Form, type=Path, metavar="FILE", help="write it as one page")
 
     derive = command("derive", "write what the repository states of its kept records: tables and choices", _derive)
     derive.add_argument("--check", action="store_true", help="write nothing; end with 1 where a file differs")
@@ -756,7 +768,7 @@ def _history(arguments: argparse.Namespace) -> int:
 
 def _tell(result: Any, arguments: argparse.Namespace) -> int:
     """Write a result in every form that was asked for, print it, and give back its exit code."""
-    for form in ("markdown", "html", "svg"):
+    for form in FORMS:
         if path := getattr(arguments, form, None):
             _write(path, getattr(result, form)().rstrip("\n") + "\n")
     if arguments.json:
@@ -773,11 +785,16 @@ def _write(path: Path, text: str) -> None:
     """Put text where somebody wants it: a file is replaced as a whole, behind a link too; a pipe or device takes it."""
     from kernelproof.records import atomic_write
 
-    if str(path).startswith(("/dev/std", "/dev/fd/")) or (path.exists() and not path.is_file() and not path.is_dir()):
+    if not _is_kept(path):
         with path.open("a", encoding="utf-8") as stream:
             stream.write(text)
     else:
         atomic_write(path.resolve(), text)
+
+
+def _is_kept(path: Path) -> bool:
+    """Whether what is written there stays: no standard stream, pipe or device."""
+    return not (str(path).startswith(("/dev/std", "/dev/fd/")) or path.is_fifo() or path.is_char_device())
 
 
 def _derive(arguments: argparse.Namespace) -> int:

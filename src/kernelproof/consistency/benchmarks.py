@@ -167,13 +167,16 @@ def _selected(bundle: Bundle, operator: Mapping[str, Any], contender: Mapping[st
 
 
 def _board(bundle: Bundle, name: str, bench: Mapping[str, Any]) -> Iterator[Contradiction]:
-    """The GPU that was measured on is one that the machine was seen to have, and of several models it is named."""
+    """The GPU that was measured on is one that the machine was seen to have, and of several models it is named.
+
+    An instance of a board in MIG mode has an identity of its own, which is in no probe.
+    """
     if bench["device"] != "cuda" or not bench["times"]:
         return
     known = [board["uuid_sha256"] for board in bundle.boards if board.get("uuid_sha256")]
     models = sorted({str(board.get("name")) for board in bundle.boards})
-    named = bench.get("gpu")
-    if named is not None and known and named not in known:
+    named, shared = bench.get("gpu"), any(board.get("mig") for board in bundle.boards)
+    if named is not None and known and named not in known and not shared:
         yield Contradiction(name, f"it was measured on the GPU {quoted(named)}, and {CAPTURE} names {quoted(known)}")
     if named is None and len(models) > 1:
         says = "it does not say on which GPU it was measured"
