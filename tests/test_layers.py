@@ -36,6 +36,7 @@ NEEDS_TENSORS = {
     "memory",
     "ordering",
     "late_inputs",
+    "shared_memory",
     "sealed",
     "arguments",
     "moving_inputs",

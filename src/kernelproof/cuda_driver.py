@@ -20,6 +20,7 @@ LEGACY_STREAM = 1  # CU_GET_PROC_ADDRESS_LEGACY_STREAM: stream 0 is the one that
 CAPTURE_GLOBAL = 0  # CU_STREAM_CAPTURE_MODE_GLOBAL: what would not be captured fails
 STREAM_BLOCKING = 0  # CU_STREAM_DEFAULT: work for stream 0 cannot pass by unseen while this one is captured
 POINTER_MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+DEVICE_SHARED_BYTES = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 FUNCTION_DYNAMIC_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 FUNCTION_NONPORTABLE_CLUSTER = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 PARAMETERS_END, PARAMETERS_BUFFER, PARAMETERS_SIZE = 0, 1, 2  # CU_LAUNCH_PARAM_*
@@ -111,6 +112,7 @@ class LaunchConfig(ctypes.Structure):
 SIGNATURES: dict[str, tuple[int, list[Any]]] = {
     "cuInit": (2000, [c_uint]),
     "cuDeviceGet": (2000, [POINTER(c_int), c_int]),
+    "cuDeviceGetAttribute": (2000, [POINTER(c_int), c_int, c_int]),
     "cuDevicePrimaryCtxRetain": (7000, [POINTER(c_void_p), c_int]),
     "cuCtxSetCurrent": (4000, [c_void_p]),
     "cuMemAlloc": (3020, [POINTER(c_ulonglong), c_size_t]),

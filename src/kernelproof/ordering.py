@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kernelproof import cuda_driver
+from kernelproof import cuda_driver, shared_memory
 from kernelproof.errors import WorkerReplyError
 from kernelproof.late_inputs import LateInputs, has_dependent_launch
 from kernelproof.loading import Image, on_stream
@@ -193,6 +193,7 @@ class OnStream:
         with on_stream(cuda.stream(self.stream)):
             prepare()
             late.scramble()
+            shared_memory.fill(inverted=repeat % 2 == 1)
         cuda.synchronize()
         before = {name: raw.clone() for name, raw in results.items()} if watched else {}
         cuda.synchronize()

@@ -1,0 +1,76 @@
+"""What a GPU's shared memory holds when a kernel begins: on every multiprocessor what another kernel left there.
+
+A kernel that uses what it has not set finds zeros in a quiet process, and its own last values in a busy one: both pass.
+A kernel of ours takes all of it, on every multiprocessor, and leaves what no value is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+from kernelproof import cuda_driver
+from kernelproof.processes import FILL
+
+THREADS = 1024
+WORD = int.from_bytes(bytes([FILL]) * 4, "little")  # as float32 3·10³⁸, as float16 NaN, as an index far outside
+
+FILL_PTX = """
+.version 6.4
+.target sm_75
+.address_size 64
+.extern .shared .align 4 .b8 room[];
+.visible .entry kernelproof_fill_shared(.param .u32 size, .param .u32 value)
+{
+    .reg .pred %p;
+    .reg .u32 %bytes, %word, %room, %at, %step, %place;
+    ld.param.u32 %bytes, [size];
+    ld.param.u32 %word, [value];
+    mov.u32 %room, room;
+    mov.u32 %at, %tid.x;
+    shl.b32 %at, %at, 2;
+    mov.u32 %step, %ntid.x;
+    shl.b32 %step, %step, 2;
+next_word:
+    setp.ge.u32 %p, %at, %bytes;
+    @%p bra done;
+    add.u32 %place, %room, %at;
+    st.volatile.shared.u32 [%place], %word;
+    add.u32 %at, %at, %step;
+    bra next_word;
+done:
+    ret;
+}
+"""
+
+
+def fill(*, inverted: bool = False) -> None:
+    """Leave WORD, or its complement, all over the shared memory of this GPU, in turn on the current stream.
+
+    A block that takes as much as a block may have is alone on its multiprocessor, so that one for each reaches all of
+    them where nothing else runs.
+    """
+    import torch
+
+    function, size, blocks = _kernel()
+    arguments = (ctypes.c_uint32(size), ctypes.c_uint32(~WORD if inverted else WORD))
+    pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+    config = cuda_driver.LaunchConfig(
+        grid=(blocks, 1, 1),
+        block=(THREADS, 1, 1),
+        sharedMemBytes=size,
+        hStream=torch.cuda.current_stream().cuda_stream,
+    )
+    cuda_driver.driver().cuLaunchKernelEx(ctypes.byref(config), function, pointers, None)
+
+
+@functools.cache
+def _kernel() -> tuple[ctypes.c_void_p, int, int]:
+    """The kernel, the bytes that a block of it has, and how many blocks there are."""
+    import torch
+
+    device, size = torch.cuda.current_device(), ctypes.c_int()
+    cuda_driver.driver().cuDeviceGetAttribute(ctypes.byref(size), cuda_driver.DEVICE_SHARED_BYTES, device)
+    function = cuda_driver.compiled(FILL_PTX.encode(), "kernelproof_fill_shared")
+    cuda_driver.driver().cuFuncSetAttribute(function, cuda_driver.FUNCTION_DYNAMIC_SHARED_BYTES, size.value)
+    return function, size.value, torch.cuda.get_device_properties(device).multi_processor_count
