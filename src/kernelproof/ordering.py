@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ NEAR_WORDS = 1 << 20  # of 4 bytes, which stay in the cache
 EMPTYING_US = 300.0  # at most, while a load runs
 # Of calls that may begin early and calls that may not: who adds in any order gives other bits by chance, at times.
 AHEAD_PAIRS = 16
+MXCSR_WORD, MXCSR_ROUNDING = 7, 0x6000  # Intel's manual, volume 1, 10.2.3: bits 13 and 14
 _MEMCMP = ctypes.CDLL(None).memcmp
 _MEMCMP.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
@@ -81,16 +83,31 @@ def _libm() -> ctypes.CDLL:
     return ctypes.CDLL("libm.so.6")
 
 
+class _Environment(ctypes.Structure):
+    """`fenv_t`, with room to spare; on x86-64 (glibc's bits/fenv.h) MXCSR is the last of its 32 bytes' eight words."""
+
+    _fields_ = (("words", ctypes.c_uint32 * 32),)
+
+
+def _rounding(environment: _Environment) -> int:
+    """This thread's rounding mode, by which vector units go too: fegetround knows that of the x87 alone on x86-64."""
+    library = _libm()
+    library.fegetenv(ctypes.byref(environment))
+    vectors = environment.words[MXCSR_WORD] & MXCSR_ROUNDING if platform.machine() == "x86_64" else 0
+    return int(library.fegetround()) | vectors
+
+
 @contextlib.contextmanager
 def rounding_kept() -> Iterator[None]:
     """Raises WorkerReplyError where a call leaves its thread another rounding mode than it found (man 3 fenv)."""
-    library = _libm()
-    found = library.fegetround()
+    before = _Environment()
+    found = _rounding(before)
     try:
         yield
     finally:
-        left = library.fegetround()
-        library.fesetround(found)
+        left = _rounding(_Environment())
+        if left != found:
+            _libm().fesetenv(ctypes.byref(before))
     if left != found:
         raise WorkerReplyError(f"it left its thread the rounding mode {left:#x} where it found {found:#x}")
 

@@ -40,6 +40,7 @@ from kernelproof.processes import (
     die_with_parent,
     fill_fresh_memory,
     fill_stack,
+    fill_thread_stacks,
     once_there_is_room,
 )
 
@@ -357,6 +358,8 @@ class Worker:
             self.cubins = Cubins(self.candidate.cubins)
             self.order = order_on(self.candidate.device)
             return {}
+        if self.fills:
+            fill_thread_stacks()
         library = Path(self.candidate.library) if self.candidate.library else None
         self.function = load(self.candidate, library, Path(self.candidate.root))
         for name in IDLE_THREADS_SLEEP:  # its OpenMP has asked by now, and where we time there is none
@@ -550,6 +553,7 @@ class Worker:
                 if repeat % 2 == 1:
                     _bits(images[name].view).__ixor__(POISON_FLIP)
             if self.fills and not repeat:
+                fill_fresh_memory()  # again: a candidate can have changed that
                 fill_stack()
 
         return self.order.call(act, images, outputs, prepare, repeat, may_begin_early=self.may_begin_early)

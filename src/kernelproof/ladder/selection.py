@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 DEEP_SANITIZER = 4  # times as many cases at the deep level
 REPEATED_CASES = 3
+VECTOR = 8  # elements that a vectorised kernel takes at a time
 DRAWN_FAMILIES = 3
 FENCED, FENCED_FAMILIES = 8, 4  # cases; input families, others in each run
 QUICK_TRIALS = 10
@@ -106,8 +107,9 @@ class RungCases:
     def property_cases(self) -> list[Case]:
         """What the properties are tried on: two cases of each data type that differ in every option, on fresh seeds.
 
-        And the smallest one without a size of 1, if those have any: the stride of that dimension matters to nobody.
-        None at the quick level.
+        And the smallest one without a size of 1, if those have any: the stride of that dimension matters to nobody; and
+        the smallest one whose rows are of whole vectors, if those are not: kernels go another way there. None at the
+        quick level.
         """
         if self.session.config.test.level == "quick":
             return []
@@ -125,6 +127,8 @@ class RungCases:
             chosen = {json.dumps(case.options): case for case in (shape[0], _most_different(shape[0], shape))}
             if not _has_every_stride(shape[0]) and (whole := [case for case in mine if _has_every_stride(case)]):
                 chosen["whole"] = min(whole, key=elements)
+            if not any(map(_has_whole_vectors, chosen.values())) and (even := list(filter(_has_whole_vectors, mine))):
+                chosen["vectors"] = min(even, key=elements)
             found += [dataclasses.replace(case, family=self.family, seed=seed) for case in chosen.values()]
         return found
 
@@ -326,6 +330,11 @@ def elements(case: Case) -> int:
 
 def _has_every_stride(case: Case) -> bool:
     return all(size > 1 for size in case.dims.values())
+
+
+def _has_whole_vectors(case: Case) -> bool:
+    """Whether VECTOR divides its last dimension, along which tensors usually are contiguous."""
+    return not case.dims or [*case.dims.values()][-1] % VECTOR == 0
 
 
 def _distinct(cases: list[Case]) -> list[Case]:
