@@ -979,6 +979,8 @@ def test_a_known_fault_that_would_make_right_rows_wrong_is_not_all_there_is_to_i
     assert "nothing is accumulated: the result is zero (that fits the rows that are wrong; others are right" in one_row
     every = suspected("normal", lambda c: scores(decoded(c, "q") * 0, decoded(c, "k")))
     assert every.endswith("nothing is accumulated: the result is zero")
+    little = suspected("normal", lambda c: scores(decoded(c, "q") * 0, decoded(c, "k")) + 1e-25)
+    assert "the result is zero" not in little
 
 
 # --- words and figures ------------------------------------------------------------------------------------------------

@@ -137,6 +137,8 @@ def _suspect(found: Findings, operator: Knowing | None) -> tuple[str | None, str
         would = suspect.output()
         if not torch.equal(torch.isfinite(would.to(found.dtype)), finite):
             continue
+        if bool(got[finite].any()) and not bool(would[finite].any()):
+            continue  # next to nothing is not nothing
         off = (got - would)[finite].abs()
         # Where the error is hardly more than the bound, the slack is no evidence: it must explain most of it.
         fits = bool((off <= slack + 4 * unit * would[finite].abs() + 1e-3 * errors).all()) and off.max() <= apart / 5
