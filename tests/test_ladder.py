@@ -305,8 +305,13 @@ def test_a_library_may_decline_a_case(tmp_path: Path) -> None:
 
 def test_who_declines_the_profiled_shape_alone_is_told_what_to_profile(tmp_path: Path) -> None:
     config = project(tmp_path, "declines_101_columns")
-    profile = dataclasses.replace(config.operators["rmsnorm"].profile, shape="odd")
-    operator = dataclasses.replace(config.operators["rmsnorm"], profile=profile)
+    known = config.operators["rmsnorm"]
+    operator = dataclasses.replace(
+        known,
+        shapes=known.shapes | {"prime": {"rows": 5, "cols": 103}},  # rows of whole vectors have properties of their own
+        test=dataclasses.replace(known.test, shapes=["odd", "prime"]),
+        profile=dataclasses.replace(known.profile, shape="odd"),
+    )
     record = climbed(dataclasses.replace(config, operators={"rmsnorm": operator}), "declines_101_columns")
     assert record.verdict == "not_run"
     assert record.remedy
