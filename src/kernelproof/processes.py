@@ -42,7 +42,6 @@ IDLE_THREADS_SLEEP = {"OMP_WAIT_POLICY": "passive"}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_PERTURB = -1, -3, -6  # <malloc.h>
 FILL = 0x7F  # the byte that fresh memory of a candidate is full of
 STACK_BYTES = 1 << 20  # of a stack are full of it too
-STACKS, THREADS_START_S = 4, 1.0  # of so many threads that a candidate may start; at most, until all have begun
 KEPT_BYTES, LARGE_BYTES = 256 << 20, 32 << 20  # the second is the most that glibc takes
 SHARED_FROM = 8  # cores: half of fewer is too little to drive a GPU, or to stand for a CPU
 ROOM_S = 20.0  # how long is waited until another process may be started
@@ -109,24 +108,6 @@ def fill_stack() -> None:
     room, _ = resource.getrlimit(resource.RLIMIT_STACK)
     if room == resource.RLIM_INFINITY or room >= 4 * STACK_BYTES:
         _LIBC.getppid(_filled())
-
-
-def fill_thread_stacks() -> None:
-    """The same for threads that begin later: glibc hands on to them the stacks of threads that have ended."""
-    together = threading.Barrier(STACKS)
-
-    def leave() -> None:
-        with contextlib.suppress(threading.BrokenBarrierError):
-            together.wait(THREADS_START_S)  # all at once, so that each has a stack of its own
-            fill_stack()
-
-    threads = [threading.Thread(target=leave) for _ in range(STACKS if hasattr(_LIBC, "gnu_get_libc_version") else 0)]
-    with contextlib.suppress(RuntimeError):  # where no more threads may be started
-        for thread in threads:
-            thread.start()
-    for thread in threads:
-        if thread.ident is not None:
-            thread.join()
 
 
 @functools.cache

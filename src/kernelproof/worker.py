@@ -40,7 +40,6 @@ from kernelproof.processes import (
     die_with_parent,
     fill_fresh_memory,
     fill_stack,
-    fill_thread_stacks,
     once_there_is_room,
 )
 
@@ -358,8 +357,6 @@ class Worker:
             self.cubins = Cubins(self.candidate.cubins)
             self.order = order_on(self.candidate.device)
             return {}
-        if self.fills:
-            fill_thread_stacks()
         library = Path(self.candidate.library) if self.candidate.library else None
         self.function = load(self.candidate, library, Path(self.candidate.root))
         for name in IDLE_THREADS_SLEEP:  # its OpenMP has asked by now, and where we time there is none
