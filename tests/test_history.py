@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -126,6 +127,11 @@ def test_a_link_stays_one_and_a_device_takes_the_text(tmp_path: Path) -> None:
     assert os.read(reader, 3) == b"## "
     os.close(reader)
     assert pipe.is_fifo()
+    bound = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(bound))
+        assert cli.main(["history", *folders, "--markdown", str(bound)]) == 2  # nobody can write there
+    assert bound.is_socket()
 
 
 # --- the picture ------------------------------------------------------------------------------------------------------

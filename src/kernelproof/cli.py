@@ -794,7 +794,9 @@ def _write(path: Path, text: str) -> None:
 
 def _is_kept(path: Path) -> bool:
     """Whether what is written there stays: no standard stream, pipe or device."""
-    return not (str(path).startswith(("/dev/std", "/dev/fd/")) or path.is_fifo() or path.is_char_device())
+    if str(path).startswith(("/dev/std", "/dev/fd/")):
+        return False
+    return path.is_file() or path.is_dir() or not path.exists()
 
 
 def _derive(arguments: argparse.Namespace) -> int:

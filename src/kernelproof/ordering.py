@@ -37,7 +37,8 @@ NEAR_WORDS = 1 << 20  # of 4 bytes, which stay in the cache
 EMPTYING_US = 300.0  # at most, while a load runs
 # Of calls that may begin early and calls that may not: who adds in any order gives other bits by chance, at times.
 AHEAD_PAIRS = 16
-MXCSR_WORD, MXCSR_ROUNDING = 7, 0x6000  # Intel's manual, volume 1, 10.2.3: bits 13 and 14
+# Of MXCSR in `fenv_t`, and its bits 13 and 14 (Intel's manual, volume 1, 10.2.3); other processors have none.
+MXCSR_WORD, MXCSR_ROUNDING = 7, 0x6000 if platform.machine() == "x86_64" else 0
 _MEMCMP = ctypes.CDLL(None).memcmp
 _MEMCMP.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
@@ -91,10 +92,9 @@ class _Environment(ctypes.Structure):
 
 def _rounding(environment: _Environment) -> int:
     """This thread's rounding mode, by which vector units go too: fegetround knows that of the x87 alone on x86-64."""
-    library = _libm()
-    library.fegetenv(ctypes.byref(environment))
-    vectors = environment.words[MXCSR_WORD] & MXCSR_ROUNDING if platform.machine() == "x86_64" else 0
-    return int(library.fegetround()) | vectors
+    _libm().fegetenv(ctypes.byref(environment))
+    vectors: int = environment.words[MXCSR_WORD] & MXCSR_ROUNDING
+    return vectors | int(_libm().fegetround())
 
 
 @contextlib.contextmanager

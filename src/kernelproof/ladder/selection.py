@@ -125,10 +125,9 @@ class RungCases:
             )
             shape = [case for case in mine if case.shape == mine[0].shape]
             chosen = {json.dumps(case.options): case for case in (shape[0], _most_different(shape[0], shape))}
-            if not _has_every_stride(shape[0]) and (whole := [case for case in mine if _has_every_stride(case)]):
-                chosen["whole"] = min(whole, key=elements)
-            if not any(map(_has_whole_vectors, chosen.values())) and (even := list(filter(_has_whole_vectors, mine))):
-                chosen["vectors"] = min(even, key=elements)
+            for name, has in (("strides", _has_every_stride), ("vectors", _has_whole_vectors)):
+                if not any(map(has, chosen.values())) and (others := [case for case in mine if has(case)]):
+                    chosen[name] = min(others, key=elements)
             found += [dataclasses.replace(case, family=self.family, seed=seed) for case in chosen.values()]
         return found
 
