@@ -568,7 +568,7 @@ def test_the_source_is_named_from_the_root_and_a_stranger_is_copied(folder: Path
         ("operators.op.bench.family_shape", "small", "operators.op.bench.family_shape: unknown key"),
         ("operators.op.bench.seeds", [1], "operators.op.bench.seeds: unknown key"),
         ("operators.op.variants.v.dtypes", ["float8_e5m2"], '"float8_e5m2" is not known'),
-        ("operators.op.variants.v.precision.p", "float8_e5m2", '"float8_e5m2" is not known'),
+        ("operators.op.variants.v.precision.p", "float4_e2m1", '"float4_e2m1" is not known'),
     ],
 )
 def test_what_would_be_ignored_is_refused(folder: Path, key: str, value: object, expected: str) -> None:

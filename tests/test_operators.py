@@ -1054,3 +1054,86 @@ def test_an_error_that_a_whole_row_shares_is_allowed_where_one_chain_makes_it() 
 
     assert "rms" in failures()
     assert failures(chained) == []
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float8_e4m3fn"])
+def test_a_value_is_rounded_as_its_type_holds_it(name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    sizes = 10.0 ** torch.randint(-9, 2, (10000,), generator=generator).double()
+    values = torch.randn(10000, generator=generator, dtype=torch.float64) * sizes
+    values[:2] = torch.tensor([0.0, 300.0])
+    wanted = values.to(operators.dtype(name)).double()
+    unit = operators.units(Precision("float64", p=name), torch.float64)
+    assert torch.equal(unit.rounded(values), wanted)
+    assert not torch.equal(values, wanted)
+    assert torch.equal(unit.stored(values), values)
+    stored = operators.units(Precision(name), torch.float64).stored(values)
+    near_zero = wanted.abs() < operators.SMALLEST_NORMAL.get(name, 0)
+    assert torch.equal(stored.where(~near_zero, wanted), wanted)
+
+
+TOLERANCE = Tolerance(1.0, 1.5, 1 / 16, 1 / 64)
+
+
+def failures_of(output: torch.Tensor, wanted: torch.Tensor, condition: torch.Tensor, p: str, **more: Any) -> set[str]:
+    """By what an output of a declared `p` is wrong, whose sums are short. more: for `accumulation_floors`."""
+    unit = operators.units(Precision(operators.dtype_name(output.dtype), p=p), output.dtype)
+    accumulation = unit.accumulate * condition * (1 + 256 / 8)
+    bound = operators.forward_bound(wanted, condition, accumulation, unit)
+    if "rounded" in more:
+        more["rounded"] = [make(unit) for make in more["rounded"]]
+    floors = operators.accumulation_floors(wanted, accumulation, unit, **more)
+    reference = operators.Reference(wanted, bound, unit.coarse, *floors)
+    call = operators.Call({"y": torch.empty_like(output)}, ("y",), ("row", "column"))
+    case = Case("op", "s", {"rows": len(output)}, {}, operators.dtype_name(output.dtype))
+    return {found.criterion for found in judge.judge(case, call, reference, Returned(output), TOLERANCE).failures}
+
+
+@pytest.mark.parametrize("stated", [False, True], ids=["unstated", "stated"])
+@pytest.mark.parametrize("shape", [(512, 256, 64), (1, 131, 2), (2, 7, 3), (17, 131, 19)])
+def test_operands_rounded_as_declared_are_no_lower_precision(shape: tuple[int, int, int], stated: bool) -> None:
+    """Products of operands in bfloat16, summed in float32: in one element or two, terms cancel by chance."""
+    rows, inner, columns = shape
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3 if rows > 100 else 100):
+        x, w = (torch.randn(*s, generator=generator).double() for s in ((rows, inner), (inner, columns)))
+        wanted, condition = x @ w, 2 * (x.abs() @ w.abs())
+        ways = [lambda u, x=x, w=w: u.rounded(x) @ u.rounded(w), lambda u, x=x, w=w: x @ u.rounded(w)]
+        more = {"rounded": ways} if stated else {}
+        for output in (x.bfloat16().double() @ w.bfloat16().double(), x @ w.bfloat16().double()):
+            assert failures_of(output.float(), wanted, condition, "bfloat16", **more) == set()
+    coarser = (x.to(torch.float8_e4m3fn).double() @ w.to(torch.float8_e4m3fn).double()).float()
+    if stated or rows > 2:
+        assert failures_of(coarser, wanted, condition, "bfloat16", **more)
+
+
+def test_few_values_rounded_as_declared_lean_to_one_side() -> None:
+    """Weights of four bits and one scale, dequantised in half precision: each of a few values has one error."""
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(-8, 8, (128, 64), generator=generator).double()
+    x = torch.randn(512, 128, generator=generator).double()
+    leaning = []
+    for scale in torch.linspace(0.01, 0.02, 20).tolist():
+        w = codes * scale
+        wanted, condition = x @ w, x.abs() @ w.abs()
+        output = (x @ w.half().double()).float()
+        more = {"rounded": [lambda unit, x=x, w=w: x @ unit.rounded(w)]}
+        assert failures_of(output, wanted, condition, "float16", **more) == set()
+        leaning += failures_of(output, wanted, condition, "float16")
+        off = (x @ w * (1 + 1 / 1024)).float()  # of a scale that is one step of float16 too large
+        assert failures_of(off, wanted, condition, "float16", **more) >= {"bias"}
+    assert set(leaning) == {"bias"}
+
+
+def test_one_value_rounded_twice_as_declared_is_right() -> None:
+    """x·s + b in bfloat16 with the product rounded, as PyTorch's eager mode does it, where all x are one number."""
+    generator = torch.Generator().manual_seed(0)
+    accused = 0
+    for _ in range(100):
+        x = torch.full((64, 32), float(torch.rand(1, generator=generator)) + 0.1).bfloat16()
+        b = torch.full((32,), 0.25).bfloat16()
+        product = x.double() * 0.7
+        more = {"rounded": [lambda unit, product=product: unit.rounded(product) + 0.25]}
+        assert failures_of(x * 0.7 + b, product + 0.25, product.abs(), "bfloat16", **more) == set()
+        accused += bool(failures_of(x * 0.7 + b, product + 0.25, product.abs(), "bfloat16", rounded=[]))
+    assert accused

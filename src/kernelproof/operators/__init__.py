@@ -704,6 +704,24 @@ class Units:
         """U of criteria (b) and (c)."""
         return max(self.output, self.intermediate)
 
+    def rounded(self, values: torch.Tensor) -> torch.Tensor:
+        """Values as the declared `p` holds them, to nearest; float64, of the same shape. Nothing overflows."""
+        return _to_nearest(values, self.intermediate, self.intermediate_smallest)
+
+    def stored(self, values: torch.Tensor) -> torch.Tensor:
+        """Values as the output holds them, to nearest; float64, of the same shape. Nothing overflows."""
+        return _to_nearest(values, self.output, self.smallest)
+
+
+def _to_nearest(values: torch.Tensor, roundoff: float, smallest: float) -> torch.Tensor:
+    """Values rounded to multiples of what a number of their size is counted in, of `smallest` at least."""
+    values = values.double()
+    if roundoff <= UNIT_ROUNDOFF["float64"]:  # 0 is of whole numbers, which an operator rounds as it means to
+        return values
+    power = (values / values.frexp().mantissa).nan_to_num_(0.0)  # exactly; `torch.ldexp` computes it in float32
+    step = power.mul_(roundoff).clamp_(min=smallest)
+    return (values / step).round_().mul_(step)
+
 
 def units(precision: Precision, input_dtype: torch.dtype, output_dtype: torch.dtype | None = None) -> Units:
     """The roundoffs of a declared precision; `input` in it stands for the inputs' own data type.
@@ -751,6 +769,10 @@ ROUNDING_RMS = 0.425
 RMS_SHARE = 1 / 64
 BIAS_SHARE = 1 / 256
 
+# For so many elements of the same size count 24 normally distributed ones, whose RMS is below half of the expected one
+# once in 14000 times.
+FEW_ELEMENTS = 8
+
 
 def alike(terms: torch.Tensor) -> torch.Tensor:
     """How far the roundings of one chain over the last dimension go in one direction, from 1/8 to 1; a number a row.
@@ -769,9 +791,13 @@ def alike(terms: torch.Tensor) -> torch.Tensor:
 
 
 def accumulation_floors(
-    output: torch.Tensor, accumulation: torch.Tensor, unit: Units, chained: torch.Tensor | None = None
+    output: torch.Tensor,
+    accumulation: torch.Tensor,
+    unit: Units,
+    chained: torch.Tensor | None = None,
+    rounded: Iterable[torch.Tensor] | None = None,
 ) -> tuple[float, float]:
-    """What float32 accumulation alone may cause: RMS error (absolute) and bias (relative).
+    """What float32 accumulation and the declared `p` alone may cause: RMS error (absolute) and bias (relative).
 
     Criteria (b) and (c) are stated for outputs of half precision, whose rounding hides the accumulation error. With a
     float32 output it is all there is. The floor has three parts: u_a itself, since one approximate reciprocal or one
@@ -781,16 +807,36 @@ def accumulation_floors(
     in one direction. Of constants that are added to 1 in float32 (a softmax of one largest value), one in ten is off by
     0.7 of n·û in rows of 4096, and the worst by 0.99; of different values by 0.054. Where `accumulation` is infinite
     nothing is demanded, and nothing is added.
+
+    rounded: the output in float64 with the intermediates rounded to `p` (`unit.rounded`), once for each place where a
+    right kernel may round them: what that and storing it cost here is known then, also where few values are different,
+    all of which are rounded in one direction. Without it, and where `p` is no finer than the output, errors of random
+    signs are expected, as large beside the output as each rounding beside its term; beside all that `accumulation`
+    counts where a few elements make up the output, whose terms may cancel by chance. An empty one says that the caller
+    counts this itself.
     """
+    rounded = None if rounded is None else list(rounded)
     if not bool(accumulation.isfinite().all()):
         demanded = accumulation.isfinite()
         output, accumulation = output.where(demanded, 0.0), accumulation.where(demanded, 0.0)
         chained = None if chained is None else chained.where(demanded, 0.0)
+        rounded = None if rounded is None else [way.where(demanded, 0.0) for way in rounded]
     square = float((output * output).sum())
-    rms = unit.accumulate * math.sqrt(square / max(1, output.numel()))
+    typical = math.sqrt(square / max(1, output.numel()))
+    rms = unit.accumulate * typical
     rms += RMS_SHARE * float((accumulation * accumulation).mean().sqrt())
     rms += float((chained * chained).mean().sqrt()) if chained is not None else 0.0
+    declared, leaning = 0.0, 0.0
+    if rounded is None and unit.intermediate >= unit.output and square > 0:
+        elements = output.numel() / float((output / typical).pow(4).mean())
+        chance = min(1.0, (FEW_ELEMENTS / elements) ** 2) * math.sqrt(float(accumulation.square().mean()))
+        terms = math.hypot(typical, chance / unit.accumulate)
+        declared = ROUNDING_RMS * math.hypot(unit.output * typical, unit.intermediate * terms)
+    for way in map(unit.stored, rounded or ()):
+        declared = max(declared, float((way - output).square().mean().sqrt()))
+        leaning = max(leaning, abs(float(((way - unit.stored(output)) * output).sum())))
+    rms = max(rms, declared)
     if square == 0:
         return rms, unit.accumulate
     bias = BIAS_SHARE * accumulation + (chained if chained is not None else 0.0)
-    return rms, unit.accumulate + float((bias * output.abs()).sum()) / square
+    return rms, unit.accumulate + (float((bias * output.abs()).sum()) + leaning) / square

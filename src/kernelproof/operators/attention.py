@@ -109,7 +109,7 @@ class Attention:
         accumulation = unit.accumulate * (8 * condition.double() + math.sqrt(q.shape[-1]) * sensitivity.double())
         bound = forward_bound(output, condition.double(), accumulation, unit)
         bound += unit.intermediate_smallest / 2 * underflow
-        rms_floor, bias_floor = accumulation_floors(output, accumulation, unit)
+        rms_floor, bias_floor = accumulation_floors(output, accumulation, unit, rounded=())
         rms_floor = math.hypot(rms_floor, ROUNDING_RMS * unit.intermediate * math.sqrt(float(noise.double().mean())))
         return Reference(output, bound, unit.coarse, rms_floor, bias_floor)
 

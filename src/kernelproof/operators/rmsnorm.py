@@ -15,7 +15,6 @@ import torch
 
 from kernelproof.formats import listed
 from kernelproof.operators import (
-    ROUNDING_RMS,
     Call,
     Cost,
     Reference,
@@ -84,20 +83,18 @@ class RmsNorm:
         The last term grows with the columns beyond WIDE.
 
         The declared `p` is the type that x / √(mean(x²) + eps) is rounded to before the weight is applied: absolutely,
-        by half a subnormal, where that is subnormal. Nothing averages that rounding out, as a sum over keys does in
-        attention, so it counts in the floor of (b) where `p` is no finer than the output.
+        by half a subnormal, where that is subnormal.
         """
         x, weight = (call.tensor(name).to(device).double() for name in ("x", "weight"))
         unit = units(precision, call.tensor("x").dtype)
-        output = x * (x.square().mean(-1, keepdim=True) + call.scalar("eps")).rsqrt() * weight
+        normalised = x * (x.square().mean(-1, keepdim=True) + call.scalar("eps")).rsqrt()
+        output = normalised * weight
         accumulation = ACCUMULATION * max(1.0, x.shape[-1] / WIDE) * unit.accumulate * output.abs()
         bound = forward_bound(output, output.abs(), accumulation, unit)
         bound += unit.intermediate_smallest / 2 * weight.abs()
-        rms_floor, bias_floor = accumulation_floors(output, accumulation, unit)
-        if unit.intermediate >= unit.output:
-            rms = math.sqrt(float(output.square().mean()))
-            rms_floor = max(rms_floor, ROUNDING_RMS * math.hypot(unit.output, unit.intermediate) * rms)
-        return Reference(output, bound, unit.coarse, rms_floor, bias_floor)
+        rounded = [unit.rounded(normalised) * weight] if unit.intermediate >= unit.output else []
+        floors = accumulation_floors(output, accumulation, unit, rounded=rounded)
+        return Reference(output, bound, unit.coarse, *floors)
 
     def sanity_calls(self, case: Case, generator: torch.Generator) -> list[SanityCall]:
         """Rows of ±c, and of c and −c in turn, which give ±weight; and rows with a single entry, which give
