@@ -129,6 +129,7 @@ def configured(device: str, kernels: ModuleType, folder: Path) -> Config:
             "shapes": [shape for shape in shapes if shape not in slow],
             "cuda_shapes": [],
             "family_shape": main,
+            "families_also_on": [shape for shape in operator["test"].get("families_also_on", ()) if shape in shapes],
         }
         for group in ("variants", "baselines"):
             operator[group] = {key: value for key, value in operator[group].items() if value["device"] == device}

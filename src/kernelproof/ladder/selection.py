@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kernelproof import suite
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 DEEP_SANITIZER = 4  # times as many cases at the deep level
 REPEATED_CASES = 3
-VECTOR = 8  # elements that a vectorised kernel takes at a time
+VECTOR, TILE = 8, 64  # elements that a vectorised kernel takes at a time; rows or keys of a usual tile
 DRAWN_FAMILIES = 3
 FENCED, FENCED_FAMILIES = 8, 4  # cases; input families, others in each run
 QUICK_TRIALS = 10
@@ -107,9 +108,8 @@ class RungCases:
     def property_cases(self) -> list[Case]:
         """What the properties are tried on: two cases of each data type that differ in every option, on fresh seeds.
 
-        And the smallest one without a size of 1, if those have any: the stride of that dimension matters to nobody; and
-        the smallest one whose rows are of whole vectors, if those are not: kernels go another way there. None at the
-        quick level.
+        And a small one of each kind that kernels treat in another way and these are not of, with options drawn anew in
+        each run: of KINDS_OF_EACH in each data type, of KINDS in one. None at the quick level.
         """
         if self.session.config.test.level == "quick":
             return []
@@ -117,7 +117,9 @@ class RungCases:
             return self.cases
         seed = self.session.resources.fresh_seed
         shapes = [self.settings.test.family_shape, self.settings.profile.shape]
-        found = []
+        most = max((len(case.dims) for case in self.cases), default=0)
+        kinds = {case.id: _kinds(case, most) for case in self.cases}
+        draw, found = random.Random(seed), dict[str, list[Case]]()
         for dtype in dict.fromkeys(case.dtype for case in self.cases):
             mine = sorted(
                 (case for case in self.cases if case.dtype == dtype),
@@ -125,11 +127,29 @@ class RungCases:
             )
             shape = [case for case in mine if case.shape == mine[0].shape]
             chosen = {json.dumps(case.options): case for case in (shape[0], _most_different(shape[0], shape))}
-            for name, has in (("strides", _has_every_stride), ("vectors", _has_whole_vectors)):
-                if not any(map(has, chosen.values())) and (others := [case for case in mine if has(case)]):
-                    chosen[name] = min(others, key=elements)
-            found += [dataclasses.replace(case, family=self.family, seed=seed) for case in chosen.values()]
-        return found
+            found[dtype] = list(chosen.values())
+
+        def lacking(cases: Iterable[Case], wanted: frozenset[str]) -> frozenset[str]:
+            return wanted.difference(*(kinds[case.id] for case in cases))
+
+        def add(dtypes: Collection[str], wanted: frozenset[str]) -> bool:
+            """Add a case that is of one of the wanted kinds, and of as many as possible that no case is of yet."""
+            others = [case for case in self._usual if case.dtype in dtypes and kinds[case.id] & wanted]
+            new = wanted | lacking(itertools.chain(*found.values()), KINDS)
+            best = min((-len(kinds[case.id] & new), elements(case)) for case in others) if others else None
+            alike = [case for case in others if (-len(kinds[case.id] & new), elements(case)) == best]
+            for case in draw.sample(alike, min(1, len(alike))):
+                found[case.dtype].append(case)
+            return bool(alike)
+
+        for dtype in found:
+            while (missing := lacking(found[dtype], KINDS_OF_EACH)) and add([dtype], missing):
+                pass
+        while missing := lacking(itertools.chain(*found.values()), KINDS):
+            fewest = min(map(len, found.values()), default=0)
+            if not (add([dtype for dtype, has in found.items() if len(has) == fewest], missing) or add(found, missing)):
+                break
+        return [dataclasses.replace(case, family=self.family, seed=seed) for each in found.values() for case in each]
 
     @property
     def sanitizer_tools(self) -> list[str]:
@@ -225,7 +245,8 @@ class RungCases:
                 dataclasses.replace(base, shape=shape, dims=shapes[shape], seed=self.property_cases[0].seed)
                 for shape in (taken if way == "rising" else reversed(taken))
             ]
-            found[way].append([case for case in cases if not unsupported(self.variant, case)])
+            again = dataclasses.replace(base, shape=first.shape, dims=first.dims, seed=cases[0].seed + 1)
+            found[way].append([case for case in [*cases, again] if not unsupported(self.variant, case)])
         return found
 
     @property
@@ -328,12 +349,29 @@ def elements(case: Case) -> int:
 
 
 def _has_every_stride(case: Case) -> bool:
+    """Whether no dimension is of size 1, whose stride matters to nobody."""
     return all(size > 1 for size in case.dims.values())
 
 
-def _has_whole_vectors(case: Case) -> bool:
-    """Whether VECTOR divides its last dimension, along which tensors usually are contiguous."""
-    return not case.dims or [*case.dims.values()][-1] % VECTOR == 0
+# Kinds of cases that kernels treat in another way. strides: every one matters. vectors: VECTOR divides the last
+# dimension, along which tensors usually are contiguous. sizes: the shape says all that any does, and what others leave
+# out is as large as another dimension there (as many heads of keys as of queries). tiles: TILE divides all SEQUENCES.
+SEQUENCES = ("seq", "seq_k")
+KINDS_OF_EACH = frozenset(("strides", "vectors"))
+KINDS = KINDS_OF_EACH | {"sizes", "tiles"}
+
+
+def _kinds(case: Case, most: int) -> set[str]:
+    """Which of KINDS a case is of; `most` is how many dimensions any shape gives."""
+    lengths = [size for name, size in case.dims.items() if name in SEQUENCES]
+    strides = _has_every_stride(case)
+    found = {
+        "strides": strides,
+        "vectors": not case.dims or [*case.dims.values()][-1] % VECTOR == 0,
+        "sizes": strides and len(case.dims) == most,
+        "tiles": strides and bool(lengths) and all(size % TILE == 0 for size in lengths),
+    }
+    return {kind for kind, is_of_it in found.items() if is_of_it}
 
 
 def _distinct(cases: list[Case]) -> list[Case]:
