@@ -92,6 +92,7 @@ CHANGED = (*dict.fromkeys(EDITS), "whole")  # parts of a Job whose inputs are th
 TAIL_SHARE = 4
 TURNS = 16  # in which rows are given back their values, before all are
 MUCH_LARGER = 16  # than of the case's own values: an inverse near its pole, say
+FEW_WHOLE = 16  # whole numbers, below which draws may be the same by chance
 FEWEST_ALIKE = 4  # values of a row, or rows, of which some become like others: two at least differ all the same
 END_LIMIT_S = 5.0
 SAYS_WITHIN_S = 1.0
@@ -439,6 +440,7 @@ class Chamber:
         self.exact: dict[str, dict[str, SanityCall]] = {}
         self.related: dict[str, dict[str, Relation]] = {}
         self.inputs: dict[str, str] = {}
+        self.varied: set[str] = set()  # families whose values were seen to follow from the seed, or need not
         self.families: set[str] = set()  # of which a case was drawn
         self.drawn_once: set[str] = set()  # cases whose digest rests on one draw
         self.odd_draw = ""  # the case whose first draw was forgiven
@@ -549,6 +551,27 @@ class Chamber:
         from kernelproof import judge
 
         judge.insist_on_declared(self._call(job), judge.resolved(terms.precision, job.case.dtype))
+        if job.case.family not in self.varied:
+            self.varied.add(job.case.family)
+            self._insist_on_values_of_each_seed(job.case)
+
+    def _insist_on_values_of_each_seed(self, case: Case) -> None:
+        """Raises TestError where a case of the usual values has the same ones whatever its seed."""
+        from kernelproof import judge
+
+        call = self._call(Job(case))
+        told_apart = [t for t in call.inputs.values() if t.numel() >= (1 if t.is_floating_point() else FEW_WHOLE)]
+        if case.family != self.operator.families[0] or not told_apart:
+            return
+        for seed in range(case.seed + 1, case.seed + 1 + REDRAWN):
+            other = dataclasses.replace(case, seed=seed)
+            if _digest(self.operator.make_call(other, judge.generator(other))) != _digest(call):
+                return
+        raise TestError(
+            "`make_call` gives the same inputs for every seed, so that a kernel could remember its result",
+            subject=f"{self.module}: {case.id}",
+            hint="draw values from the generator that it is given: torch.randn(…, generator=generator)",
+        )
 
     def do_unfit(self, case: Case, terms: Terms) -> str:
         try:
