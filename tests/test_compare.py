@@ -252,6 +252,45 @@ def test_who_is_correct_by_less_than_before_is_told() -> None:
     assert not compare.compare(after, before).tested_less
 
 
+@pytest.mark.parametrize(
+    ("what", "words", "looser"),
+    [
+        ("limits", "bound_factor 1 → 1e+06", True),
+        ("precision", "declared accumulate float32 → bfloat16", True),
+        ("deterministic", "declared deterministic true → false", True),
+        ("finer", "declared accumulate float32 → float64", False),
+        ("module", "the operator's op.py aaaaaaaaaaaa → bbbbbbbbbbbb", False),
+    ],
+)
+@pytest.mark.parametrize("was", ["wrong", "correct"])
+def test_who_is_held_to_something_else_is_not_mended(was: str, what: str, words: str, looser: bool) -> None:
+    before, after = make(1, verdicts={"fast": was}), make(2)
+    old, new = before.tests["op/fast"], after.tests["op/fast"]
+    for test, sha256 in ((old, "a" * 64), (new, "b" * 64 if what == "module" else "a" * 64)):
+        test.module, test.precision = FileHash("op.py", sha256), {"output": "input", "accumulate": "float32"}
+    if what == "limits":
+        new.looser = {"bound_factor": 1e6}
+    new.precision |= {"accumulate": {"precision": "bfloat16", "finer": "float64"}.get(what, "float32")}
+    declared = {"deterministic": what != "deterministic"}
+    after.config = {**after.config, "operators": {"op": {"variants": {"fast": declared}}}}
+    found = compare.compare(before, after)
+    assert [(one.variant, one.words, one.looser) for one in found.judged_otherwise] == [("op/fast", words, looser)]
+    assert f"eld to something else than before ({words}): op/fast" in found.summary
+    assert [change.kind for change in found.verdicts] == (["changed"] if was == "wrong" else [])
+    assert (found.mark, found.exit_code) == ("⚠️", ExitCode.COULD_NOT_RUN if looser else ExitCode.WELL)
+    assert not [entry for entry in found.errors if entry.variant == "op/fast"]
+    for text in (found.markdown(), found.html()):
+        assert "say nothing of the kernel's change" in text
+
+
+def test_a_verdict_is_of_the_commit_that_its_own_record_names() -> None:
+    before, after = make(1), make(2, verdicts={"fast": "wrong"})
+    for run, commit in ((before, "1" * 40), (after, "2" * 40)):
+        run.tests["op/fast"].provenance = replace(run.tests["op/fast"].provenance, commit=commit, utc="2026-01-01")
+    (change,) = compare.compare(before, after).verdicts
+    assert change.sentence == f"op/fast: correct at {'1' * 12}, wrong at {'2' * 12}"
+
+
 def test_slower_is_exit_code_one_and_the_same_is_none() -> None:
     slower = compare.compare(make(1), make(2, machine_code="other", factors={"fast": 1.5}))
     assert (slower.exit_code, slower.summary) == (ExitCode.BAD_VERDICT, "Slower in 4 cases: op/fast.")

@@ -640,6 +640,7 @@ def test_gaps_of_a_view_are_guarded(tmp_path: Path) -> None:
     assert torch.equal(returned.output, wide[:, :32])
     assert returned.inputs_changed == []
     assert returned.band_damage == ["y: 1 bytes written between the rows of the view, the first at byte offset 460"]
+    assert returned.between
 
 
 def test_integer_inputs_have_random_bands(tmp_path: Path) -> None:

@@ -391,6 +391,59 @@ def test_inputs_that_do_not_follow_from_the_seed_condemn_nobody(tmp_path: Path, 
             chamber.do_insist_on_declared(job, TERMS)
 
 
+def test_an_input_of_an_earlier_call_is_told(judge: Judge, tmp_path: Path) -> None:
+    """Who keeps a weight, or what it made of it, from the first call of these sizes on."""
+    kept = b""
+    for case in (CASE, dataclasses.replace(CASE, seed=CASE.seed + 1)):
+        arguments = judge.lay_out(MODULE, Job(case), tmp_path / case.id).arguments
+        image = Path(arguments["weight"]["image"])
+        given, kept = image.read_bytes(), kept or image.read_bytes()
+        image.write_bytes(kept)
+        run_right(arguments)
+        result(arguments["weight"]).write_bytes(given)
+        judge.take(MODULE, Job(case), tmp_path / case.id)
+        found, _ = judge.judge(MODULE, Job(case), TERMS)
+    assert {failure.criterion for failure in found.failures} >= {"bound"}
+    (bound,) = (failure.message for failure in found.failures if failure.criterion == "bound")
+    assert f"Likely cause: weight is that of an earlier call ({CASE.id})" in bound
+
+
+FRAGILE = """
+import torch
+from kernelproof.operators.rmsnorm import OPERATOR as rmsnorm
+
+class Fragile(type(rmsnorm)):
+    def make_call(self, case, generator):
+        call = super().make_call(case, generator)
+        call.tensor("x").copy_(call.tensor("x").sort(-1).values)
+        return call
+
+    def reference(self, call, precision, device="cpu"):
+        found = super().reference(call, precision, device)
+        if not torch.equal(call.tensor("x"), call.tensor("x").sort(-1).values):
+            found.output.fill_(torch.nan)
+        return found
+
+OPERATOR = Fragile()
+"""
+
+
+def test_a_reference_that_is_not_for_changed_inputs_is_told_how_to_say_so(tmp_path: Path) -> None:
+    (tmp_path / "fragile.py").write_text(FRAGILE)
+    judge = Judge(tmp_path, tmp_path, LIMIT_S)
+    try:
+        for job in (Job(CASE), Job(CASE, "reversed", f"5.{judging.EDITS.index('reversed')}")):
+            run_right(judge.lay_out("fragile.py", job, tmp_path / job.key).arguments)
+            judge.take("fragile.py", job, tmp_path / job.key)
+            if job.part == "case":
+                assert judge.judge("fragile.py", job, TERMS)[0].status == "passed"
+        with pytest.raises(JudgeError, match="the reference is not finite") as caught:
+            judge.judge("fragile.py", job, TERMS)
+        assert "OPERATOR.whole" in (caught.value.hint or "")
+    finally:
+        judge.close()
+
+
 TWICE = """
 from kernelproof.operators.rmsnorm import OPERATOR as rmsnorm
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from kernelproof import charts, differences, formats, rendering, runs, statistics
+from kernelproof.config import CRITERIA
 from kernelproof.differences import NotCompared, TimeChange
 from kernelproof.errors import ExitCode, RecordError
 from kernelproof.records import NOT_RUN, OK, BuildRecord, CaseResult, Cubin, KernelResources, TestRecord
@@ -30,9 +31,22 @@ NAMED_OF_A_KIND = 3  # shapes, say, that were left out; of more the number
 FEWER_CASES = 0.75  # of those before: fewer are told
 ERROR_CHANGE = 0.02  # ratios to a limit that move by less are not listed
 MAX_ROWS, MAX_KERNELS, MAX_ENVIRONMENT = 120, 12, 40  # in Markdown and on the page; the JSON holds all
+# Data types that are declared, finest first.
+PRECISE = (
+    "float64",
+    "float32",
+    "fp22",
+    "tfloat32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+)
 # Settings that decide how much a verdict holds.
 STRICTNESS = (
     ("test", "level"),
+    ("test", "trials"),
+    ("test", "seeds"),
     ("gate", "max_ratio"),
     ("gate", "same_band"),
     ("bench", "confidence"),
@@ -78,8 +92,29 @@ class TestedLess:
 
 
 @dataclass(frozen=True)
+class JudgedOtherwise:
+    """A variant that B has held to something else than A: what it declares, wider limits, another reference.
+
+    looser: some of it is wider, or coarser, than before.
+    """
+
+    variant: str
+    role: str
+    changes: list[Change]
+    looser: bool
+
+    @property
+    def words(self) -> str:
+        """`bound_factor 1 → 1000000, declared accumulate float32 → bfloat16`."""
+        return ", ".join(f"{change.what} {change.before} → {change.after}" for change in self.changes)
+
+
+@dataclass(frozen=True)
 class ErrorChange:
-    """The largest ratio of an error to its limit over the cases that both runs passed or failed; above 1 is wrong."""
+    """The largest ratio of an error to its limit over the cases that both runs passed or failed; above 1 is wrong.
+
+    Of variants that both have held to the same limits.
+    """
 
     variant: str
     criterion: str  # bound, rms, bias
@@ -121,6 +156,7 @@ class Comparison:
     after: Side
     verdicts: list[VerdictChange] = field(default_factory=list)
     tested_less: list[TestedLess] = field(default_factory=list)
+    judged_otherwise: list[JudgedOtherwise] = field(default_factory=list)
     errors: list[ErrorChange] = field(default_factory=list)
     times: list[TimeChange] = field(default_factory=list)
     times_not_compared: list[NotCompared] = field(default_factory=list)
@@ -149,6 +185,14 @@ class Comparison:
         return [entry for entry in self.tested_less if entry.role == "variant"]
 
     @property
+    def looser(self) -> list[JudgedOtherwise]:
+        """Variants that are correct, by wider limits than before or a coarser declaration."""
+        moved = {change.variant for change in self.verdicts if change.after != CORRECT}
+        return [
+            one for one in self.judged_otherwise if one.looser and one.role == "variant" and one.variant not in moved
+        ]
+
+    @property
     def slower(self) -> list[TimeChange]:
         """Variants' cases that became slower."""
         return [row for row in self.times if row.verdict == statistics.SLOWER and row.role == "variant"]
@@ -161,11 +205,11 @@ class Comparison:
     @property
     def exit_code(self) -> ExitCode:
         """0: nothing is worse in B. 1: a variant broke, or is slower. 2: none did, as far as could be seen: a correct
-        one is not tested, or less than before, or a record cannot be read.
+        one is not tested, or less than before, or by wider limits, or a record cannot be read.
         """
         if self.broke or self.slower:
             return ExitCode.BAD_VERDICT
-        return ExitCode.COULD_NOT_RUN if self.lost or self.less or self.unread else ExitCode.WELL
+        return ExitCode.COULD_NOT_RUN if self.lost or self.less or self.looser or self.unread else ExitCode.WELL
 
     @property
     def mark(self) -> str:
@@ -174,6 +218,8 @@ class Comparison:
             return "❌" if self.exit_code == ExitCode.BAD_VERDICT else "⚠️"
         if any(change.after in BAD for change in self.verdicts):  # of a baseline, or of who was not tested before
             return "⚠️"
+        if any(one.role == "variant" for one in self.judged_otherwise):
+            return "⚠️"
         told = any(row.verdict != statistics.UNDECIDED for row in self.times if row.role == "variant")
         return "✅" if told or self.verdicts else "➖"
 
@@ -181,6 +227,7 @@ class Comparison:
     def summary(self) -> str:
         """The whole in one sentence."""
         parts = []
+        otherwise = dict[str, list[str]]()
         for kind, word in (
             (BROKE, "no longer correct"),
             (LOST, "correct before and not tested now"),
@@ -194,6 +241,11 @@ class Comparison:
         for what in dict.fromkeys(entry.what for entry in self.less):
             names = [entry.variant for entry in self.less if entry.what == what]
             parts.append(f"correct by less than before ({what}): {formats.first_of(names)}")
+        for one in self.judged_otherwise:
+            if one.role == "variant":
+                otherwise.setdefault(one.words, []).append(one.variant)
+        for words, names in otherwise.items():
+            parts.append(f"held to something else than before ({words}): {formats.first_of(names)}")
         for word in (statistics.SLOWER, statistics.FASTER):
             found = [row for row in self.times if row.verdict == word and row.role == "variant"]
             if found:
@@ -305,9 +357,11 @@ def compare(before: Run, after: Run) -> Comparison:
     found.environment = list(environment(before, after))
     gone = [key for key in found.only_before if before.role(key) == "variant"]
     came = [key for key in found.only_after if after.role(key) == "variant" and after.verdict(key) in BAD]
-    found.verdicts = list(_verdicts(before, after, [*common, *gone, *came], found.environment))
+    found.judged_otherwise = list(_judged_otherwise(before, after, common))
+    otherwise = {one.variant for one in found.judged_otherwise}
+    found.verdicts = list(_verdicts(before, after, [*common, *gone, *came], found.environment, otherwise))
     found.tested_less = list(_tested_less(before, after, common))
-    found.errors = list(_errors(before, after, common))
+    found.errors = list(_errors(before, after, [key for key in common if key not in otherwise]))
     found.builds = [change for key in common if (change := _build(before, after, key)) is not None]
     changes = differences.time_changes(before, after, *differences.settings_of(before, after))
     found.times, found.times_not_compared, found.cautions = changes.rows, changes.not_compared, changes.cautions
@@ -369,8 +423,10 @@ def _text(value: Any) -> str:
 # --- correctness ------------------------------------------------------------------------------------------------------
 
 
-def _verdicts(before: Run, after: Run, keys: Iterable[str], environment: Sequence[Change]) -> Iterator[VerdictChange]:
-    """Verdicts that changed, the broken ones first."""
+def _verdicts(
+    before: Run, after: Run, keys: Iterable[str], environment: Sequence[Change], otherwise: Collection[str]
+) -> Iterator[VerdictChange]:
+    """Verdicts that changed, the broken ones first; who is held to something else is not called mended."""
     found = []
     for key in keys:
         words = [run.verdict(key) for run in (before, after)]
@@ -378,10 +434,11 @@ def _verdicts(before: Run, after: Run, keys: Iterable[str], environment: Sequenc
             continue
         kind = BROKE if words[0] == CORRECT and words[1] in BAD else CHANGED
         kind = LOST if words[0] == CORRECT and words[1] in NO_VERDICT else kind
-        kind = MENDED if words[1] == CORRECT and words[0] in BAD else kind
+        kind = MENDED if words[1] == CORRECT and words[0] in BAD and key not in otherwise else kind
         kind = kind if before.knows(key) else NEW
         worse = before if kind == MENDED else after
         sentence = _sentence(key, words, environment, before, after)
+        sentence += ", held to something else" if key in otherwise else ""
         role = "variant" if "variant" in (before.role(key), after.role(key)) else after.role(key)
         found.append(VerdictChange(key, role, kind, words[0], words[1], _reason(worse, key), sentence))
     order = (BROKE, LOST, NEW, MENDED, CHANGED)
@@ -400,6 +457,36 @@ def _tested_less(before: Run, after: Run, keys: Iterable[str]) -> Iterator[Teste
             yield TestedLess(key, role, f"without {formats.listed(lost)}")
         if has.cases < FEWER_CASES * had.cases:
             yield TestedLess(key, role, f"{formats.plural(has.cases, 'case')} instead of {had.cases}")
+
+
+def _judged_otherwise(before: Run, after: Run, keys: Iterable[str]) -> Iterator[JudgedOtherwise]:
+    """Who was tested in both runs, and held to other limits, another declaration or another reference."""
+    for key in keys:
+        old, new = before.tests.get(key), after.tests.get(key)
+        if old is None or new is None or NOT_RUN in (old.verdict, new.verdict):
+            continue
+        changes, looser = [], False
+        for name in sorted({*old.looser, *new.looser}):
+            limits = [float(test.looser.get(name, getattr(CRITERIA, name))) for test in (old, new)]
+            if limits[0] != limits[1]:
+                changes.append(Change(name, *(f"{limit:g}" for limit in limits)))
+                looser |= limits[1] > limits[0]
+        for name in sorted({*old.precision, *new.precision}):
+            was, now = (test.precision.get(name, "") for test in (old, new))
+            if was != now:
+                changes.append(Change(f"declared {name}", _text(was), _text(now)))
+                looser |= not {was, now} <= {*PRECISE} or PRECISE.index(now) > PRECISE.index(was)
+        steady = [run.declares(key, "deterministic", True) for run in (before, after)]
+        if steady[0] != steady[1]:
+            changes.append(Change("declared deterministic", *(str(one).lower() for one in steady)))
+            looser |= not steady[1]
+        modules = [test.module.sha256[:12] if test.module else "" for test in (old, new)]
+        if modules[0] != modules[1]:
+            where = (new.module or old.module).path  # type: ignore[union-attr]
+            changes.append(Change(f"the operator's {where}", *map(_text, modules)))
+        if changes:
+            role = "variant" if "variant" in (before.role(key), after.role(key)) else after.role(key)
+            yield JudgedOtherwise(key, role, changes, looser)
 
 
 def _lost(kind: str, had: Sequence[str], has: Sequence[str]) -> str:
@@ -448,8 +535,8 @@ def _sentence(key: str, words: Sequence[str], environment: Sequence[Change], bef
         what, *others = decisive
         also = f" (changed too: {formats.listed(other.removeprefix('package ') for other in others)})" if others else ""
         return f"{key}: {old} under {known[what]}{by[what].before}, {new} under {known[what]}{by[what].after}{also}"
-    if before.commits != after.commits:
-        at = [formats.listed(run.commits) or "no commit" for run in (before, after)]
+    at = [run.commit_of(key) for run in (before, after)]
+    if at[0] != at[1] and all(at):
         return f"{key}: {old} at {at[0]}, {new} at {at[1]}"
     return f"{key}: {old} in {before.name}, {new} in {after.name}"
 

@@ -262,6 +262,9 @@ def _row(config: Config, variant: VariantConfig, now: Run) -> Row:
     if claim.word == NO_CLAIM:
         status = NOT_RUN if claims.not_tried(bench, variant.name) else PASSES
     reason = claim.why if variant.gate else f"gate: false; {claim.why}"
+    if test.looser:
+        wider = formats.listed(f"{name} {value:g}" for name, value in test.looser.items())
+        reason += f"; correct by limits wider than the criteria's own: {wider}"
     build = now.builds.get(variant.key)
     over = next((claims.over_budget(row) for row in (build.budget if build else []) if not row.ok), "")
     if shortfall := _tested_less(config, variant, test, now) or over:

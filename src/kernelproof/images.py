@@ -110,14 +110,15 @@ class Layout:
 class Returned:
     """What a candidate handed over: an output, and what became of everything that it should not have touched.
 
-    band_damage and inputs_changed are sentences, told with the first of several outputs. Without a poison the output is
-    taken to be written.
+    band_damage and inputs_changed are sentences, told with the first of several outputs. between: some of the damage
+    lies between the elements of a view. Without a poison the output is taken to be written.
     """
 
     output: torch.Tensor
     poison: torch.Tensor | None = None
     band_damage: list[str] = field(default_factory=list)
     inputs_changed: list[str] = field(default_factory=list)
+    between: bool = False
 
 
 def outline(call: Call) -> dict[str, Any]:
@@ -196,17 +197,19 @@ def read_back(layout: Layout, folder: Path, suffix: str = OUT_SUFFIX) -> dict[st
     """
     damage: list[str] = []
     changed: list[str] = []
-    outputs = {}
+    outputs, between = {}, False
     for image in _each_once(layout.images):
         after = read_file(handed_over(folder, image.path, suffix), len(image.raw))
-        damage += _band_damage(image, after)
+        outside, inside = _band_damage(image, after)
+        damage += [*outside, *inside]
+        between = between or bool(inside)
         if image.name in layout.call.outputs:
             poison = layout.poison(image.name) if suffix == OUT_SUFFIX else None
             outputs[image.name] = Returned(image.elements(after), poison)
         else:
             changed += _changes(image, after)
     first = outputs[layout.call.outputs[0]]
-    first.band_damage, first.inputs_changed = damage, changed
+    first.band_damage, first.inputs_changed, first.between = damage, changed, between
     return outputs
 
 
@@ -313,10 +316,10 @@ def read_file(path: Path, size: int) -> torch.Tensor:
     return torch.from_numpy(data)
 
 
-def _band_damage(image: Image, after: torch.Tensor) -> list[str]:
-    """A sentence for each guard band that is no longer what it was."""
+def _band_damage(image: Image, after: torch.Tensor) -> tuple[list[str], list[str]]:
+    """A sentence for each guard band that is no longer what it was, and one for what lies between a view's elements."""
     item, end = image.tensor.element_size(), image.offset + image.span_bytes
-    found = []
+    found, between = [], []
     for side, start, stop in (("before", 0, image.offset), ("after", end, len(after))):
         places = _differing(image.raw[start:stop], after[start:stop])
         if len(places):
@@ -338,11 +341,11 @@ def _band_damage(image: Image, after: torch.Tensor) -> list[str]:
         places = differing[gaps[differing]]
         if len(places):
             what = "rows" if image.tensor.stride(-1) == 1 else "elements"
-            found.append(
+            between.append(
                 f"{image.name}: {len(places)} bytes written between the {what} of the view, "
                 f"the first at byte offset {int(places[0])}"
             )
-    return found
+    return found, between
 
 
 def _differing(before: torch.Tensor, now: torch.Tensor) -> torch.Tensor:

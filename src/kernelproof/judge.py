@@ -81,6 +81,7 @@ MANY_TIMES = 1e6
 
 
 UNSET = "a variable or workspace that is used before it is set"
+PACKED = "rows are stored as if they lay one behind the other, whatever the output's strides"
 
 # What float64's own rounding may make of a reference, relative to its largest element.
 FLOAT64_ROUNDING = 2.0**-40
@@ -458,13 +459,18 @@ def _memory(found: Findings, result: CaseResult) -> None:
             cause = "the kernel did not run, or writes somewhere else"
         elif found.added:
             cause = f"{ADDED} (so little is added to these that they stay as they are)"
+        elif found.returned.between:
+            cause = PACKED
         message = (
             f"{found.share(count)} still hold what was in memory before the call: {result.unwritten_where}; {cause}"
         )
         result.failures.append(Failure(UNWRITTEN, message))
     if found.returned.band_damage:
         result.band_damage = list(found.returned.band_damage)
-        message = "; ".join(result.band_damage) + "; an index is not checked against the end of the buffer"
+        cause = "an index is not checked against the end of the buffer"
+        if found.returned.between and count < found.error.numel():
+            cause = f"{PACKED}, or past their ends"
+        message = "; ".join([*result.band_damage, cause])
         result.failures.append(Failure(GUARD_BANDS, message))
     if found.returned.inputs_changed:
         result.inputs_changed = list(found.returned.inputs_changed)

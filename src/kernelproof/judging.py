@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +93,7 @@ TAIL_SHARE = 4
 TURNS = 16  # in which rows are given back their values, before all are
 MUCH_LARGER = 16  # than of the case's own values: an inverse near its pole, say
 FEW_WHOLE = 16  # whole numbers, below which draws may be the same by chance
+MOST_LOOKED_BACK = 8  # wrong results of a variant, for which several references are made
 FEWEST_ALIKE = 4  # values of a row, or rows, of which some become like others: two at least differ all the same
 END_LIMIT_S = 5.0
 SAYS_WITHIN_S = 1.0
@@ -435,6 +436,7 @@ class Chamber:
         self.returned: dict[str, dict[str, Returned]] = {}
         self.unlike: dict[str, list[dict[str, Returned]]] = {}
         self.right: dict[str, tuple[Call, dict[str, Returned]]] = {}  # calls whose results were found right, with those
+        self.looked_back = 0
         self.misread: dict[str, dict[str, Call]] = {}  # by cause, what is seen of a call by who leaves strides out
         # By a case's id, and by name; of a case's inputs a digest, which outlives the variant that they were made for:
         self.exact: dict[str, dict[str, SanityCall]] = {}
@@ -626,7 +628,7 @@ class Chamber:
             spaced=[job.name] if job.part == "spaced" else (),
             together=job.name.split("+") if job.part == "aliased" else (),
         )
-        if job.part == "spaced" and job.name in call.inputs:
+        if job.part in ("spaced", "strided") and job.name in call.inputs:
             self.misread[job.key] = _misread(call, job.name, layout)
         size = sum(len(image.raw) for image in layout.images.values())
         spec = layout.spec
@@ -662,16 +664,24 @@ class Chamber:
         from kernelproof import judge
 
         histogram = judge.ErrorHistogram() if count else None
-        result = judge.judge_all(
-            self._sanity(job.case)[job.name].case if job.part == "sanity" else job.case,
-            self._call(job),
-            self._reference(job, terms),
-            self.returned[job.key] if unlike is None else self.unlike[job.key][unlike],
-            terms.tolerance,
-            operator=self._knowing(job, terms),
-            histogram=histogram,
-            earlier=self.right,
-        )
+        try:
+            result = judge.judge_all(
+                self._sanity(job.case)[job.name].case if job.part == "sanity" else job.case,
+                self._call(job),
+                self._reference(job, terms),
+                self.returned[job.key] if unlike is None else self.unlike[job.key][unlike],
+                terms.tolerance,
+                operator=self._knowing(job, terms),
+                histogram=histogram,
+                earlier=self.right,
+            )
+        except TestError as error:
+            if error.subject == "reference" and job.part in CHANGED:
+                error.hint = (
+                    "other values were put into parts of the inputs here: name those whose values belong together (a "
+                    "triangular or an invertible matrix, sorted offsets) in OPERATOR.whole; " + (error.hint or "")
+                )
+            raise
         if result.status == "passed" and unlike is None:
             self.right[job.key] = self._call(job), self.returned[job.key]
         if result.status != "passed":
@@ -705,6 +715,9 @@ class Chamber:
         if failure is None:
             return None
         if relation.exact and terms.same_bits and in_bounds() is None:
+            order = "sums are added up in another order from call to call, which repeats of one call show too"
+            causes = ", or ".join(filter(None, [order, relation.cause]))
+            failure = found(dataclasses.replace(relation, cause=causes), self._reference(job, terms)[output]) or failure
             failure.message += (
                 ". Both results are within what rounding allows: where the kernel has no reason to compute them in two "
                 f"ways, `exact=True` of {relation.name!r} says too much ({self._place('relations')})"
@@ -716,6 +729,7 @@ class Chamber:
         results = (self.returned, self.right, self.unlike)
         for kept in (self.calls, self.layouts, *results, self.misread, self.exact, self.related):
             kept.clear()
+        self.looked_back = 0
 
     # --- calls and references
 
@@ -893,13 +907,35 @@ class Chamber:
         own = self._relations(job.case)[job.name].base is not None
         return dataclasses.replace(job, part="base") if own else Job(job.case)
 
-    def _knowing(self, job: Job, terms: Terms) -> Operator | _Reading:
+    def _knowing(self, job: Job, terms: Terms) -> _Reading:
         """Who knows what faults give, for messages about a job's result."""
-        if job.key not in self.misread:
-            return self.operator
-        read = self.misread[job.key]
-        made = {cause: functools.partial(self._computed, call, job.case, terms) for cause, call in read.items()}
-        return _Reading(self.operator, made)
+
+        def computed(call: Call) -> dict[str, Reference]:
+            return self._computed(call, job.case, terms)
+
+        return _Reading(self.operator, lambda: self.misread.get(job.key, {}) | self._of_earlier(job), computed)
+
+    def _of_earlier(self, job: Job) -> dict[str, Call]:
+        """What a call is to who has one input of an earlier call of its kind, the first or the last, by cause."""
+        from kernelproof.operators import changed
+
+        call, self.looked_back = self._call(job), self.looked_back + 1
+        kinds = {name: (tensor.shape, tensor.dtype) for name, tensor in call.inputs.items()}
+        if len(kinds) < 2 or self.looked_back > MOST_LOOKED_BACK:
+            return {}
+        alike = [
+            (key, earlier)
+            for key, (earlier, _) in self.right.items()
+            if {name: (tensor.shape, tensor.dtype) for name, tensor in earlier.inputs.items()} == kinds
+        ]
+        found: dict[str, Call] = {}
+        for key, earlier in (*alike[:1], *alike[-1:]):
+            for name in kinds:
+                others = (call, *found.values())
+                if not any(earlier.tensor(name).equal(other.tensor(name)) for other in others):
+                    cause = f"{name} is that of an earlier call ({key}): it, or what was made of it, is kept"
+                    found[cause] = changed(call, **{name: earlier.tensor(name)})
+        return found
 
     def _reference(self, job: Job, terms: Terms) -> dict[str, Reference]:
         """The reference of a job's very values, by output."""
@@ -957,21 +993,28 @@ class Chamber:
 
 @dataclass(frozen=True)
 class _Reading:
-    """What an operator knows of faults, and in front of it what a call gives to who leaves out a tensor's strides."""
+    """What an operator knows of faults, and in front of it what a call gives to who takes an input for something else:
+    who leaves out a tensor's strides, or has it from an earlier call.
+    """
 
     operator: Operator
-    misread: Mapping[str, Callable[[], Mapping[str, Reference]]]  # what follows, by cause
+    misread: Callable[[], Mapping[str, Call]]  # by cause, what the call is to them; asked for where a result is wrong
+    computed: Callable[[Call], Mapping[str, Reference]]
+    known: dict[str, Tensor | None] = field(default_factory=dict)  # by cause, what that gives
 
     def suspects(self, call: Call, rows: Tensor) -> Iterator[Suspect]:
         """See Operator."""
         from kernelproof.operators import Suspect
 
-        for cause, computed in self.misread.items():
-            try:
-                seen = computed()[call.outputs[0]].output.cpu()[tuple(rows.unbind(1))]
-            except Exception:  # what lies between elements may be no input that the operator's reference takes
-                continue
-            yield Suspect(cause, seen.clone)
+        if not self.known:
+            for cause, read in self.misread().items():
+                try:
+                    self.known[cause] = self.computed(read)[call.outputs[0]].output.cpu()
+                except Exception:  # what lies between elements may be no input that the operator's reference takes
+                    self.known[cause] = None
+        for cause, output in self.known.items():
+            if output is not None:
+                yield Suspect(cause, output[tuple(rows.unbind(1))].clone)
         yield from self.operator.suspects(call, rows) or ()
 
 

@@ -107,9 +107,21 @@ class Run:
 
     @property
     def commits(self) -> list[str]:
-        """The commits that were measured, a dirty one with `+`; more than one where a stage was not run again."""
-        states = [record.provenance for record in self._records if record.provenance.commit]
-        return sorted({f"{(state.commit or '')[:12]}{'+' if state.dirty else ''}" for state in states})
+        """The commits that were measured, the last first; more than one where a stage was not run again."""
+        states = sorted((record.provenance for record in self._records), key=lambda state: state.utc, reverse=True)
+        return list(dict.fromkeys(filter(None, map(_commit, states))))
+
+    def commit_of(self, key: str) -> str:
+        """The commit that `operator/variant` was tested or built at, else the run's last; empty if not known."""
+        record = self.tests.get(key) or self.builds.get(key)
+        return _commit(record.provenance) if record else next(iter(self.commits), "")
+
+    def declares(self, key: str, name: str, default: Any) -> Any:
+        """What the configuration that it was made with says of `operator/variant`; the default if that is nothing."""
+        operator, _, variant = key.partition("/")
+        groups = self.config.get("operators", {}).get(operator, {})
+        found = [(groups.get(group) or {}).get(variant) for group in ("variants", "baselines")]
+        return next((one.get(name, default) for one in found if isinstance(one, dict)), default)
 
     def probe(self, name: str) -> Any:
         """What the capture stage found out about the machine; None where it could not."""
@@ -190,6 +202,11 @@ class Run:
         counted = {(row.contender, row.case, row.mode) for row in record.times if row.method == method}
         found = samples.read(data, method, f"{self.name}: {bench}.csv.gz")
         return {place: blocks for place, blocks in found.items() if place in counted}
+
+
+def _commit(state: records.Provenance) -> str:
+    """A state of the repository in short, `3f6de27` or with `+` where it had changes; empty where it is not known."""
+    return f"{state.commit[:12]}{'+' if state.dirty else ''}" if state.commit else ""
 
 
 def load(path: Path) -> Run:
