@@ -77,7 +77,7 @@ def test_who_packs_what_contradicts_itself_is_told(
         says.partition(": ")[2]
     ]
     monkeypatch.chdir(run.root)
-    assert cli.main(["bundle", "--folder", str(run.folder)]) == 0
+    assert cli.main(["bundle", "--folder", str(run.folder)]) == 3
     assert f"it contradicts itself, and `kernelproof verify` refuses it: {says}" in capsys.readouterr().out
 
 

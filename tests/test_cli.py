@@ -289,7 +289,7 @@ def test_an_error_says_what_failed_on_what_where_the_log_is_and_what_to_do(
         (OSError(errno.ENOSPC, "No space left on device", "results/x"), 2, "results/x: No space left on device\n"),
         (PermissionError(errno.EACCES, "Permission denied", "results"), 2, "results: Permission denied\n"),
         (KernelproofError("it broke"), 2, "kernelproof: it broke\n"),
-        (KeyboardInterrupt(), 130, "interrupted; the same command starts this stage over"),
+        (KeyboardInterrupt(), 130, "interrupted; run the same command again"),
     ],
     ids=["full disk", "no permission", "ours", "Ctrl-C"],
 )

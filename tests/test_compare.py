@@ -250,6 +250,9 @@ def test_who_is_correct_by_less_than_before_is_told() -> None:
     for text in (found.markdown(), found.html()):
         assert "1 case instead of 3" in text
     assert not compare.compare(after, before).tested_less
+    old.level, new.level, old.trials, new.trials = "deep", "quick", 100, 10
+    told = [entry.what for entry in compare.compare(before, after).tested_less]
+    assert told[1:3] == ["at the quick level instead of deep", "10 repeats instead of 100"]
 
 
 @pytest.mark.parametrize(

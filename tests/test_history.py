@@ -154,6 +154,11 @@ def test_gaps_are_gaps() -> None:
     assert len(picture.spots) == 3
     assert len(picture.joins) == 1
     assert [tick.label for tick in picture.numbers] == ["1", "2", "3", "4"]
+    lost = charts.Reading(None, 0.0, 0.0, "machine", "bad", "wrong, and not timed")
+    broken = charts.series([reading(1.0), lost, reading(2.0)])
+    assert broken
+    assert (len(broken.joins), broken.spots[1].y, broken.spots[1].kind) == (0, broken.height, "bad")
+    assert charts.series([lost, None]) is None
     assert charts.series([None, None]) is None
     many = charts.series([reading(1.0)] * 40)
     assert many is not None

@@ -294,13 +294,13 @@ def test_a_variant_above_the_gate_in_one_case_does_not_pass(tmp_path: Path) -> N
     row.high, row.passed, row.reason = 0.97, False, "upper bound 0.97 > 0.95"
     text, summary = render(tmp_path, (manifest, records))
     assert "3 of 6 variants are correct; the one speed claim is not shown to hold." in checked(text).text
-    assert "`sdpa_cudnn` faster | fails, not shown within the limit in 1 of 8 cases |" in summary
+    assert "`sdpa_cudnn` | fails, not shown within the limit in 1 of 8 cases |" in summary
     silent = replace(report_records.SETTINGS, gated=frozenset())
     found = report.read_all(tmp_path / "results" / "manifest" / "4f1c9a6be2d0.json", tmp_path)
     summary = report.render_summary(found, silent)
     assert "3 of 6 variants are correct; no speed is claimed." in summary
     assert (
-        "| **0.911×** ⚑ | 0.907–0.916 | `sdpa_cudnn` faster | no claim, not shown within the limit in 1 of 8 cases |"
+        "| **0.911×** faster ⚑ | 0.907–0.916 | `sdpa_cudnn` | no claim, not shown within the limit in 1 of 8 cases |"
         in summary
     )
 

@@ -225,24 +225,34 @@ def test_a_baseline_at_fault_is_shown_since_nobody_was_compared_with_it() -> Non
     assert any("mistyped" in row and "wrong" in row for row in rows)
 
 
-@pytest.mark.parametrize(("shown", "status"), [(VERDICTS, 1), (VERDICTS[:1], 0)])
+UNTESTED = [VERDICTS[0] | {"correctness": "not_run", "bad": False, "reason": "no C++ compiler"}]
+
+
+@pytest.mark.parametrize(
+    ("shown", "contradictions", "status"),
+    [(VERDICTS, [], 1), (VERDICTS[:1], [], 0), (UNTESTED, [], 2), (VERDICTS[:1], ["op.py: it is another"], 3)],
+)
 def test_the_end_of_a_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     shown: list[dict[str, Any]],
+    contradictions: list[str],
     status: int,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     reports = Path("reports/0123456789ab")
     reports.mkdir(parents=True)
     (reports / "manifest.yaml").write_text(yaml.safe_dump({"verdicts": shown}))
-    (reports / "bundle.json").write_text(json.dumps({"tarball": "kernelproof-0123456789ab-20260101T000000Z.tar.gz"}))
+    receipt = {"tarball": "kernelproof-0123456789ab-20260101T000000Z.tar.gz", "contradictions": contradictions}
+    (reports / "bundle.json").write_text(json.dumps(receipt))
     assert run.conclude("0123456789ab", 12.34) == status
     said = capsys.readouterr().out
     assert "report   reports/0123456789ab/report.html\n" in said
     assert "tarball  reports/0123456789ab/kernelproof-0123456789ab-20260101T000000Z.tar.gz\n" in said
     assert ("! attention/cpu_naive: too slow\n1 bad verdict in 12.3 s" in said) == (status == 1)
+    assert ("incomplete: no variant could be tested (no C++ compiler), in 12.3 s" in said) == (status == 2)
+    assert ("! it contradicts itself, and `kernelproof verify` refuses it: op.py: it is" in said) == (status == 3)
 
 
 def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from kernelproof import OF_A_RUN, environment, fingerprints, gpu, records, verif
 from kernelproof import config as configuration
 
 ROOT = Path(__file__).resolve().parents[1]
+SHIPPED = configuration.load(ROOT / "config.yaml")
 CONFIG = """\
 schema: kernelproof.config/1
 project: small
@@ -468,12 +469,12 @@ def test_the_machine_is_another_with_another_release_of_a_package_that_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "absent")])
-    found = [workflow.machine_fingerprint()]
+    found = [workflow.machine_fingerprint(SHIPPED)]
     for name in ("nvidia_cudnn_cu13-9.19.0.56", "requests-2.32.3"):
         (tmp_path / f"{name}.dist-info").mkdir()
-        found.append(workflow.machine_fingerprint())
+        found.append(workflow.machine_fingerprint(SHIPPED))
     (tmp_path / "nvidia_cudnn_cu13-9.19.0.56.dist-info").rename(tmp_path / "nvidia_cudnn_cu13-9.20.0.48.dist-info")
-    found.append(workflow.machine_fingerprint())
+    found.append(workflow.machine_fingerprint(SHIPPED))
     assert found[1] == found[2]
     assert len(set(found)) == 3
 
@@ -486,7 +487,7 @@ def test_the_machine_is_another_with_another_package_first_on_the_path(
     folders, found = [str(tmp_path / "2.12.0"), str(tmp_path / "2.13.0")], []
     for path in (folders, folders[::-1]):
         monkeypatch.setattr(sys, "path", path)
-        found.append(workflow.machine_fingerprint())
+        found.append(workflow.machine_fingerprint(SHIPPED))
     assert found[0] != found[1]
 
 
@@ -500,8 +501,53 @@ def test_the_machine_is_another_with_another_release_of_what_was_built_in_place(
         (tmp_path / "torch.egg-info" / "PKG-INFO").write_text(
             f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n"
         )
-        found.append(workflow.machine_fingerprint())
+        found.append(workflow.machine_fingerprint(SHIPPED))
     assert found[0] != found[1]
+
+
+def test_the_machine_is_another_with_what_a_contender_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A contender that was not run for the lack of a package stayed so when that was installed."""
+    operator = SHIPPED.operators["attention"]
+    asking = dataclasses.replace(operator.variants["cpu_naive"], requires=["Frob_pkg>=1"], entry="other.kernels:run")
+    config = dataclasses.replace(
+        SHIPPED, operators={"attention": dataclasses.replace(operator, variants={"v": asking})}
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    found = [workflow.machine_fingerprint(config)]
+    for name in ("frob_pkg-1.0", "other-2.0", "otherwise-1.0"):
+        (tmp_path / f"{name}.dist-info").mkdir()
+        found.append(workflow.machine_fingerprint(config))
+    assert (len(set(found)), found[2]) == (3, found[3])
+
+
+def test_the_machine_is_another_with_another_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build that was not made for the lack of one stayed so when it was installed."""
+    found = [workflow.machine_fingerprint(SHIPPED)]
+    monkeypatch.setenv("CXX", str(tmp_path / "c++-99"))
+    found.append(workflow.machine_fingerprint(SHIPPED))
+    (tmp_path / "c++-99").write_text("#!/bin/sh\n")
+    (tmp_path / "c++-99").chmod(0o755)
+    found.append(workflow.machine_fingerprint(SHIPPED))
+    assert len(set(found)) == 3
+
+
+def test_jobs_have_names_of_their_own() -> None:
+    """Of `norm_rows` in operator `l1`, and `rows` in `l1_norm`; and of a variant called what a group is."""
+    operator = SHIPPED.operators["attention"]
+    plain = operator.variants["cpu_naive"]
+
+    def of(name: str, *variants: str) -> configuration.OperatorConfig:
+        mine = {key: dataclasses.replace(plain, operator=name, name=key) for key in variants}
+        peer = dataclasses.replace(plain, operator=name, name="peer", role="baseline", sources=[], abi="python")
+        return dataclasses.replace(operator, name=name, variants=mine, baselines={"peer": peer})
+
+    both = dataclasses.replace(
+        SHIPPED, operators={"l1": of("l1", "norm_rows", "callables"), "l1_norm": of("l1_norm", "rows")}
+    )
+    for jobs in (workflow.build_jobs(both, driver=False), workflow.test_jobs(both, driver=False)):
+        names = [job.name for job in jobs]
+        assert len(set(names)) == len(names)
+        assert sorted(variant.key for job in jobs for variant in job.variants) == sorted(v.key for v in both.variants())
 
 
 def test_waiting_jobs_of_a_local_run_are_looked_at_when_one_has_ended() -> None:

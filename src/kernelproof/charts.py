@@ -237,9 +237,12 @@ def _in_sight(values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Reading:
-    """A value of one run with its interval. Readings of one `group` (a machine) are joined by a line."""
+    """A value of one run with its interval. Readings of one `group` (a machine) are joined by a line.
 
-    value: float
+    Without a value it is at the foot, and no line goes past it.
+    """
+
+    value: float | None
     low: float
     high: float
     group: str
@@ -275,10 +278,10 @@ _SERIES_LEFT, _SERIES_RIGHT = 13.0, 96.0  # percent: on the left the figures of 
 
 def series(readings: Sequence[Reading | None], scale: float = 1.0, height: float = 120.0) -> Series | None:
     """Place one reading a run, None for a run that has none; None when no run has one. Figures are value / scale."""
-    known = [reading for reading in readings if reading is not None]
+    known = [(reading.low, reading.value, reading.high) for reading in readings if reading and reading.value]
     if not known:
         return None
-    figures = [figure for reading in known for figure in (reading.low, reading.value, reading.high)]
+    figures = [figure for reading in known for figure in reading]
     middle = math.sqrt(min(figures) * max(figures))
     # At least 10 % from top to bottom: what runs differ by without a cause must not fill the picture.
     up = axis([*figures, middle * 0.95, middle * 1.05], scale=scale, width=None)
@@ -293,6 +296,10 @@ def series(readings: Sequence[Reading | None], scale: float = 1.0, height: float
     last: dict[str, tuple[float, float]] = {}
     for x, reading in zip(places, readings, strict=True):
         if reading is None:
+            continue
+        if reading.value is None:
+            spots.append(Spot(x, height, height, height, reading.kind, reading.title))
+            last.clear()
             continue
         spots.append(Spot(x, y(reading.value), y(reading.low), y(reading.high), reading.kind, reading.title))
         if reading.group in last:

@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
             _leave_standard_output()
         return ExitCode.COULD_NOT_RUN
     except KeyboardInterrupt:
-        print("kernelproof: interrupted; the same command starts this stage over", file=sys.stderr)
+        print("kernelproof: interrupted; run the same command again", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except Exception as error:  # a fault of ours, which says nothing of any verdict
         if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] != __package__:
@@ -303,6 +303,8 @@ def _stage(
         _print_lines([f"{place / record.tarball}: {formats.plural(record.members, 'member')}, {record.overall}"])
         told = [*record.contradictions[:3], *(["…"] if len(record.contradictions) > 3 else [])]
         _print_lines(f"  it contradicts itself, and `kernelproof verify` refuses it: {one}" for one in told)
+        if told and RUN_PID not in os.environ:  # of a run the receipt says it
+            return ExitCode.CONTRADICTION
     return ExitCode.WELL
 
 
@@ -479,7 +481,7 @@ def _changed_since_built(config: Any, operator: str, name: str) -> Iterator[str]
             path = config.root / file.path
             if path.is_file() and records.sha256_file(path) != file.sha256:
                 again = config.command("build", config.operator(operator).variant(name))
-                yield f"{operator}/{name}: {file.path} was changed since the build that was tested; {again}"
+                yield f"{operator}/{name}: {file.path} was changed since it was built, and this is of what was; {again}"
 
 
 def _choose(arguments: argparse.Namespace, config: Any) -> None:
@@ -581,6 +583,9 @@ def _bench(arguments: argparse.Namespace) -> int:
     )
     if only and not arguments.json:
         _print_lines([f"{output}: of {only} and the baselines alone, and no part of a report"])
+    if not arguments.json:
+        for contender in config.operator(operator).contenders(device):
+            _print_lines(_changed_since_built(config, operator, contender.name))
     return code
 
 
@@ -751,7 +756,11 @@ def _gate(arguments: argparse.Namespace) -> int:
 
     usual = arguments.config == CONFIG
     config = None if usual and not arguments.set and not CONFIG.exists() else _config(arguments)
-    return _tell(gate.run(config, arguments.records or (config.results if config else Path("results"))), arguments)
+    code = _tell(gate.run(config, arguments.records or (config.results if config else Path("results"))), arguments)
+    if config and arguments.records is None and not arguments.json:
+        for variant in config.variants():
+            _print_lines(_changed_since_built(config, variant.operator, variant.name))
+    return code
 
 
 def _compare(arguments: argparse.Namespace) -> int:

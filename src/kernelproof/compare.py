@@ -18,6 +18,7 @@ from typing import Any
 
 from kernelproof import charts, differences, formats, rendering, runs, statistics
 from kernelproof.config import CRITERIA
+from kernelproof.consistency.tests import LEVELS
 from kernelproof.differences import NotCompared, TimeChange
 from kernelproof.errors import ExitCode, RecordError
 from kernelproof.records import NOT_RUN, OK, BuildRecord, CaseResult, Cubin, KernelResources, TestRecord
@@ -455,6 +456,11 @@ def _tested_less(before: Run, after: Run, keys: Iterable[str]) -> Iterator[Teste
         role = "variant" if "variant" in (before.role(key), after.role(key)) else after.role(key)
         if lost := [said for kind in had.covered if (said := _lost(kind, had.covered[kind], has.covered[kind]))]:
             yield TestedLess(key, role, f"without {formats.listed(lost)}")
+        levels = [LEVELS.index(test.level) for test in (old, new) if test.level in LEVELS]
+        if levels != sorted(levels):
+            yield TestedLess(key, role, f"at the {new.level} level instead of {old.level}")
+        if new.trials < old.trials:
+            yield TestedLess(key, role, f"{formats.plural(new.trials, 'repeat')} instead of {old.trials}")
         if has.cases < FEWER_CASES * had.cases:
             yield TestedLess(key, role, f"{formats.plural(has.cases, 'case')} instead of {had.cases}")
 

@@ -196,7 +196,7 @@ class _Bench:
             next(((c.dims, c.options, c.dtype) for c in record.cases if c.id == case), None) for record in self.records
         ]
         if kinds[0] != kinds[1]:
-            self.found.refuse(what, f"another case by the same name: {kinds[0]} and {kinds[1]}")
+            self.found.refuse(what, f"another case by the same name: {_of_kind(kinds[0])} and {_of_kind(kinds[1])}")
             return False
         return True
 
@@ -305,3 +305,11 @@ class _Bench:
             flags_before=self.flags[0].get(place, []),
             flags_after=self.flags[1].get(place, []),
         )
+
+
+def _of_kind(kind: tuple[dict[str, int], dict[str, bool | str], str] | None) -> str:
+    """A case's sizes, options and data type in words: `rows=256, cols=512, float32`."""
+    if kind is None:
+        return "none"
+    dims, options, dtype = kind
+    return ", ".join([*(f"{name}={size}" for name, size in {**dims, **options}.items()), dtype])

@@ -141,9 +141,10 @@ class History:
         return [self._reading(point) for point in line.points]
 
     def _reading(self, point: Point) -> charts.Reading | None:
-        if point.time_us is None or point.low_us is None or point.high_us is None:
-            return None
         side = self.runs[point.run - 1]
+        if point.time_us is None or point.low_us is None or point.high_us is None:
+            title = f"run {point.run}, {formats.listed(side.commits)}: {point.verdict}, and not timed"
+            return charts.Reading(None, 0.0, 0.0, side.machine, "bad", title) if point.verdict in BAD else None
         interval = f"{formats.time_us(point.low_us)} to {formats.time_us(point.high_us)}"
         title = f"run {point.run}, {formats.listed(side.commits)}: {formats.time_us(point.time_us)}, {interval}"
         kind = "good" if point.verdict == CORRECT else "bad"

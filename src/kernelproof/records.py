@@ -30,7 +30,7 @@ OK, FAILED, NOT_RUN = "ok", "failed", "not_run"
 CORES_SHARED, OUTSIDE_DISAGREES, IN_COMPANY = "cores_shared", "disagrees_outside_clock", "slower_in_company"
 GPU_SHARED = "gpu_shared"
 DECIDES_NOTHING = {
-    CORES_SHARED: "other programs had its cores; measure again on a quiet machine",
+    CORES_SHARED: "other programs had its cores; measure again (kernelproof bench) on a quiet machine",
     GPU_SHARED: "another process was on the GPU; measure again when it is free",
     OUTSIDE_DISAGREES: "our own clock does not confirm the time that its process tells; measure again",
     IN_COMPANY: "it is slower beside the variants than without them (whose doing it is, one variant less shows)",

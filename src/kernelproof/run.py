@@ -414,16 +414,28 @@ def conclude(folder: str | None, elapsed_s: float) -> int:
     print()
     print("\n".join(table(verdicts)))
     bad = [verdict for verdict in verdicts if verdict.get("bad")]
+    ours = [verdict for verdict in verdicts if verdict.get("role") != "baseline"]
+    judged = [verdict for verdict in ours if verdict.get("correctness") != "not_run"]
     print()
     if bad:
         for verdict in bad:
             print(f"! {verdict['operator']}/{verdict['variant']}: {verdict.get('reason') or 'bad'}")
         print(f"{len(bad)} bad verdict{'s' if len(bad) > 1 else ''} in {elapsed_s:.1f} s")
+    elif not judged:
+        why = next((verdict["reason"] for verdict in ours if verdict.get("reason")), "no reason is on record")
+        print(f"incomplete: no variant could be tested ({formats.one_line(str(why))}), in {elapsed_s:.1f} s")
     else:
         print(f"no bad verdict in {elapsed_s:.1f} s")
+    receipt = read_receipt(reports)
     print(f"report   {reports / 'report.html'}")
-    print(f"tarball  {reports / read_receipt(reports)['tarball']}")
-    return ExitCode.BAD_VERDICT if bad else ExitCode.WELL
+    print(f"tarball  {reports / receipt['tarball']}")
+    if contradictions := receipt.get("contradictions"):
+        print(f"! it contradicts itself, and `kernelproof verify` refuses it: {contradictions[0]}")
+    if bad:
+        return ExitCode.BAD_VERDICT
+    if contradictions:
+        return ExitCode.CONTRADICTION
+    return ExitCode.WELL if judged or not ours else ExitCode.COULD_NOT_RUN
 
 
 def read_receipt(reports: Path) -> dict[str, Any]:

@@ -42,6 +42,7 @@ COMPILE_TOOLS = {
     "fatbinary": ("bin/fatbinary", "nvidia-cuda-nvcc"),
 }
 # They only read machine code, so they may come from elsewhere than the compiler.
+HOST_COMPILERS = ("g++", "c++")
 BINARY_TOOLS = {
     "cuobjdump": ("bin/cuobjdump", "nvidia-cuda-cuobjdump"),
     "nvdisasm": ("bin/nvdisasm", "nvidia-cuda-nvdisasm"),
@@ -211,11 +212,17 @@ def _binary_tools(home: Path | None, origin: str, known: ToolCache) -> dict[str,
     }
 
 
+def host_compiler_path() -> Path | None:
+    """Where the C++ compiler is: $CXX, else g++, else c++; None where there is none."""
+    names = os.environ.get("CXX", "").split()[:1] or HOST_COMPILERS
+    return next((Path(path) for name in names if (path := shutil.which(name))), None)
+
+
 def find_host_compiler(cache: Path | None = None) -> HostCompiler:
     """The C++ compiler: $CXX, else g++, else c++. Raises ToolError with the remedy when there is none."""
     wanted = os.environ.get("CXX", "").split()
-    names = wanted[:1] or ["g++", "c++"]
-    found = next((path for name in names if (path := shutil.which(name))), None)
+    names = wanted[:1] or list(HOST_COMPILERS)
+    found = host_compiler_path()
     if found is None:
         raise ToolError(
             f"no C++ compiler: looked for {', '.join(names)} on the PATH",
@@ -223,9 +230,9 @@ def find_host_compiler(cache: Path | None = None) -> HostCompiler:
             hint="install g++ (Debian/Ubuntu: apt-get install g++), or set CXX to the compiler's path",
         )
     known = ToolCache(cache)
-    driver = known.tool(Path(found).name, Path(found), "system")
+    driver = known.tool(found.name, found, "system")
     parts = {"driver": driver.sha256}
-    proper = run([found, "-print-prog-name=cc1plus"], check=False, timeout_s=20).stdout.strip()
+    proper = run([str(found), "-print-prog-name=cc1plus"], check=False, timeout_s=20).stdout.strip()
     if os.path.isabs(proper) and Path(proper).is_file():
         # Asked for its version, it compiles its standard input as well and leaves `<stdin>.s` behind.
         parts["cc1plus"] = known.tool("cc1plus", Path(proper), "system", driver.version).sha256

@@ -14,12 +14,13 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kernelproof import EVENTS, fingerprints, gpu, manifest
+from kernelproof import EVENTS, fingerprints, gpu, manifest, toolchain
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import RecordError
 from kernelproof.processes import SHARED_FROM
@@ -97,26 +98,45 @@ def has_driver() -> bool:
     return DRIVER.exists()
 
 
-def machine_fingerprint() -> str:
-    """A hash that changes when a measurement would have to be repeated: CPU, GPU, driver, Python, packages."""
+def machine_fingerprint(config: Config) -> str:
+    """A hash that changes when a measurement would have to be repeated: CPU, GPU, driver, compiler, Python, packages.
+
+    Those too that a contender asks for or is in: one that was not run for the lack of it can be when it is installed.
+    """
     facts: list[str] = [platform.machine(), platform.python_version(), os.environ.get("KERNELPROOF_CUDA_HOME", "")]
     for path in (DRIVER, *sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))):
         facts.append(_text(path))
     facts += re.findall(r"^model name.*$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
-    facts += _decisive_packages()
+    facts.append(_host_compiler())
+    entries = {variant.entry.partition(":")[0] for variant in config.variants() if variant.entry}
+    asked = {re.split(r"[^\w.-]", name)[0] for variant in config.variants() for name in variant.requires}
+    asked |= {entry.split(".")[0] for entry in entries if not entry.endswith(".py")}
+    facts += _packages({_plain(name) for name in asked})
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
-def _decisive_packages() -> list[str]:
+def _host_compiler() -> str:
+    """Which C++ compiler a build would take: another one, or one that is there now, builds again."""
+    path = toolchain.host_compiler_path()
+    return f"{path} ({path.stat().st_size} bytes)" if path else "absent"
+
+
+def _packages(asked: Collection[str]) -> list[str]:
     """`torch-2.13.0+cpu` and the like, by the names of their folders: all metadata take 80 ms to read."""
     found: dict[str, str] = {}
     for folder in sys.path:
         for entry in sorted(Path(folder or ".").glob("*-info")):
             name, _, version = entry.stem.partition("-")
-            known = name.lower().replace("_", "-")
-            if known.startswith(DECISIVE_PACKAGES) and known not in found:  # what is first on the path is imported
+            known = _plain(name)
+            wanted = known.startswith(DECISIVE_PACKAGES) or known in asked
+            if wanted and known not in found:  # what is first on the path is imported
                 found[known] = f"{known}-{version or _text(entry / 'PKG-INFO')}"  # what is built in place has it there
     return sorted(found.values())
+
+
+def _plain(name: str) -> str:
+    """A package's name as PyPI compares them."""
+    return name.lower().replace("_", "-")
 
 
 def sanitizer_identity(variants: Sequence[VariantConfig]) -> str:
@@ -257,7 +277,7 @@ def build_jobs(config: Config, *, driver: bool) -> list[Job]:
         jobs += [_job(config, operator, v.name, [v], driver) for v in everything if v.sources]
         if callables := [v for v in everything if not v.sources]:
             jobs.append(_job(config, operator, "callables", callables, driver))
-    return jobs
+    return _named_apart(jobs)
 
 
 def test_jobs(config: Config, *, driver: bool) -> list[Job]:
@@ -278,7 +298,17 @@ def test_jobs(config: Config, *, driver: bool) -> list[Job]:
                 name = "baselines_cpu"
             together.setdefault(name, []).append(variant)
         jobs += [_job(config, operator, name, variants, driver) for name, variants in together.items()]
-    return jobs
+    return _named_apart(jobs)
+
+
+def _named_apart(jobs: Sequence[Job]) -> list[Job]:
+    """Jobs with a number where names are the same: of `norm_rows` in operator `l1`, say, and `rows` in `l1_norm`."""
+    taken = Counter[str]()
+    found = []
+    for job in jobs:
+        taken[job.name] += 1
+        found.append(job if taken[job.name] == 1 else replace(job, name=f"{job.name}.{taken[job.name]}"))
+    return found
 
 
 def announce(config: Config, *, driver: bool) -> None:

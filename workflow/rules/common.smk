@@ -31,7 +31,7 @@ if workflow.is_main_process:  # once: what changes while the run is at work give
     repository.begin_run(Path())
 STATE = repository.of_run(Path())
 REPORTS = Path("reports") / repository.folder_name(STATE)
-MACHINE = support.machine_fingerprint()
+MACHINE = support.machine_fingerprint(CONFIG)
 DRIVER = support.has_driver()
 
 # Stages end with this process, and tell the progress display what they do.

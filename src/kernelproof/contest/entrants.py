@@ -124,8 +124,8 @@ def cannot_run(device: str, entrants: Sequence[Entrant], only: str | None = None
     if not any(entrant.contender.correct for entrant in asked):
         why = "; ".join(f"{entrant.name}: {entrant.contender.outcome}" for entrant in asked)
         if only:
-            return f"it cannot be measured ({why})", "see its test record: a wrong kernel is not timed"
-        return f"no contender is correct ({why})", "see the test records: a wrong kernel is not timed"
+            return f"it cannot be measured ({why})", "see its test record: only what is correct there is timed"
+        return f"no contender is correct ({why})", "see the test records: only what is correct there is timed"
     return None
 
 

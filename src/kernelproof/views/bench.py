@@ -317,7 +317,10 @@ def _precision(record: BenchRecord, case: BenchCase, deciding: Sequence[TimeRow]
     asked = [row for row in deciding if row.precise is not None]
     if total := sum(row.processes for row in asked):
         enough = sum(row.precise or 0 for row in asked)
-        said.append(f"blocks were as precise as asked in {formats.count(enough)} of {formats.count(total)} processes")
+        said.append(
+            f"blocks were as precise as asked in {formats.count(enough)} of {formats.count(total)} measurements "
+            "(of a contender in one mode by one process)"
+        )
     return "; ".join(said).capitalize()
 
 
