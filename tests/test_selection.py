@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,16 +117,34 @@ def test_properties_are_tried_in_every_data_type_on_options_that_differ() -> Non
     assert chosen(level="quick").property_cases == []
 
 
-def test_properties_are_tried_on_rows_of_whole_vectors_where_the_usual_ones_are_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found, usual_shapes = chosen(), shapes(chosen().property_cases)
-    assert "main" not in usual_shapes
-    odd = [dataclasses.replace(c, dims=c.dims | ({} if c.shape == "main" else {"head_dim": 63})) for c in found.cases]
-    monkeypatch.setattr(RungCases, "cases", odd)
-    assert shapes(found.property_cases) == [*usual_shapes, "main"]
+def with_dims(found: RungCases, changed: dict[str, dict[str, int]], others: dict[str, int]) -> list[Any]:
+    return [dataclasses.replace(case, dims=case.dims | changed.get(case.shape, others)) for case in found.cases]
+
+
+def test_properties_are_tried_on_rows_of_whole_vectors_in_every_data_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = chosen()
+    assert "d128" not in shapes(found.property_cases)
+    monkeypatch.setattr(RungCases, "cases", with_dims(found, {"d128": {}}, {"head_dim": 63}))
+    del found.property_cases
     for dtype in ("float16", "bfloat16"):
-        assert "main" in {case.shape for case in found.property_cases if case.dtype == dtype}
+        assert "d128" in {case.shape for case in found.property_cases if case.dtype == dtype}
+
+
+def test_properties_are_tried_on_whole_tiles_and_on_every_size_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of grouped heads and of tiles kernels have paths of their own, whatever the data type."""
+    found = chosen()
+    cases = with_dims(found, {"s500": {"kv_heads": 2, "seq_k": 70}, "s513": {"kv_heads": 2}}, {})
+    monkeypatch.setattr(RungCases, "cases", cases)
+    assert sorted(shapes(found.property_cases)) == ["main", "s127", "s500"]
+    further = [case for case in found.property_cases if case.shape != "s127"]
+    assert (len(further), len({case.dtype for case in further})) == (2, 2)
+    assert {case.seed for case in further} == {FRESH}
+    seen = set()
+    for seed in range(20):
+        found.session.resources.fresh_seed = seed
+        del found.property_cases
+        seen |= {json.dumps(case.options) for case in found.property_cases if case.shape == "s500"}
+    assert len(seen) > 1, "options are drawn"
 
 
 def test_elements_are_moved_apart_in_the_smallest_case_of_each_data_type() -> None:

@@ -108,8 +108,8 @@ class RungCases:
     def property_cases(self) -> list[Case]:
         """What the properties are tried on: two cases of each data type that differ in every option, on fresh seeds.
 
-        And a small one of each kind that kernels treat in another way and these are not of, with options drawn anew in
-        each run: of KINDS_OF_EACH in each data type, of KINDS in one. None at the quick level.
+        And a small one of each kind (`_kinds`) that these are not of, with options drawn anew in each run: of
+        KINDS_OF_EACH in each data type, of the others in one. None at the quick level.
         """
         if self.session.config.test.level == "quick":
             return []
@@ -117,8 +117,8 @@ class RungCases:
             return self.cases
         seed = self.session.resources.fresh_seed
         shapes = [self.settings.test.family_shape, self.settings.profile.shape]
-        most = max((len(case.dims) for case in self.cases), default=0)
-        kinds = {case.id: _kinds(case, most) for case in self.cases}
+        kinds = {case.id: _kinds(case) for case in self.cases}
+        every = frozenset(itertools.chain(*kinds.values()))
         draw, found = random.Random(seed), dict[str, list[Case]]()
         for dtype in dict.fromkeys(case.dtype for case in self.cases):
             mine = sorted(
@@ -129,15 +129,19 @@ class RungCases:
             chosen = {json.dumps(case.options): case for case in (shape[0], _most_different(shape[0], shape))}
             found[dtype] = list(chosen.values())
 
-        def lacking(cases: Iterable[Case], wanted: frozenset[str]) -> frozenset[str]:
+        def lacking(cases: Iterable[Case], wanted: frozenset[str] = every) -> frozenset[str]:
             return wanted.difference(*(kinds[case.id] for case in cases))
 
         def add(dtypes: Collection[str], wanted: frozenset[str]) -> bool:
             """Add a case that is of one of the wanted kinds, and of as many as possible that no case is of yet."""
             others = [case for case in self._usual if case.dtype in dtypes and kinds[case.id] & wanted]
-            new = wanted | lacking(itertools.chain(*found.values()), KINDS)
-            best = min((-len(kinds[case.id] & new), elements(case)) for case in others) if others else None
-            alike = [case for case in others if (-len(kinds[case.id] & new), elements(case)) == best]
+            new = wanted | lacking(itertools.chain(*found.values()))
+
+            def rank(case: Case) -> tuple[int, bool, int]:
+                return -len(kinds[case.id] & new), not _has_every_stride(case), elements(case)
+
+            best = min(map(rank, others), default=None)
+            alike = [case for case in others if rank(case) == best]
             for case in draw.sample(alike, min(1, len(alike))):
                 found[case.dtype].append(case)
             return bool(alike)
@@ -145,7 +149,7 @@ class RungCases:
         for dtype in found:
             while (missing := lacking(found[dtype], KINDS_OF_EACH)) and add([dtype], missing):
                 pass
-        while missing := lacking(itertools.chain(*found.values()), KINDS):
+        while missing := lacking(itertools.chain(*found.values())):
             fewest = min(map(len, found.values()), default=0)
             if not (add([dtype for dtype, has in found.items() if len(has) == fewest], missing) or add(found, missing)):
                 break
@@ -353,25 +357,24 @@ def _has_every_stride(case: Case) -> bool:
     return all(size > 1 for size in case.dims.values())
 
 
-# Kinds of cases that kernels treat in another way. strides: every one matters. vectors: VECTOR divides the last
-# dimension, along which tensors usually are contiguous. sizes: the shape says all that any does, and what others leave
-# out is as large as another dimension there (as many heads of keys as of queries). tiles: TILE divides all SEQUENCES.
 SEQUENCES = ("seq", "seq_k")
 KINDS_OF_EACH = frozenset(("strides", "vectors"))
-KINDS = KINDS_OF_EACH | {"sizes", "tiles"}
 
 
-def _kinds(case: Case, most: int) -> set[str]:
-    """Which of KINDS a case is of; `most` is how many dimensions any shape gives."""
+def _kinds(case: Case) -> frozenset[str]:
+    """What a case is of, of the kinds that kernels treat in another way.
+
+    strides: every one matters. vectors: VECTOR divides the last dimension, along which tensors usually are contiguous.
+    tiles: TILE divides all SEQUENCES. And each dimension that its shape gives: what others leave out is as large as
+    another one there (as many heads of keys as of queries), or of no effect.
+    """
     lengths = [size for name, size in case.dims.items() if name in SEQUENCES]
-    strides = _has_every_stride(case)
     found = {
-        "strides": strides,
+        "strides": _has_every_stride(case),
         "vectors": not case.dims or [*case.dims.values()][-1] % VECTOR == 0,
-        "sizes": strides and len(case.dims) == most,
-        "tiles": strides and bool(lengths) and all(size % TILE == 0 for size in lengths),
+        "tiles": bool(lengths) and all(size % TILE == 0 for size in lengths),
     }
-    return {kind for kind, is_of_it in found.items() if is_of_it}
+    return frozenset((*(kind for kind, is_of_it in found.items() if is_of_it), *case.dims))
 
 
 def _distinct(cases: list[Case]) -> list[Case]:
