@@ -568,7 +568,7 @@ def test_a_source_that_was_changed_since_the_build_is_told(
     (tmp_path / "good.cc").write_text("new")
     cli.main(command)
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "rmsnorm/good: good.cc was changed since the build that was tested; "
+        "rmsnorm/good: good.cc was changed since it was built, and this is of what was; "
         "kernelproof build --operator rmsnorm --variant good"
     )
 

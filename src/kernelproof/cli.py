@@ -303,8 +303,8 @@ def _stage(
         _print_lines([f"{place / record.tarball}: {formats.plural(record.members, 'member')}, {record.overall}"])
         told = [*record.contradictions[:3], *(["…"] if len(record.contradictions) > 3 else [])]
         _print_lines(f"  it contradicts itself, and `kernelproof verify` refuses it: {one}" for one in told)
-        if told and RUN_PID not in os.environ:  # of a run the receipt says it
-            return ExitCode.CONTRADICTION
+    if stage == "bundle" and record.contradictions and RUN_PID not in os.environ:  # of a run the receipt says it
+        return ExitCode.CONTRADICTION
     return ExitCode.WELL
 
 
@@ -585,7 +585,8 @@ def _bench(arguments: argparse.Namespace) -> int:
         _print_lines([f"{output}: of {only} and the baselines alone, and no part of a report"])
     if not arguments.json:
         for contender in config.operator(operator).contenders(device):
-            _print_lines(_changed_since_built(config, operator, contender.name))
+            if only in (None, contender.name) or contender.role == "baseline":
+                _print_lines(_changed_since_built(config, operator, contender.name))
     return code
 
 

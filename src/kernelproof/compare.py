@@ -96,7 +96,7 @@ class TestedLess:
 class JudgedOtherwise:
     """A variant that B has held to something else than A: what it declares, wider limits, another reference.
 
-    looser: some of it is wider, or coarser, than before.
+    looser: it is correct in B, and some of this is wider or coarser than before, or nobody knows (the operator's file).
     """
 
     variant: str
@@ -472,27 +472,34 @@ def _judged_otherwise(before: Run, after: Run, keys: Iterable[str]) -> Iterator[
         if old is None or new is None or NOT_RUN in (old.verdict, new.verdict):
             continue
         changes, looser = [], False
-        for name in sorted({*old.looser, *new.looser}):
-            limits = [float(test.looser.get(name, getattr(CRITERIA, name))) for test in (old, new)]
+        for name, usual in asdict(CRITERIA).items():
+            limits = [test.looser.get(name, usual) for test in (old, new)]
             if limits[0] != limits[1]:
                 changes.append(Change(name, *(f"{limit:g}" for limit in limits)))
                 looser |= limits[1] > limits[0]
-        for name in sorted({*old.precision, *new.precision}):
-            was, now = (test.precision.get(name, "") for test in (old, new))
-            if was != now:
-                changes.append(Change(f"declared {name}", _text(was), _text(now)))
-                looser |= not {was, now} <= {*PRECISE} or PRECISE.index(now) > PRECISE.index(was)
+        for name in (name for name in old.precision if name in new.precision):
+            said = [test.precision[name] for test in (old, new)]
+            if said[0] != said[1]:
+                changes.append(Change(f"declared {name}", *said))
+                looser |= _roundest(old, said[0]) < _roundest(new, said[1])
         steady = [run.declares(key, "deterministic", True) for run in (before, after)]
-        if steady[0] != steady[1]:
+        if steady[0] != steady[1] and None not in steady:
             changes.append(Change("declared deterministic", *(str(one).lower() for one in steady)))
             looser |= not steady[1]
-        modules = [test.module.sha256[:12] if test.module else "" for test in (old, new)]
-        if modules[0] != modules[1]:
-            where = (new.module or old.module).path  # type: ignore[union-attr]
-            changes.append(Change(f"the operator's {where}", *map(_text, modules)))
+        if old.module and new.module and old.module.sha256 != new.module.sha256:
+            modules = (test.sha256[:12] for test in (old.module, new.module))
+            changes.append(Change(f"the operator's {new.module.path}", *modules))
+            looser = True  # nobody knows
+        looser &= after.verdict(key) == CORRECT
         if changes:
             role = "variant" if "variant" in (before.role(key), after.role(key)) else after.role(key)
             yield JudgedOtherwise(key, role, changes, looser)
+
+
+def _roundest(test: TestRecord, name: str) -> int:
+    """The place in PRECISE of what a test declared, `input` being the coarsest type of its cases; -1 if not known."""
+    kinds = {case.dtype for case in test.cases} if name == "input" else {name}
+    return max((PRECISE.index(kind) for kind in kinds if kind in PRECISE), default=-1)
 
 
 def _lost(kind: str, had: Sequence[str], has: Sequence[str]) -> str:

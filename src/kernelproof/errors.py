@@ -30,7 +30,7 @@ class ExitCode(IntEnum):
     WELL = 0
     BAD_VERDICT = 1  # the pipeline ran, and some verdict is bad
     COULD_NOT_RUN = 2
-    CONTRADICTION = 3  # `verify`: the bundle is whole, and it contradicts itself
+    CONTRADICTION = 3  # the bundle is whole, and it contradicts itself
     INTERRUPTED = 128 + signal.SIGINT  # as a shell says it
 
 

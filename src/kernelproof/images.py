@@ -111,7 +111,7 @@ class Returned:
     """What a candidate handed over: an output, and what became of everything that it should not have touched.
 
     band_damage and inputs_changed are sentences, told with the first of several outputs. between: some of the damage
-    lies between the elements of a view. Without a poison the output is taken to be written.
+    lies between the elements of an output. Without a poison the output is taken to be written.
     """
 
     output: torch.Tensor
@@ -202,7 +202,7 @@ def read_back(layout: Layout, folder: Path, suffix: str = OUT_SUFFIX) -> dict[st
         after = read_file(handed_over(folder, image.path, suffix), len(image.raw))
         outside, inside = _band_damage(image, after)
         damage += [*outside, *inside]
-        between = between or bool(inside)
+        between = between or (bool(inside) and image.name in layout.call.outputs)
         if image.name in layout.call.outputs:
             poison = layout.poison(image.name) if suffix == OUT_SUFFIX else None
             outputs[image.name] = Returned(image.elements(after), poison)

@@ -10,6 +10,7 @@ Messages are JSON, one line each.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import faulthandler
@@ -34,6 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelproof import formats, records
+from kernelproof.cases import usual_family
 from kernelproof.config import Declared, OperatorConfig, Precision, Tolerance
 from kernelproof.errors import JudgeError, KernelproofError, TestError, blamed, describe_exit, file_of, not_installed
 from kernelproof.processes import (
@@ -92,8 +94,9 @@ CHANGED = (*dict.fromkeys(EDITS), "whole")  # parts of a Job whose inputs are th
 TAIL_SHARE = 4
 TURNS = 16  # in which rows are given back their values, before all are
 MUCH_LARGER = 16  # than of the case's own values: an inverse near its pole, say
-FEW_WHOLE = 16  # whole numbers, below which draws may be the same by chance
+FEW_VALUES = 16  # of which draws may be the same by chance
 MOST_LOOKED_BACK = 8  # wrong results of a variant, for which several references are made
+LARGEST_LOOKED_AT = 1 << 22  # elements
 FEWEST_ALIKE = 4  # values of a row, or rows, of which some become like others: two at least differ all the same
 END_LIMIT_S = 5.0
 SAYS_WITHIN_S = 1.0
@@ -442,7 +445,7 @@ class Chamber:
         self.exact: dict[str, dict[str, SanityCall]] = {}
         self.related: dict[str, dict[str, Relation]] = {}
         self.inputs: dict[str, str] = {}
-        self.varied: set[str] = set()  # families whose values were seen to follow from the seed, or need not
+        self.varied = False  # the usual values were seen to follow from the seed
         self.families: set[str] = set()  # of which a case was drawn
         self.drawn_once: set[str] = set()  # cases whose digest rests on one draw
         self.odd_draw = ""  # the case whose first draw was forgiven
@@ -522,6 +525,7 @@ class Chamber:
     def do_edits(self, case: Case) -> list[str]:
         from kernelproof.operators import changeable
 
+        self._insist_on_values_of_each_seed(case)
         call = self._call(Job(case))
         inputs = changeable(self.operator, call)
         if not inputs:
@@ -553,24 +557,25 @@ class Chamber:
         from kernelproof import judge
 
         judge.insist_on_declared(self._call(job), judge.resolved(terms.precision, job.case.dtype))
-        if job.case.family not in self.varied:
-            self.varied.add(job.case.family)
-            self._insist_on_values_of_each_seed(job.case)
 
     def _insist_on_values_of_each_seed(self, case: Case) -> None:
-        """Raises TestError where a case of the usual values has the same ones whatever its seed."""
+        """Raises TestError where a case of the usual values has the same ones under other seeds.
+
+        A case of few values, or with a size of 1 (a softmax of one score), may have them by right.
+        """
         from kernelproof import judge
 
-        call = self._call(Job(case))
-        told_apart = [t for t in call.inputs.values() if t.numel() >= (1 if t.is_floating_point() else FEW_WHOLE)]
-        if case.family != self.operator.families[0] or not told_apart:
+        inputs = self._call(Job(case)).inputs.values()
+        narrow = any(size == 1 for size in case.dims.values()) or all(t.numel() < FEW_VALUES for t in inputs)
+        if self.varied or narrow or case.family != usual_family(self.operator.families):
             return
         for seed in range(case.seed + 1, case.seed + 1 + REDRAWN):
             other = dataclasses.replace(case, seed=seed)
-            if _digest(self.operator.make_call(other, judge.generator(other))) != _digest(call):
+            if _digest(self.operator.make_call(other, judge.generator(other))) != _digest(self._call(Job(case))):
+                self.varied = True
                 return
         raise TestError(
-            "`make_call` gives the same inputs for every seed, so that a kernel could remember its result",
+            f"`make_call` gives the same inputs under {REDRAWN + 1} seeds, so that a kernel could remember its result",
             subject=f"{self.module}: {case.id}",
             hint="draw values from the generator that it is given: torch.randn(…, generator=generator)",
         )
@@ -676,7 +681,7 @@ class Chamber:
                 earlier=self.right,
             )
         except TestError as error:
-            if error.subject == "reference" and job.part in CHANGED:
+            if "not finite" in error.message and job.part in CHANGED:
                 error.hint = (
                     "other values were put into parts of the inputs here: name those whose values belong together (a "
                     "triangular or an invertible matrix, sorted offsets) in OPERATOR.whole; " + (error.hint or "")
@@ -919,9 +924,10 @@ class Chamber:
         """What a call is to who has one input of an earlier call of its kind, the first or the last, by cause."""
         from kernelproof.operators import changed
 
-        call, self.looked_back = self._call(job), self.looked_back + 1
+        call = self._call(job)
         kinds = {name: (tensor.shape, tensor.dtype) for name, tensor in call.inputs.items()}
-        if len(kinds) < 2 or self.looked_back > MOST_LOOKED_BACK:
+        large = max((tensor.numel() for tensor in call.tensors.values()), default=0) > LARGEST_LOOKED_AT
+        if len(kinds) < 2 or large or self.looked_back >= MOST_LOOKED_BACK:
             return {}
         alike = [
             (key, earlier)
@@ -935,6 +941,7 @@ class Chamber:
                 if not any(earlier.tensor(name).equal(other.tensor(name)) for other in others):
                     cause = f"{name} is that of an earlier call ({key}): it, or what was made of it, is kept"
                     found[cause] = changed(call, **{name: earlier.tensor(name)})
+        self.looked_back += bool(found)
         return found
 
     def _reference(self, job: Job, terms: Terms) -> dict[str, Reference]:
@@ -1000,21 +1007,21 @@ class _Reading:
     operator: Operator
     misread: Callable[[], Mapping[str, Call]]  # by cause, what the call is to them; asked for where a result is wrong
     computed: Callable[[Call], Mapping[str, Reference]]
-    known: dict[str, Tensor | None] = field(default_factory=dict)  # by cause, what that gives
+    known: list[tuple[str, Tensor]] = field(default_factory=list)  # causes, and what each gives
+    asked: list[bool] = field(default_factory=list)
 
     def suspects(self, call: Call, rows: Tensor) -> Iterator[Suspect]:
         """See Operator."""
         from kernelproof.operators import Suspect
 
-        if not self.known:
+        if not self.asked:
+            self.asked.append(True)
             for cause, read in self.misread().items():
-                try:
-                    self.known[cause] = self.computed(read)[call.outputs[0]].output.cpu()
-                except Exception:  # what lies between elements may be no input that the operator's reference takes
-                    self.known[cause] = None
-        for cause, output in self.known.items():
-            if output is not None:
-                yield Suspect(cause, output[tuple(rows.unbind(1))].clone)
+                # What lies between elements may be no input that the operator's reference takes.
+                with contextlib.suppress(Exception):
+                    self.known.append((cause, self.computed(read)[call.outputs[0]].output.cpu()))
+        for cause, output in self.known:
+            yield Suspect(cause, output[tuple(rows.unbind(1))].clone)
         yield from self.operator.suspects(call, rows) or ()
 
 

@@ -421,7 +421,7 @@ def conclude(folder: str | None, elapsed_s: float) -> int:
         for verdict in bad:
             print(f"! {verdict['operator']}/{verdict['variant']}: {verdict.get('reason') or 'bad'}")
         print(f"{len(bad)} bad verdict{'s' if len(bad) > 1 else ''} in {elapsed_s:.1f} s")
-    elif not judged:
+    elif ours and not judged:
         why = next((verdict["reason"] for verdict in ours if verdict.get("reason")), "no reason is on record")
         print(f"incomplete: no variant could be tested ({formats.one_line(str(why))}), in {elapsed_s:.1f} s")
     else:

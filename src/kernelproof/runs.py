@@ -117,11 +117,12 @@ class Run:
         return _commit(record.provenance) if record else next(iter(self.commits), "")
 
     def declares(self, key: str, name: str, default: Any) -> Any:
-        """What the configuration that it was made with says of `operator/variant`; the default if that is nothing."""
+        """What the configuration that it was made with says of `operator/variant`, or the default; None if unknown."""
         operator, _, variant = key.partition("/")
         groups = self.config.get("operators", {}).get(operator, {})
         found = [(groups.get(group) or {}).get(variant) for group in ("variants", "baselines")]
-        return next((one.get(name, default) for one in found if isinstance(one, dict)), default)
+        value = next((one.get(name, default) for one in found if isinstance(one, dict)), None)
+        return value if isinstance(value, type(default)) else None
 
     def probe(self, name: str) -> Any:
         """What the capture stage found out about the machine; None where it could not."""

@@ -215,7 +215,7 @@ def _binary_tools(home: Path | None, origin: str, known: ToolCache) -> dict[str,
 def host_compiler_path() -> Path | None:
     """Where the C++ compiler is: $CXX, else g++, else c++; None where there is none."""
     names = os.environ.get("CXX", "").split()[:1] or HOST_COMPILERS
-    return next((Path(path) for name in names if (path := shutil.which(name))), None)
+    return next((Path(path).absolute() for name in names if (path := shutil.which(name))), None)
 
 
 def find_host_compiler(cache: Path | None = None) -> HostCompiler:

@@ -136,7 +136,7 @@ def _packages(asked: Collection[str]) -> list[str]:
 
 def _plain(name: str) -> str:
     """A package's name as PyPI compares them."""
-    return name.lower().replace("_", "-")
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def sanitizer_identity(variants: Sequence[VariantConfig]) -> str:

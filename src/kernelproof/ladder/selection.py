@@ -134,7 +134,8 @@ class RungCases:
 
         def add(dtypes: Collection[str], wanted: frozenset[str]) -> bool:
             """Add a case that is of one of the wanted kinds, and of as many as possible that no case is of yet."""
-            others = [case for case in self._usual if case.dtype in dtypes and kinds[case.id] & wanted]
+            of_these = [case for case in self._usual if case.dtype in dtypes and kinds[case.id] & wanted]
+            others = [case for case in of_these if elements(case) <= LARGEST or kinds[case.id] & wanted & KINDS_OF_EACH]
             new = wanted | lacking(itertools.chain(*found.values()))
 
             def rank(case: Case) -> tuple[int, bool, int]:
@@ -358,6 +359,7 @@ def _has_every_stride(case: Case) -> bool:
 
 
 SEQUENCES = ("seq", "seq_k")
+LARGEST = 1 << 24  # product of the dimensions, of a case that is tried for a kind alone
 KINDS_OF_EACH = frozenset(("strides", "vectors"))
 
 

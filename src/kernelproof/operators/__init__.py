@@ -711,7 +711,7 @@ class Units:
         return _to_nearest(values, self.intermediate, self.intermediate_smallest)
 
     def stored(self, values: torch.Tensor) -> torch.Tensor:
-        """Values as the output holds them, to nearest; float64, of the same shape. Nothing overflows."""
+        """Values as the output holds them, to nearest, and to multiples of `smallest`; float64, of the same shape."""
         return _to_nearest(values, self.output, self.smallest)
 
 
@@ -771,9 +771,9 @@ ROUNDING_RMS = 0.425
 RMS_SHARE = 1 / 64
 BIAS_SHARE = 1 / 256
 
-# For so many elements of the same size count 24 normally distributed ones, whose RMS is below half of the expected one
-# once in 14000 times.
-FEW_ELEMENTS = 8
+# The RMS of more normally distributed elements is below two fifths of the expected one once in a million times. Of
+# fewer, whose terms may cancel in all of them, the bound decides.
+FEW_ELEMENTS = 16
 
 
 def alike(terms: torch.Tensor) -> torch.Tensor:
@@ -813,9 +813,8 @@ def accumulation_floors(
     rounded: the output in float64 with the intermediates rounded to `p` (`unit.rounded`), once for each place where a
     right kernel may round them: what that and storing it cost here is known then, also where few values are different,
     all of which are rounded in one direction. Without it, and where `p` is no finer than the output, errors of random
-    signs are expected, as large beside the output as each rounding beside its term; beside all that `accumulation`
-    counts where a few elements make up the output, whose terms may cancel by chance. An empty one says that the caller
-    counts this itself.
+    signs are expected, as large beside the output as each rounding beside its term; of FEW_ELEMENTS, whose terms may
+    cancel by chance, as large as all that `accumulation` counts. An empty one says that the caller counts this itself.
     """
     rounded = None if rounded is None else list(rounded)
     if not bool(accumulation.isfinite().all()):
@@ -829,11 +828,10 @@ def accumulation_floors(
     rms += RMS_SHARE * float((accumulation * accumulation).mean().sqrt())
     rms += float((chained * chained).mean().sqrt()) if chained is not None else 0.0
     declared, leaning = 0.0, 0.0
-    if rounded is None and unit.intermediate >= unit.output and square > 0:
-        elements = output.numel() / float((output / typical).pow(4).mean())
-        chance = min(1.0, (FEW_ELEMENTS / elements) ** 2) * math.sqrt(float(accumulation.square().mean()))
-        terms = math.hypot(typical, chance / unit.accumulate)
-        declared = ROUNDING_RMS * math.hypot(unit.output * typical, unit.intermediate * terms)
+    if rounded is None and unit.intermediate >= unit.output:
+        few = output.numel() <= FEW_ELEMENTS
+        terms = float(accumulation.square().mean().sqrt()) / unit.accumulate if few else 0.0
+        declared = ROUNDING_RMS * math.hypot(unit.output * typical, unit.intermediate * math.hypot(typical, terms))
     for way in map(unit.stored, rounded or ()):
         declared = max(declared, float((way - output).square().mean().sqrt()))
         leaning = max(leaning, abs(float(((way - unit.stored(output)) * output).sum())))
