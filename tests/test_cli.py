@@ -406,7 +406,7 @@ def test_a_stage_says_a_line_a_variant(
 ) -> None:
     module = {"test": stage_test, "build": build, "profile": profile}[stage]
     monkeypatch.setattr(module, "run", lambda *_: [record] if stage == "test" else record)
-    monkeypatch.setattr(cli, "_changed_since_built", lambda *_: ())  # results of this very clone may be older
+    monkeypatch.setattr(cli, "_tell_what_changed", lambda *_: ())  # results of this very clone may be older
     command = [stage, CONFIG, "--operator", "attention", "--variant", "fp16_wmma"]
     assert cli.main(command) == ExitCode.WELL
     assert capsys.readouterr().out == f"attention/fp16_wmma: {line}\n"
@@ -436,7 +436,7 @@ def test_a_stage_by_hand_is_not_beside_a_run_but_beside_another_one(
 def test_a_fault_of_our_own_is_no_verdict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     records = [TestRecord("failed", "kernelproof itself failed: KeyError: 5"), TestRecord(verdict="correct")]
     monkeypatch.setattr(stage_test, "run", lambda *_: [records.pop(0)])
-    monkeypatch.setattr(cli, "_changed_since_built", lambda *_: ())  # results of this very clone may be older
+    monkeypatch.setattr(cli, "_tell_what_changed", lambda *_: ())  # results of this very clone may be older
     command = ["test", CONFIG, "--operator", "attention", "--variant", "fp16_wmma"]
     assert cli.main([*command, "--variant", "cpu_flash"]) == ExitCode.COULD_NOT_RUN
     first, second = capsys.readouterr().out.splitlines()

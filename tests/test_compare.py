@@ -17,6 +17,7 @@ from simulated_runs import make, write
 from kernelproof import cli, compare, records, runs
 from kernelproof.differences import SAME_SAMPLES
 from kernelproof.errors import ExitCode, RecordError
+from kernelproof.operators import UNIT_ROUNDOFF
 from kernelproof.records import BuildRecord, FileHash, Probe, TestRecord
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reports" / "reference" / "nvidia-h200"
@@ -285,6 +286,11 @@ def test_who_is_held_to_something_else_is_not_mended(was: str, what: str, words:
     assert not [entry for entry in found.errors if entry.variant == "op/fast"]
     for text in (found.markdown(), found.html()):
         assert "say nothing of the kernel's change" in text
+
+
+def test_declared_types_are_known_by_how_fine_they_are() -> None:
+    assert sorted(compare.PRECISE, key=UNIT_ROUNDOFF.__getitem__) == list(compare.PRECISE)
+    assert set(compare.PRECISE) == {name for name, roundoff in UNIT_ROUNDOFF.items() if roundoff}
 
 
 def test_a_verdict_is_of_the_commit_that_its_own_record_names() -> None:

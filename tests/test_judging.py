@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from kernelproof.judging import Job, Judge, Terms
 from kernelproof.ladder.calling import Calls
 from kernelproof.ladder.session import Resources, Session
 from kernelproof.loading import handed_over
-from kernelproof.operators import Call
+from kernelproof.operators import Call, Reference
 from kernelproof.records import Case
 
 MODULE = "kernelproof.operators.rmsnorm"
@@ -409,6 +410,25 @@ def test_an_input_of_an_earlier_call_is_told(judge: Judge, tmp_path: Path) -> No
     assert {failure.criterion for failure in found.failures} >= {"bound"}
     (bound,) = (failure.message for failure in found.failures if failure.criterion == "bound")
     assert f"Likely cause: weight is that of an earlier call ({CASE.id})" in bound
+
+
+def test_what_an_earlier_input_gives_is_asked_of_each_output() -> None:
+    outputs = {name: torch.full((2, 3), value, dtype=torch.float64) for name, value in (("a", 1.0), ("b", 2.0))}
+    axes = dict.fromkeys(outputs, ("row", "column"))
+    call = Call({name: value.float() for name, value in outputs.items()}, ("a", "b"), axes)
+    given = {name: Reference(value, value, 2.0**-24) for name, value in outputs.items()}
+    asked = []
+
+    def computed(read: Call) -> dict[str, Reference]:
+        asked.append(read)
+        return given
+
+    nobody = SimpleNamespace(suspects=lambda call, rows: None)
+    reading = judging._Reading(nobody, lambda: {"kept": call}, computed)  # type: ignore[arg-type]
+    for name, wanted in outputs.items():
+        (suspect,) = reading.suspects(call.alone(name), torch.tensor([[1]]))
+        assert torch.equal(suspect.output(), wanted[1:])
+    assert asked == [call], "once"
 
 
 FRAGILE = """

@@ -465,23 +465,22 @@ def _test(arguments: argparse.Namespace) -> int:
 
     code = _each_variant(arguments, "test", one)
     if not arguments.json:
-        _print_lines(
-            line for name in arguments.variant for line in _changed_since_built(config, arguments.operator, name)
-        )
+        _tell_what_changed(config, (config.operator(arguments.operator).variant(name) for name in arguments.variant))
     return code
 
 
-def _changed_since_built(config: Any, operator: str, name: str) -> Iterator[str]:
+def _tell_what_changed(config: Any, variants: Iterable[Any]) -> None:
     """Sources are edited while a run goes on, so that this is no fault; by hand a build may have been forgotten."""
     from kernelproof import records
 
-    with contextlib.suppress(RecordError):
-        built = records.read(config.record("build", operator, name), records.BuildRecord)
-        for file in (*built.sources, *built.headers):
-            path = config.root / file.path
-            if path.is_file() and records.sha256_file(path) != file.sha256:
-                again = config.command("build", config.operator(operator).variant(name))
-                yield f"{operator}/{name}: {file.path} was changed since it was built, and this is of what was; {again}"
+    for variant in variants:
+        with contextlib.suppress(RecordError):
+            built = records.read(config.record("build", variant.operator, variant.name), records.BuildRecord)
+            for file in (*built.sources, *built.headers):
+                path = config.root / file.path
+                if path.is_file() and records.sha256_file(path) != file.sha256:
+                    what = f"{variant.key}: {file.path} was changed since it was built, and this is of what was"
+                    _print_lines([f"{what}; {config.command('build', variant)}"])
 
 
 def _choose(arguments: argparse.Namespace, config: Any) -> None:
@@ -584,9 +583,8 @@ def _bench(arguments: argparse.Namespace) -> int:
     if only and not arguments.json:
         _print_lines([f"{output}: of {only} and the baselines alone, and no part of a report"])
     if not arguments.json:
-        for contender in config.operator(operator).contenders(device):
-            if only in (None, contender.name) or contender.role == "baseline":
-                _print_lines(_changed_since_built(config, operator, contender.name))
+        everybody = config.operator(operator).contenders(device)
+        _tell_what_changed(config, (v for v in everybody if only in (None, v.name) or v.role == "baseline"))
     return code
 
 
@@ -759,8 +757,7 @@ def _gate(arguments: argparse.Namespace) -> int:
     config = None if usual and not arguments.set and not CONFIG.exists() else _config(arguments)
     code = _tell(gate.run(config, arguments.records or (config.results if config else Path("results"))), arguments)
     if config and arguments.records is None and not arguments.json:
-        for variant in config.variants():
-            _print_lines(_changed_since_built(config, variant.operator, variant.name))
+        _tell_what_changed(config, config.variants())
     return code
 
 

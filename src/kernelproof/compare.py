@@ -187,11 +187,8 @@ class Comparison:
 
     @property
     def looser(self) -> list[JudgedOtherwise]:
-        """Variants that are correct, by wider limits than before or a coarser declaration."""
-        moved = {change.variant for change in self.verdicts if change.after != CORRECT}
-        return [
-            one for one in self.judged_otherwise if one.looser and one.role == "variant" and one.variant not in moved
-        ]
+        """Variants that are correct, perhaps by wider limits than before or a coarser declaration."""
+        return [one for one in self.judged_otherwise if one.looser and one.role == "variant"]
 
     @property
     def slower(self) -> list[TimeChange]:

@@ -30,7 +30,7 @@ import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -1007,21 +1007,23 @@ class _Reading:
     operator: Operator
     misread: Callable[[], Mapping[str, Call]]  # by cause, what the call is to them; asked for where a result is wrong
     computed: Callable[[Call], Mapping[str, Reference]]
-    known: list[tuple[str, Tensor]] = field(default_factory=list)  # causes, and what each gives
-    asked: list[bool] = field(default_factory=list)
+
+    @functools.cached_property
+    def _given(self) -> list[tuple[str, Mapping[str, Reference]]]:
+        """Causes, and what each of them gives, by output."""
+        found = []
+        for cause, read in self.misread().items():
+            # What lies between elements may be no input that the operator's reference takes.
+            with contextlib.suppress(Exception):
+                found.append((cause, self.computed(read)))
+        return found
 
     def suspects(self, call: Call, rows: Tensor) -> Iterator[Suspect]:
         """See Operator."""
         from kernelproof.operators import Suspect
 
-        if not self.asked:
-            self.asked.append(True)
-            for cause, read in self.misread().items():
-                # What lies between elements may be no input that the operator's reference takes.
-                with contextlib.suppress(Exception):
-                    self.known.append((cause, self.computed(read)[call.outputs[0]].output.cpu()))
-        for cause, output in self.known:
-            yield Suspect(cause, output[tuple(rows.unbind(1))].clone)
+        for cause, given in self._given:
+            yield Suspect(cause, given[call.outputs[0]].output.cpu()[tuple(rows.unbind(1))].clone)
         yield from self.operator.suspects(call, rows) or ()
 
 

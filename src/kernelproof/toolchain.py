@@ -41,8 +41,8 @@ COMPILE_TOOLS = {
     "ptxas": ("bin/ptxas", "nvidia-cuda-nvcc"),
     "fatbinary": ("bin/fatbinary", "nvidia-cuda-nvcc"),
 }
-# They only read machine code, so they may come from elsewhere than the compiler.
 HOST_COMPILERS = ("g++", "c++")
+# They only read machine code, so they may come from elsewhere than the compiler.
 BINARY_TOOLS = {
     "cuobjdump": ("bin/cuobjdump", "nvidia-cuda-cuobjdump"),
     "nvdisasm": ("bin/nvdisasm", "nvidia-cuda-nvdisasm"),

@@ -129,31 +129,30 @@ class RungCases:
             chosen = {json.dumps(case.options): case for case in (shape[0], _most_different(shape[0], shape))}
             found[dtype] = list(chosen.values())
 
-        def lacking(cases: Iterable[Case], wanted: frozenset[str] = every) -> frozenset[str]:
+        def missing(cases: Iterable[Case], wanted: frozenset[str] = every) -> frozenset[str]:
             return wanted.difference(*(kinds[case.id] for case in cases))
 
         def add(dtypes: Collection[str], wanted: frozenset[str]) -> bool:
-            """Add a case that is of one of the wanted kinds, and of as many as possible that no case is of yet."""
-            of_these = [case for case in self._usual if case.dtype in dtypes and kinds[case.id] & wanted]
-            others = [case for case in of_these if elements(case) <= LARGEST or kinds[case.id] & wanted & KINDS_OF_EACH]
-            new = wanted | lacking(itertools.chain(*found.values()))
+            """Add a case of a wanted kind: of the type that has fewest, and of most kinds that none is of yet."""
+            new = wanted | missing(itertools.chain(*found.values()))
 
-            def rank(case: Case) -> tuple[int, bool, int]:
-                return -len(kinds[case.id] & new), not _has_every_stride(case), elements(case)
+            def rank(case: Case) -> tuple[int, int, bool, int]:
+                own = kinds[case.id]
+                return len(found[case.dtype]), -len(own & new), "strides" not in own, elements(case)
 
-            best = min(map(rank, others), default=None)
-            alike = [case for case in others if rank(case) == best]
-            for case in draw.sample(alike, min(1, len(alike))):
-                found[case.dtype].append(case)
-            return bool(alike)
+            possible = [case for case in self._usual if case.dtype in dtypes and kinds[case.id] & wanted]
+            possible = [c for c in possible if elements(c) <= LARGEST or kinds[c.id] & wanted & KINDS_OF_EACH]
+            if possible:
+                best = min(map(rank, possible))
+                chosen = draw.choice([case for case in possible if rank(case) == best])
+                found[chosen.dtype].append(chosen)
+            return bool(possible)
 
-        for dtype in found:
-            while (missing := lacking(found[dtype], KINDS_OF_EACH)) and add([dtype], missing):
+        for dtype, has in found.items():
+            while (wanted := missing(has, KINDS_OF_EACH)) and add([dtype], wanted):
                 pass
-        while missing := lacking(itertools.chain(*found.values())):
-            fewest = min(map(len, found.values()), default=0)
-            if not (add([dtype for dtype, has in found.items() if len(has) == fewest], missing) or add(found, missing)):
-                break
+        while (wanted := missing(itertools.chain(*found.values()))) and add(found, wanted):
+            pass
         return [dataclasses.replace(case, family=self.family, seed=seed) for each in found.values() for case in each]
 
     @property
