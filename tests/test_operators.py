@@ -535,6 +535,23 @@ def test_one_hot_scores_are_zero_for_one_key_and_far_below_for_the_rest(head_dim
     assert torch.equal(expected, v.gather(2, chosen[..., None].expand(v.shape)))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_who_leaves_out_keys_of_little_weight_is_wrong(dtype: str) -> None:
+    """Though nearly all of the weight is on the keys that it keeps."""
+    case = case_of("attention", {"heads": 2, "seq": 200, "head_dim": 64}, family="light_keys", dtype=dtype)
+    call = attention.OPERATOR.make_call(case, judge.generator(case))
+    q, k, v = (call.tensor(name).double() for name in "qkv")
+    weights = torch.softmax(q @ k.mT * call.scalar("scale"), -1)
+    assert weights[..., 66:134].sum(-1).min() > (0.9 if dtype == "float16" else 0.999999)
+    reference = attention.OPERATOR.reference(call, Precision(dtype, "float32"))
+    without = weights.clone()
+    without[..., :66] = without[..., 134:] = 0
+    failed = judge.judge(case, call, reference, Returned((without @ v).to(call.output.dtype)), TOLERANCE)
+    assert {failure.criterion for failure in failed.failures} >= {"bound", "rms"}
+    right = judge.judge(case, call, reference, Returned((weights @ v).to(call.output.dtype)), TOLERANCE)
+    assert right.failures == []
+
+
 def test_a_row_that_is_off_by_one_in_the_last_place_is_no_exact_result() -> None:
     case = case_of("attention")
     exact = attention.OPERATOR.sanity_calls(case, judge.generator(case))[0]

@@ -43,13 +43,9 @@ def test_a_kernel_finds_what_was_left_in_what_it_has_not_set(shared_bytes: int) 
     found = torch.zeros(blocks, 256, dtype=torch.int32, device="cuda")
     kernel = cuda_driver.compiled(READ_PTX, "read_unset")
     address = ctypes.c_uint64(found.data_ptr())
-    pointers = (ctypes.c_void_p * 1)(ctypes.addressof(address))
     stream = torch.cuda.current_stream().cuda_stream
-    config = cuda_driver.LaunchConfig(
-        grid=(blocks, 1, 1), block=(256, 1, 1), sharedMemBytes=shared_bytes, hStream=stream
-    )
     for inverted, word in ((False, shared_memory.WORD), (True, -shared_memory.WORD - 1)):
         shared_memory.fill(inverted=inverted)
-        cuda_driver.driver().cuLaunchKernelEx(ctypes.byref(config), kernel, pointers, None)
+        cuda_driver.launch(kernel, blocks, 256, [address], stream, shared_bytes)
         torch.cuda.synchronize()
         assert (found == word).all(), f"{int((found != word).sum())} of {found.numel()} words are others"

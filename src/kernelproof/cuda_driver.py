@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_ulonglong, c_ushort, c_void_p
 from dataclasses import dataclass
 from typing import Any
@@ -218,6 +218,15 @@ def compiled(ptx: bytes, name: str) -> c_void_p:
     driver().cuModuleLoadData(ctypes.byref(module), ptx)
     driver().cuModuleGetFunction(ctypes.byref(function), module, name.encode())
     return function
+
+
+def launch(
+    function: c_void_p, blocks: int, threads: int, arguments: Sequence[Any], stream: int, shared_bytes: int = 0
+) -> None:
+    """Start so many blocks of a kernel of ours in one dimension. `arguments`: of its parameters' types in ctypes."""
+    pointers = (c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+    config = LaunchConfig((blocks, 1, 1), (threads, 1, 1), shared_bytes, stream)
+    driver().cuLaunchKernelEx(ctypes.byref(config), function, pointers, None)
 
 
 EMPTY_KERNEL = "kernelproof_empty"

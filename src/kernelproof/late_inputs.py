@@ -122,11 +122,8 @@ class LateInputs:
             ctypes.c_uint64(self.opened.data_ptr()),
             ctypes.c_uint64(int(wait_us * self.cycles_per_us)),
         )
-        pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-        config = cuda_driver.LaunchConfig(
-            grid=(self.blocks, 1, 1), block=(THREADS, 1, 1), hStream=self.torch.cuda.current_stream().cuda_stream
-        )
-        cuda_driver.driver().cuLaunchKernelEx(ctypes.byref(config), self.functions[ahead], pointers, None)
+        stream = self.torch.cuda.current_stream().cuda_stream
+        cuda_driver.launch(self.functions[ahead], self.blocks, THREADS, arguments, stream)
 
 
 def _pieces(tensor: Any) -> list[tuple[int, int]]:

@@ -346,11 +346,7 @@ class Load:
         reached = self.far_words if _is_cold(turn) else NEAR_WORDS
         words, mask = ctypes.c_uint64(self.words.data_ptr()), ctypes.c_uint32(reached - 1)
         arguments = (words, mask, ctypes.c_uint64(cycles))
-        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
-        config = cuda_driver.LaunchConfig(
-            grid=(blocks, 1, 1), block=(LOAD_THREADS, 1, 1), hStream=self.stream.cuda_stream
-        )
-        cuda_driver.driver().cuLaunchKernelEx(ctypes.byref(config), self.function, pointers, None)
+        cuda_driver.launch(self.function, blocks, LOAD_THREADS, arguments, self.stream.cuda_stream)
 
     def empty_cache(self, turn: int) -> None:
         """On the current stream, in a turn that wants it: put other bytes where the call's inputs are cached."""

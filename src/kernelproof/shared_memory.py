@@ -54,14 +54,7 @@ def fill(*, inverted: bool = False) -> None:
 
     function, size, blocks = _kernel()
     arguments = (ctypes.c_uint32(size), ctypes.c_uint32(~WORD if inverted else WORD))
-    pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-    config = cuda_driver.LaunchConfig(
-        grid=(blocks, 1, 1),
-        block=(THREADS, 1, 1),
-        sharedMemBytes=size,
-        hStream=torch.cuda.current_stream().cuda_stream,
-    )
-    cuda_driver.driver().cuLaunchKernelEx(ctypes.byref(config), function, pointers, None)
+    cuda_driver.launch(function, blocks, THREADS, arguments, torch.cuda.current_stream().cuda_stream, size)
 
 
 @functools.cache

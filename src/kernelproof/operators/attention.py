@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # Elements of the score matrix held at once: 2¹⁹ doubles are 4 MiB on a CPU, about a core's cache; a GPU takes 512 MiB.
 CHUNK_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
-FAR_BELOW_ZERO = "far_below"  # the name of a family
+FAR_BELOW_ZERO, LIGHT_KEYS = "far_below", "light_keys"  # names of families
 FAR_BELOW = 16000  # beyond −10⁴, and about as far from 0 as the scores of near_overflow: as well known in float32
 
 Inputs = dict[str, torch.Tensor]
@@ -385,6 +385,22 @@ def _far_below(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return q, k, draw.normal(draw.key)
 
 
+def _light_keys(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The first and the last third of the keys weigh e⁻¹⁶ of the others, and their values are e¹⁶ times as large.
+
+    They are most of the answer, and whole tiles that one may think negligible. In float16 they weigh about twice as
+    much as its smallest normal number, also where a row's weights are rounded when they add up to 1.
+    """
+    q, k, v = draw.three()
+    w = draw.direction()
+    light = torch.ones(draw.seq_k, 1)
+    light[draw.seq_k // 3 : draw.seq_k - draw.seq_k // 3] = 0
+    depth = math.log(max(2, 2**13 / draw.seq_k)) if draw.dtype == torch.float16 else 16
+    q -= (q @ w)[..., None] * w / draw.head_dim  # so that these weigh as little in every row
+    # (w/4)·(−4·depth/√d·w)/√d = −depth
+    return q + w / 4, k - 4 * depth / math.sqrt(draw.head_dim) * light * w, v * torch.exp(depth * light)
+
+
 def _one_hot(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     q, k, v, _ = _one_hot_exact(draw)
     return q, k, v
@@ -405,6 +421,7 @@ FAMILIES: dict[str, Family] = {
     "v_mean": _v_mean,
     "near_overflow": _near_overflow,
     FAR_BELOW_ZERO: _far_below,
+    LIGHT_KEYS: _light_keys,
 }
 
 

@@ -60,8 +60,10 @@ class QuantisedAttention:
     @property
     def families(self) -> tuple[str, ...]:
         """Those of attention, quantised, and codes at random."""
-        # Sums of float8's tensor cores have 14 bits or so: no weight is known where every score is −16000.
-        return (*(name for name in ATTENTION.families if name != attention.FAR_BELOW_ZERO), ALL_CODES)
+        # Sums of float8's tensor cores have 14 bits or so: no weight is known where every score is −16000. And 8 bits
+        # have no room for light weights, nor for values beside others that are e⁸ times as large.
+        without = (attention.FAR_BELOW_ZERO, attention.LIGHT_KEYS)
+        return (*(name for name in ATTENTION.families if name not in without), ALL_CODES)
 
     def make_call(self, case: Case, generator: torch.Generator) -> Call:
         """Codes and scales of a case; scale = 1/√head_dim."""
