@@ -53,6 +53,17 @@ def test_another_gpu_is_shown_and_not_compared() -> None:
     assert len(picture.joins) == 1, "only the two runs of one model are joined"
 
 
+def test_a_case_of_other_sizes_is_no_time_of_the_same_line() -> None:
+    old, new, newer = make(1, day=1), make(2, day=2), make(3, day=3)
+    for case in old.benches["op-cuda"].cases:
+        case.dims["size"] = 7
+    points = history.history([old, new, newer]).lines[0].points
+    assert [point.time_us is None for point in points] == [True, False, False]
+    assert points[0].why_not == "its case had other sizes: size=7"
+    assert points[1].change is None
+    assert points[2].change is not None
+
+
 def test_a_variant_that_broke_in_the_last_run() -> None:
     found = history.history([make(1, day=1), make(2, day=2, verdicts={"fast": "wrong"})])
     assert found.exit_code == ExitCode.BAD_VERDICT

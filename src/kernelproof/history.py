@@ -1,8 +1,8 @@
 """`kernelproof history B1 B2 …`: each variant over several runs, ordered by when these were made.
 
-For each variant one case stands: the profiled one where it was measured, else the one that most runs share. A point's
-interval is of its own run and says nothing of how runs differ; what may be said of that, between each run and the one
-before it, comes from `differences`.
+For each variant one case stands, of the sizes that it had last: the profiled one where it was measured, else the one
+that most runs share. A point's interval is of its own run and says nothing of how runs differ; what may be said of
+that, between each run and the one before it, comes from `differences`.
 """
 
 from __future__ import annotations
@@ -192,9 +192,14 @@ def _line(key: str, ordered: Sequence[Run], changes: Sequence[TimeChanges]) -> L
     device = next(one.device(key) for one in reversed(ordered) if one.knows(key))
     benches = [one.benches.get(f"{operator}-{device}") for one in ordered]
     case, mode = _stands_for(operator, variant, benches, ordered[-1])
+    sizes = next((found for bench in reversed(benches) if (found := _sizes(bench, case))), {})
     points = []
     for index, (one, bench) in enumerate(zip(ordered, benches, strict=True)):
         before = changes[index - 1] if index else None
+        if (other := _sizes(bench, case)) and other != sizes:
+            had = ", ".join(f"{name}={size}" for name, size in other.items() if sizes.get(name) != size)
+            points.append(Point(index + 1, one.verdict(key), why_not=f"its case had other sizes: {had}"))
+            continue
         points.append(_point(index + 1, one, bench, key, case, mode, before, f"{operator}-{device}"))
     return Line(operator, variant, device, case, mode, points)
 
@@ -218,6 +223,10 @@ def _stands_for(operator: str, variant: str, benches: Sequence[BenchRecord | Non
         return elsewhere, 10 * different + further, -places[place], place[1] != "hot"
 
     return min(places, key=rank, default=("", ""))
+
+
+def _sizes(bench: BenchRecord | None, case: str) -> dict[str, int]:
+    return next((one.dims for one in bench.cases if one.id == case), {}) if bench else {}
 
 
 def _places(bench: BenchRecord, variant: str) -> Iterator[tuple[str, str]]:
