@@ -275,6 +275,7 @@ def test_every_kernel_of_the_ladder_gives_mutants(name: str) -> None:
         (["--variant", "nobody"], "nobody: no compiled variant of this name; allowed: blocked"),
         (["--operator", "rmsnrm"], "did you mean 'rmsnorm'?"),
         (["--only", "drop_bariers"], "drop_bariers: no such mutation operator; allowed: accumulate_to_assign"),
+        (["--list", "--only", "drop_barrier"], "mutants: no source of any variant has a place for drop_barrier"),
         (["--list", "--headers"], "--list: which headers a variant includes is known only after it is built"),
         (["--arguments", "nowhere.yaml"], "nowhere.yaml: not a file of arguments"),
     ],

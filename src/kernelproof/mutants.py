@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kernelproof import OF_A_RUN, gpu, mutations, processes, records, sass
+from kernelproof import OF_A_RUN, formats, gpu, mutations, processes, records, sass
 from kernelproof import config as configuration
 from kernelproof.config import Config, OperatorConfig, TimeLimits, VariantConfig
 from kernelproof.errors import MutantsError, RecordError
@@ -111,7 +111,7 @@ def run(
             project=config.project,
             seed=selection.seed,
             possible=len(possible),
-            mutants=choose(possible, selection),
+            mutants=_chosen(possible, selection),
         )
         trial = Trial(config, workshop, honest, record, reasons, output, say)
         trial.resume()
@@ -132,9 +132,8 @@ def listed(config: Config, selection: Selection) -> MutantsRecord:
             "which headers a variant includes is known only after it is built", subject="--list", hint="drop --headers"
         )
     possible = [m for target in _targets(config, selection) for m in _mutants(config, target, target.sources)]
-    return MutantsRecord(
-        project=config.project, seed=selection.seed, possible=len(possible), mutants=choose(possible, selection)
-    )
+    chosen = _chosen(possible, selection)
+    return MutantsRecord(project=config.project, seed=selection.seed, possible=len(possible), mutants=chosen)
 
 
 # --- which mutants ----------------------------------------------------------------------------------------------------
@@ -154,6 +153,16 @@ def _targets(config: Config, selection: Selection) -> list[VariantConfig]:
                 f"no such mutation operator; allowed: {', '.join(sorted(mutations.OPERATORS))}", subject=name
             )
     return [variant for variant in mutable if not selection.variants or variant.name in selection.variants]
+
+
+def _chosen(possible: Sequence[Mutant], selection: Selection) -> list[Mutant]:
+    """`choose`, and some there must be: nothing planted is nothing that survived."""
+    if not (chosen := choose(possible, selection)):
+        what = formats.listed(selection.only) if selection.only else "any mutation"
+        where = formats.listed(selection.variants or selection.operators) or "any variant"
+        hint = "`--list` without `--only` shows what there is"
+        raise MutantsError(f"no source of {where} has a place for {what}", subject="mutants", hint=hint)
+    return chosen
 
 
 def _mutants(config: Config, variant: VariantConfig, files: Iterable[str]) -> Iterator[Mutant]:
