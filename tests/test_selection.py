@@ -130,10 +130,21 @@ def test_properties_are_tried_on_rows_of_whole_vectors_in_every_data_type(monkey
         assert "d128" in {case.shape for case in found.property_cases if case.dtype == dtype}
 
 
+@pytest.mark.parametrize("main", [{"head_dim": 64}, {"head_dim": 64, "top": 5}], ids=["last", "before a small one"])
+def test_properties_are_tried_on_rows_that_vectors_do_not_fill(
+    main: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a vectorised loop leaves over is nobody's elsewhere: the usual main shape is of whole vectors."""
+    found = chosen()
+    monkeypatch.setattr(RungCases, "cases", with_dims(found, {"s63": {**main, "head_dim": 33}}, main))
+    for dtype in ("float16", "bfloat16"):
+        assert "s63" in {case.shape for case in found.property_cases if case.dtype == dtype}
+
+
 def test_properties_are_tried_on_whole_tiles_and_on_every_size_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of grouped heads and of tiles kernels have paths of their own, whatever the data type."""
     found = chosen()
-    grouped = {"s500": {"kv_heads": 2, "seq_k": 70}, "s513": {"kv_heads": 2}}
+    grouped = {"s500": {"kv_heads": 2, "seq_k": 72}, "s513": {"kv_heads": 2}}
     cases = with_dims(found, {**grouped, "s63": {"groups": 1 << 20}}, {})
     monkeypatch.setattr(RungCases, "cases", cases)
     assert sorted(shapes(found.property_cases)) == ["main", "s127", "s500"], "what alone gives a size may be too large"

@@ -359,20 +359,23 @@ def _has_every_stride(case: Case) -> bool:
 
 SEQUENCES = ("seq", "seq_k")
 LARGEST = 1 << 24  # product of the dimensions, of a case that is tried for a kind alone
-KINDS_OF_EACH = frozenset(("strides", "vectors"))
+KINDS_OF_EACH = frozenset(("strides", "vectors", "tails"))
 
 
 def _kinds(case: Case) -> frozenset[str]:
     """What a case is of, of the kinds that kernels treat in another way.
 
-    strides: every one matters. vectors: VECTOR divides the last dimension, along which tensors usually are contiguous.
-    tiles: TILE divides all SEQUENCES. And each dimension that its shape gives: what others leave out is as large as
-    another one there (as many heads of keys as of queries), or of no effect.
+    strides: every one matters. vectors, tails: VECTOR divides the last dimension of its size or more, along which
+    tensors usually are contiguous, or leaves something over. tiles: TILE divides all SEQUENCES. And each dimension that
+    its shape gives: what others leave out is as large as another one there (as many heads of keys as of queries), or of
+    no effect.
     """
     lengths = [size for name, size in case.dims.items() if name in SEQUENCES]
+    last = next((size for size in reversed(case.dims.values()) if size >= VECTOR), 0)
     found = {
         "strides": _has_every_stride(case),
-        "vectors": not case.dims or [*case.dims.values()][-1] % VECTOR == 0,
+        "vectors": not case.dims or (last > 0 and last % VECTOR == 0),
+        "tails": last % VECTOR != 0,
         "tiles": bool(lengths) and all(size % TILE == 0 for size in lengths),
     }
     return frozenset((*(kind for kind, is_of_it in found.items() if is_of_it), *case.dims))
