@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelproof import fingerprints, records, repository
+from kernelproof import fingerprints, own_modules, records, repository
 from kernelproof.config import Config, check_declared
 from kernelproof.contest.entrants import Entrant, arenas_of, cannot_run, entrants_of
 from kernelproof.contest.measurement import IMAGES, Measurement
@@ -45,7 +45,7 @@ def run(config: Config, operator: str, device: str, output: Path, only: str | No
     from kernelproof.lease import own_cores
 
     started = time.monotonic()
-    state = repository.of_files(config.root, [config.operator(operator).module])
+    state = repository.of_files(config.root, own_modules.files_of(config.operator(operator).module, config.root))
     record = BenchRecord(operator=operator, device=device, provenance=state)
     record.settings = fingerprints.of(config, "bench", f"{operator}-{device}")
     entrants = entrants_of(config, config.operator(operator), device, only)

@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from kernelproof import privacy, repository
+from kernelproof import own_modules, privacy, repository
 from kernelproof.config import Config, OperatorConfig
 from kernelproof.errors import BundleError
 from kernelproof.records import (
@@ -138,7 +138,8 @@ def _sources(config: Config, builds: list[BuildRecord]) -> list[str]:
 
     What git ignores belongs in only where it was named or read.
     """
-    named = [config.source, *(path for operator in config.operators.values() for path in _operator_files(operator))]
+    owners = config.operators.values()
+    named = [config.source, *(path for owner in owners for path in _operator_files(owner, config.root))]
     files = [file.path for build in builds for file in (*build.sources, *build.headers)]
     read = {path for path in files if not path.startswith("<")}  # a compiler's and a system's
     found = set(_files(config.root, [*SOURCE_FOLDERS, *SOURCE_FILES, *named, *read]))
@@ -148,10 +149,9 @@ def _sources(config: Config, builds: list[BuildRecord]) -> list[str]:
     return sorted(found)
 
 
-def _operator_files(operator: OperatorConfig) -> Iterator[str]:
+def _operator_files(operator: OperatorConfig, root: Path) -> Iterator[str]:
     """Files that the configuration names: an operator may live outside the project's own folders."""
-    if operator.module.endswith(".py"):
-        yield operator.module
+    yield from own_modules.files_of(operator.module, root)
     yield from filter(None, [operator.binding])
     yield from operator.include
     for variant in (*operator.variants.values(), *operator.baselines.values()):

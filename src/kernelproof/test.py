@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import fingerprints, gpu, lease, records, repository
+from kernelproof import fingerprints, gpu, lease, own_modules, records, repository
 from kernelproof.errors import ConfigError, JudgeError, KernelproofError, LeaseError, TestError
 from kernelproof.privacy import scrubbed, scrubbed_markup
 from kernelproof.processes import scratch_folder
@@ -52,7 +52,7 @@ def run(config: Config, operator: str, names: list[str], output_dir: Path, case:
     """
     variants = [config.operator(operator).variant(name) for name in names]
     output_dir.mkdir(parents=True, exist_ok=True)
-    state = repository.of_files(config.root, [config.operator(operator).module])
+    state = repository.of_files(config.root, own_modules.files_of(config.operator(operator).module, config.root))
     places = [(variant, output_dir / f"{variant.name}.json") for variant in variants]
     with contextlib.ExitStack() as held:
         try:

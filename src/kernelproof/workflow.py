@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kernelproof import EVENTS, fingerprints, gpu, manifest, toolchain
+from kernelproof import EVENTS, fingerprints, gpu, manifest, own_modules, toolchain
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import RecordError
 from kernelproof.processes import SHARED_FROM
@@ -157,13 +157,15 @@ def _text(path: Path) -> str:
 
 
 def module_files(stage: str, operator_module: str | None = None) -> list[str]:
-    """The files of kernelproof's module `stage` and of all it imports or starts, and of an operator's module."""
+    """The files of kernelproof's module `stage` and of all it imports or starts, and of an operator's module.
+
+    Of a project's own with what that imports of the project's.
+    """
     found = _closure(stage)
-    if operator_module and operator_module.endswith(".py"):
-        return sorted({*(_shown(path) for path in found), operator_module})
+    own = own_modules.files_of(operator_module, Path()) if operator_module else []
     if operator_module and operator_module.startswith("kernelproof."):
         found = found | _closure(operator_module.removeprefix("kernelproof."))
-    return sorted(_shown(path) for path in found)
+    return sorted({*(_shown(path) for path in found), *own})
 
 
 @functools.cache

@@ -5,7 +5,7 @@ import os
 import shlex
 
 from kernelproof import config as configuration
-from kernelproof import environment, fingerprints, repository, workflow as support
+from kernelproof import environment, fingerprints, own_modules, repository, workflow as support
 from kernelproof.errors import KernelproofError
 
 KERNELPROOF = f"{shlex.quote(sys.executable)} -P -m kernelproof"
@@ -65,9 +65,8 @@ def modules(stage, operator=None):
 
 
 def own_module(operator):
-    """The Python file of an operator of one's own, as an input: a record that was made by hand grows old by it too."""
-    name = CONFIG.operator(operator).module
-    return [name] if name.endswith(".py") else []
+    """The Python files of an operator of one's own, as inputs: a record that was made by hand grows old by them too."""
+    return own_modules.files_of(CONFIG.operator(operator).module, Path())
 
 
 BUILT = [variant for variant in CONFIG.variants()]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kernelproof import records, suite
+from kernelproof import own_modules, records, suite
 from kernelproof.ladder.outcomes import ENDED, RUNGS
 from kernelproof.records import FileHash, Rung, Sanitizer, TestRecord
 
@@ -100,10 +100,10 @@ def record(standing: Standing, calls: Calls, collection: Collection, examined: S
 
 
 def _own_module(selection: RungCases) -> FileHash | None:
-    name = selection.settings.module
-    path = selection.session.root / name
-    own = name.endswith(".py") and path.is_file()
-    return FileHash(name, records.sha256_file(path), path.stat().st_size) if own else None
+    root = selection.session.root
+    name = own_modules.file_of(selection.settings.module, root)
+    path = root / (name or "")
+    return FileHash(name, records.sha256_file(path), path.stat().st_size) if name and path.is_file() else None
 
 
 def _told_rung(standing: Standing) -> Rung | None:

@@ -492,12 +492,13 @@ def declared(operator: Operator, settings: OperatorConfig) -> Declared:
 
 
 def _import(module: str, root: Path) -> ModuleType:
-    if not module.endswith(".py"):
-        folder = str(root.resolve())
+    path = (root / module).resolve()
+    folders = [path.parent] if module.endswith(".py") else []  # what lies beside a file, as for a script
+    for folder in map(str, (*folders, root.resolve())):
         if not module.startswith("kernelproof.") and folder not in sys.path:
             sys.path.append(folder)  # the last: what lies in a project hides nothing
+    if not module.endswith(".py"):
         return importlib.import_module(module)
-    path = (root / module).resolve()
     name = f"kernelproof_operator_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
