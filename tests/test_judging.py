@@ -238,8 +238,31 @@ def test_what_has_no_numbers_of_either_sign_keeps_its_own() -> None:
 def test_values_of_every_size_are_exchanged(dtype: torch.dtype) -> None:
     strided = torch.arange(24.0).to(dtype).reshape(4, 6)[:, ::2]
     before = strided.clone()
-    judging._exchange(strided, (2, 2))
+    judging._exchange(strided, (2, 2), across=False)
     assert (strided.float() != before.float()).nonzero().tolist() == [[2, 0], [2, 2]]
+    strided.copy_(before)
+    judging._exchange(strided, (2, 2), across=True)
+    assert (strided.float() != before.float()).nonzero().tolist() == [[2, 2], [3, 2]]
+    deep = strided.reshape(2, 2, 3).clone()
+    judging._exchange(deep, (1, 1, 0), across=True)
+    assert (deep.float() != strided.reshape(2, 2, 3).float()).nonzero().tolist() == [[0, 0, 0], [1, 1, 0]]
+    one = torch.arange(3.0)
+    judging._exchange(one, (1,), across=True)
+    assert one.tolist() == [0, 2, 1], "one row has no other"
+
+
+def test_of_one_input_values_of_different_rows_are_exchanged_too() -> None:
+    """A median of each row is the same in whatever order its values are; who remembers results by all values' sum."""
+    x = torch.randn(8, 9, generator=torch.Generator().manual_seed(0))
+    places = [number for number, edit in enumerate(judging.EDITS) if edit == "exchange"]
+    other = Call({"x": x, "y": torch.empty(8)}, ("y",), ("row",))
+    changed = []
+    for number in places:
+        after = x.clone()
+        judging._edit({"x": after}, lambda _: other, number, random.Random(1))
+        changed.append(len((after != x).nonzero()[:, 0].unique()))
+        assert torch.equal(after.flatten().sort().values, x.flatten().sort().values)
+    assert changed == [1, 2, 1]
 
 
 @pytest.mark.parametrize(

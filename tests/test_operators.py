@@ -19,7 +19,7 @@ import yaml
 
 from kernelproof import baselines, judge, operators, simfp8, toolchain
 from kernelproof.config import Precision, Tolerance, load, schema_file, stated
-from kernelproof.errors import ConfigError, JudgeError, KernelproofError
+from kernelproof.errors import ConfigError, JudgeError, KernelproofError, TestError
 from kernelproof.images import Returned
 from kernelproof.operators import attention, qkt, quantised_attention, rmsnorm
 from kernelproof.records import Case
@@ -533,6 +533,17 @@ def test_one_hot_scores_are_zero_for_one_key_and_far_below_for_the_rest(head_dim
     chosen = scores.argmax(-1)
     assert bool((chosen <= torch.arange(seq)).all())
     assert torch.equal(expected, v.gather(2, chosen[..., None].expand(v.shape)))
+
+
+def test_a_factor_a_row_is_none_of_an_output_of_one_number_a_row() -> None:
+    """[rows, 1] times [rows] would be [rows, rows], of which the mean square is as many times too large."""
+    x = torch.randn(6, 64, dtype=torch.float64)
+    output, unit = x.mean(-1), operators.units(Precision("float32"), torch.float32)
+    chained = unit.accumulate * x.abs().sum(-1) / 8
+    with pytest.raises(TestError, match=r"accumulation_floors: `chained` is of \[6, 6\] where the output is of \[6\]"):
+        operators.accumulation_floors(output, chained, unit, chained * operators.alike(x))
+    floors = operators.accumulation_floors(output, chained, unit, chained * operators.alike(x)[..., 0])
+    assert all(0 < floor < 1e-3 for floor in floors)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

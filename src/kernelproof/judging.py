@@ -1067,7 +1067,7 @@ def _edit(inputs: Mapping[str, Tensor], other: Callable[[int], Call], number: in
         place = place if edit == "element" else tuple(size - 1 for size in tensor.shape)
         tensor[place] = other(0).tensor(name)[place]
     elif edit == "exchange":
-        _exchange(tensor, place)
+        _exchange(tensor, place, across=EDITS[:number].count(edit) // len(names) % 2 == 1)
     elif edit == "tail":
         _replace_tails(inputs, other(0))
     elif edit == "sorted":
@@ -1128,19 +1128,28 @@ def _tied(tensor: Tensor, dim: int | None) -> Tensor:
     return tied.view(tensor.shape) if dim is None else tied.movedim(-1, dim)
 
 
-def _exchange(tensor: Tensor, place: tuple[int, ...]) -> None:
+def _exchange(tensor: Tensor, place: tuple[int, ...], *, across: bool) -> None:
     """Exchange an element with the next of its row that is another: what is summed up over the row stays.
 
-    Where all of the row are alike, nothing changes.
+    across: with one of another row, where there are several: of what goes by a row's values in whatever order the
+    first changes nothing, and what is summed up over all rows stays. Where all are alike, nothing changes.
     """
     from kernelproof.results import bits_of
 
-    *above, first = place
-    row = bits_of(tensor)[tuple(above)]
+    bits = bits_of(tensor)
+    if across and tensor.dim() > 1 and math.prod(tensor.shape[:-1]) > 1:
+        bits, place = bits.movedim(-1, 0), (place[-1], *place[:-1])
+        above, first = place[:1], 0
+        for index, size in zip(place[1:], bits.shape[1:], strict=True):
+            first = first * size + index
+    else:
+        above, first = place[:-1], place[-1]
+    row = bits[above].reshape(-1).clone()
     others = (row.roll(-first) != row[first]).nonzero()
     if len(others):
         second = (first + int(others[0])) % len(row)
         row[[first, second]] = row[[second, first]]
+        bits[above] = row.reshape(bits[above].shape)
 
 
 def _replace_tails(inputs: Mapping[str, Tensor], other: Call) -> None:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_che
 import torch
 
 from kernelproof.config import Declared
-from kernelproof.errors import ConfigError, KernelproofError, blamed, guide, nearest
+from kernelproof.errors import ConfigError, KernelproofError, TestError, blamed, guide, nearest
 from kernelproof.records import Case
 
 if TYPE_CHECKING:
@@ -793,6 +793,14 @@ def alike(terms: torch.Tensor) -> torch.Tensor:
     return (3 * shares).clamp_(1 / 8, 1)
 
 
+def _fits(shape: torch.Size, output: torch.Size) -> bool:
+    """Whether numbers of this shape are one for each element of the output, or one for several."""
+    try:
+        return bool(torch.broadcast_shapes(shape, output) == output)
+    except RuntimeError:
+        return False
+
+
 def accumulation_floors(
     output: torch.Tensor,
     accumulation: torch.Tensor,
@@ -816,8 +824,19 @@ def accumulation_floors(
     all of which are rounded in one direction. Without it, and where `p` is no finer than the output, errors of random
     signs are expected, as large beside the output as each rounding beside its term; of FEW_ELEMENTS, whose terms may
     cancel by chance, as large as all that `accumulation` counts. An empty one says that the caller counts this itself.
+
+    Raises TestError for one of them that has more elements than the output, or in other places.
     """
     rounded = None if rounded is None else list(rounded)
+    for name, given in (("accumulation", [accumulation]), ("chained", [chained]), ("rounded", rounded or [])):
+        for one in given:
+            if one is not None and not _fits(one.shape, output.shape):
+                raise TestError(
+                    f"`{name}` is of {list(one.shape)} where the output is of {list(output.shape)}: no number for each "
+                    "of its elements",
+                    subject="accumulation_floors",
+                    hint="a factor a row, as `alike` gives, is alike(x)[..., 0] where the output is one number a row",
+                )
     if not bool(accumulation.isfinite().all()):
         demanded = accumulation.isfinite()
         output, accumulation = output.where(demanded, 0.0), accumulation.where(demanded, 0.0)
