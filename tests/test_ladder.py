@@ -1236,6 +1236,66 @@ class Places:
 PLACES += NOTHING_MORE.format("Places")
 
 
+FACTORS = """
+import torch
+
+from kernelproof.operators import Call, Cost, Reference, accumulation_floors, dims_of, forward_bound, units
+
+
+class Factors:
+    name = "factors"
+    dims = {"size": None}
+    options = {}
+    families = ("normal",)
+    dtypes = ("float32",)
+    axes = ("row", "column")
+
+    def make_call(self, case, generator):
+        size = dims_of(self, case)["size"]
+        b = torch.randn(size, size, generator=generator)
+        return Call({"a": b @ b.mT + 9 * torch.eye(size), "l": torch.empty(size, size)}, ("l",), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        a = call.tensor("a").to(device).double()
+        output = torch.linalg.cholesky(a) if FAILS else torch.linalg.cholesky_ex(a).L.nan_to_num()
+        unit = units(precision, torch.float32)
+        accumulation = (64 * unit.accumulate * a.abs().max()).expand(output.shape).clone()
+        return Reference(output, forward_bound(output, a.abs(), accumulation, unit), unit.coarse,
+                         *accumulation_floors(output, accumulation, unit))
+"""
+FACTORS += NOTHING_MORE.format("Factors")
+FACTORING = """
+import torch
+
+def right(a, l):
+    l.copy_(torch.linalg.cholesky(a))
+def last_row_left(a, l):
+    l.copy_(torch.linalg.cholesky(a)); l[-1, 0] = 0
+"""
+
+
+def test_inputs_that_are_none_once_they_are_changed_accuse_nobody_who_raises(tmp_path: Path) -> None:
+    """A matrix is no longer positive definite; the operator's reference raises, too."""
+    module, names = FACTORS.replace("FAILS", "True"), ["right", "last_row_left"]
+    loaded = built(tmp_path, "factors", "{size: 12}", "float32", names, module, FACTORING, "float32")
+    right, wrong = test.run(loaded, "factors", names, loaded.results / "test" / "factors")
+    assert (right.verdict, right.reason) == ("correct", None)
+    skipped = [each.message for each in right.properties if each.status == "skipped"]
+    assert any("the reference of such values fails (_LinAlgError)" in (message or "") for message in skipped)
+    assert "passed" in {each.status for each in right.properties}
+    assert wrong.verdict == "wrong"
+    assert (wrong.reason or "").startswith("correctness:")
+    assert "OPERATOR.whole" not in (wrong.remedy or ""), "it is wrong of other inputs, too"
+
+
+def test_whose_inputs_may_not_be_changed_learns_how_to_say_so(tmp_path: Path) -> None:
+    module = FACTORS.replace("FAILS", "False")
+    loaded = built(tmp_path, "factors", "{size: 12}", "float32", ["right"], module, FACTORING, "float32")
+    (right,) = test.run(loaded, "factors", ["right"], loaded.results / "test" / "factors")
+    assert right.verdict == "wrong"
+    assert "name these inputs in OPERATOR.whole" in (right.remedy or "")
+
+
 def test_no_values_are_made_equal_where_an_index_says_which(tmp_path: Path) -> None:
     """Halves of two permutations have values in common; who took the last of two equal ones was called wrong."""
     kernel = "def right(x, y):\n    y.copy_(len(x) - 1 - x.flip(0).argsort(stable=True)[: len(y)])\n"

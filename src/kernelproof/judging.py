@@ -538,13 +538,13 @@ class Chamber:
         self._call(job)
         if job.key in self.undone:
             return "values would be equal that are all different, and an output says by an index which of them it means"
-        if job.part not in DOUBTFUL:
-            return ""
         usual = self._reference(Job(job.case), terms)
         try:
             tied = self._reference(job, terms)
         except Exception as error:
             return f"the reference of such values fails ({type(error).__name__})"
+        if job.part not in DOUBTFUL:
+            return ""
         for name, reference in tied.items():
             if not reference.output.numel():
                 continue
@@ -1131,25 +1131,32 @@ def _tied(tensor: Tensor, dim: int | None) -> Tensor:
 def _exchange(tensor: Tensor, place: tuple[int, ...], *, across: bool) -> None:
     """Exchange an element with the next of its row that is another: what is summed up over the row stays.
 
-    across: with one of another row, where there are several: of what goes by a row's values in whatever order the
-    first changes nothing, and what is summed up over all rows stays. Where all are alike, nothing changes.
+    across: exchange its row with the next one, where there are several: of what goes by a row's values in whatever
+    order the first changes nothing, and what is summed up over all rows stays. Where all are alike, nothing changes.
     """
     from kernelproof.results import bits_of
 
-    bits = bits_of(tensor)
-    if across and tensor.dim() > 1 and math.prod(tensor.shape[:-1]) > 1:
-        bits, place = bits.movedim(-1, 0), (place[-1], *place[:-1])
-        above, first = place[:1], 0
-        for index, size in zip(place[1:], bits.shape[1:], strict=True):
-            first = first * size + index
-    else:
-        above, first = place[:-1], place[-1]
-    row = bits[above].reshape(-1).clone()
+    bits, (*above, first) = bits_of(tensor), place
+    if across and (rows := math.prod(tensor.shape[:-1])) > 1:
+        number = 0
+        for index, size in zip(above, tensor.shape, strict=False):
+            number = number * size + index
+        ours, theirs = tuple(above), _unravelled((number + 1) % rows, tensor.shape[:-1])
+        bits[ours], bits[theirs] = bits[theirs].clone(), bits[ours].clone()
+        return
+    row = bits[tuple(above)]
     others = (row.roll(-first) != row[first]).nonzero()
     if len(others):
         second = (first + int(others[0])) % len(row)
         row[[first, second]] = row[[second, first]]
-        bits[above] = row.reshape(bits[above].shape)
+
+
+def _unravelled(number: int, shape: Sequence[int]) -> tuple[int, ...]:
+    place: list[int] = []
+    for size in reversed(shape):
+        number, index = divmod(number, size)
+        place.insert(0, index)
+    return tuple(place)
 
 
 def _replace_tails(inputs: Mapping[str, Tensor], other: Call) -> None:

@@ -10,10 +10,17 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kernelproof.errors import KernelproofError, TestError, WorkerError, WorkerRefused, WorkerTimeout
-from kernelproof.judging import Job
+from kernelproof.errors import (
+    KernelproofError,
+    TestError,
+    WorkerError,
+    WorkerRefused,
+    WorkerReplyError,
+    WorkerTimeout,
+)
+from kernelproof.judging import CHANGED, Job
 from kernelproof.ladder.calling import AWAKE, Handed
-from kernelproof.ladder.outcomes import ENDED, RUNGS, Outcome
+from kernelproof.ladder.outcomes import DEVICE_FAULT, ENDED, RUNGS, Outcome
 from kernelproof.ladder.planning import view_name
 from kernelproof.records import Case
 
@@ -74,14 +81,30 @@ class Collection:
             self.standing.note("correctness", Outcome("failed", error.message, ENDED), 0.0, "after the last call")
 
     def _hold_together(self, case: Case) -> None:
-        """Make the calls of a property case; without those with other scalars, should the candidate refuse these."""
-        for _ in range(2):
-            jobs = [job for job, _, _ in self.plan.property_jobs(case)]
+        """Make the calls of a property case; without those with other scalars, should the candidate refuse these, and
+        without those whose changed inputs are none of the operator's, should it raise.
+        """
+        ill_posed: set[str] = set()  # keys
+        for _ in range(3):
+            jobs = [job for job, _, _ in self.plan.property_jobs(case) if job.key not in ill_posed]
             self._attempt("properties", case, jobs, self.limits.correctness * len(jobs))
             handed = self._handed.get(("properties", case.id))
-            if not isinstance(handed, WorkerRefused) or not any(r["other_scalars"] for r in self.plan.relations(case)):
+            if isinstance(handed, WorkerRefused):
+                if not any(relation["other_scalars"] for relation in self.plan.relations(case)):
+                    return
+                self.plan.scalars_refused[case.id] = f"refused: {handed.message}"
+            elif ill_posed or not isinstance(handed, WorkerReplyError) or DEVICE_FAULT in handed.message:
                 return
-            self.plan.scalars_refused[case.id] = f"refused: {handed.message}"
+            else:
+                ill_posed = self._ill_posed(jobs)
+                if not ill_posed:
+                    return
+
+    def _ill_posed(self, jobs: Sequence[Job]) -> set[str]:
+        """The keys of those whose changed inputs the operator's own reference fails on."""
+        self.calls.leave()  # no reference is made while the candidate lives
+        judge, module = self.plan.session.judge, self.settings.module
+        return {job.key for job in jobs if job.part in CHANGED and judge.ill_posed(module, job, self.calls.terms)}
 
     def _views(self, cases: list[Case], part: str) -> Iterator[Job]:
         """The calls of one kind among those in memory that is laid out in other ways."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PARTS = {  # of the inputs, by the job's: a property's name and claim
     "low": ("new low bits", "other low bits of every number change the result"),
     "element": ("one new value", "another value of a single element of an input changes the result"),
-    "exchange": ("two exchanged", "two values of a row of an input that change places change the result"),
+    "exchange": ("two exchanged", "two values of a row, or two rows, of an input that change places change the result"),
     "end": ("new last value", "another value of the last element of an input changes the result"),
     "tail": ("new last values", "other values in the last quarter of each input change the result"),
     "later": ("new later halves", "other values in the later half of every row change the result"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kernelproof import own_modules, records, suite
 from kernelproof.ladder.outcomes import ENDED, RUNGS
+from kernelproof.ladder.planning import PARTS, WHOLE
 from kernelproof.records import FileHash, Rung, Sanitizer, TestRecord
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 OTHERWISE = (
     "its kernels were started from the cubin alone; if it passes with test.sealed=never, its host code does more than "
     "launch them on the caller's stream"
+)
+CHANGED_INPUTS = {name for name, _ in (*PARTS.values(), WHOLE)}  # names of properties
+WHOLE_INPUTS = (
+    "only calls are wrong whose inputs were changed in part: where such are none of the operator's (a symmetric "
+    "matrix, offsets that rise), name these inputs in OPERATOR.whole"
 )
 KILLED = re.compile("was killed by SIG(SEGV|BUS|ABRT|FPE|ILL)")
 WITHOUT = {
@@ -91,9 +97,12 @@ def record(standing: Standing, calls: Calls, collection: Collection, examined: S
         told = _told_rung(standing)
         assert told is not None
         others = ", ".join(rung.name for rung in rungs if rung.status == "failed" and rung != told)
-        more = f"; failed too: {others}" if standing.ended and others else ""
+        if not standing.ended:  # that one call differs from the next says more of why than what each is
+            others = "determinism" if "determinism" in others.split(", ") else ""
+        more = f"; failed too: {others}" if others else ""
         record.status, record.reason = records.FAILED, f"{told.name}: {told.message}{more}"
         remedies = [standing.remedy] * (verdict == "hung") + [OTHERWISE] * bool(sealing and sealing.sealed)
+        remedies.append(_whole(rungs, standing, selection))
         remedies.append(_backtrace(standing, selection))
         record.remedy = "; ".join(filter(None, remedies)) or None
     return record
@@ -111,6 +120,15 @@ def _told_rung(standing: Standing) -> Rung | None:
     failed = [standing.rungs[name] for name in RUNGS if name in standing.told]
     ended = [rung for rung in failed if standing.ended and standing.told[rung.name].gravity == ENDED]
     return next(iter(ended + failed), None)
+
+
+def _whole(rungs: Sequence[Rung], standing: Standing, selection: RungCases) -> str | None:
+    """What an operator's author may have to declare, where only calls are wrong whose inputs we changed in part."""
+    ours = selection.settings.module.startswith("kernelproof.")
+    if ours or [rung.name for rung in rungs if rung.status == "failed"] != ["properties"]:
+        return None
+    failed = {each.name for each in standing.properties_found if each.status == "failed"}
+    return WHOLE_INPUTS if all(name in CHANGED_INPUTS or name.startswith("aliased ") for name in failed) else None
 
 
 def _repeat(standing: Standing) -> str | None:
