@@ -59,6 +59,19 @@ def test_missing_program() -> None:
         processes.run(["no-such-program"])
 
 
+@pytest.mark.parametrize("byte", [processes.NAN_FILL, processes.FILL])
+def test_malloc_fills_what_it_hands_out(byte: int) -> None:
+    """With NaN of every type too, which glibc's own setting for that cannot ask for by a byte."""
+    script = (
+        "import ctypes; from kernelproof import processes\n"
+        "libc = ctypes.CDLL(None); libc.malloc.restype = ctypes.c_void_p\n"
+        f"processes.fill_fresh_memory({byte})\n"
+        "print({found for size in (5000, 3 << 20) for found in ctypes.string_at(libc.malloc(size), size)})\n"
+    )
+    done = processes.run([sys.executable, "-c", script])
+    assert done.stdout.strip() == f"{{{byte}}}"
+
+
 def test_a_limit_kills_the_whole_group(tmp_path: Path) -> None:
     child = tmp_path / "child"
     script = (

@@ -40,7 +40,9 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 # planted races at three sizes, six times 100 repeats each, a team that sleeps showed 12 of 36, one that spins all.
 IDLE_THREADS_SLEEP = {"OMP_WAIT_POLICY": "passive"}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_PERTURB = -1, -3, -6  # <malloc.h>
-FILL = 0x7F  # the byte that fresh memory of a candidate is full of
+# Bytes that fresh memory of a candidate is full of, in turn: a number whose sums show (float16 alone has a NaN there),
+# which as an index is far outside; and a NaN of every type, which shows where it is multiplied by 0.
+FILL, NAN_FILL = 0x7F, 0xFF
 STACK_BYTES = 1 << 20  # of a stack are full of it too
 KEPT_BYTES, LARGE_BYTES = 256 << 20, 32 << 20  # the second is the most that glibc takes
 SHARED_FROM = 8  # cores: half of fewer is too little to drive a GPU, or to stand for a CPU
@@ -85,13 +87,14 @@ def keep_freed_memory() -> None:
         _LIBC.mallopt(M_PERTURB, 0)  # no fills: another user of this process may have asked for them
 
 
-def fill_fresh_memory() -> None:
+def fill_fresh_memory(byte: int = FILL) -> None:
     """Let malloc fill what it hands out: of a large piece the system hands out zeros, which pass for memory cleared.
 
-    The bytes 0x7f are NaN as float16, 3e38 as bfloat16 and float32, 1e306 as float64; what is freed is filled too.
+    What is freed is filled too, with the complement.
     """
     with contextlib.suppress(AttributeError):
-        _LIBC.mallopt(M_PERTURB, FILL ^ 0xFF)  # glibc fills with the complement
+        # glibc fills with the complement of the low byte, and with nothing where the whole number is 0.
+        _LIBC.mallopt(M_PERTURB, 0x100 | byte ^ 0xFF)
 
 
 class _Stacked(ctypes.Structure):
@@ -100,19 +103,19 @@ class _Stacked(ctypes.Structure):
     _fields_ = (("bytes", ctypes.c_ubyte * STACK_BYTES),)
 
 
-def fill_stack() -> None:
+def fill_stack(byte: int = FILL) -> None:
     """Leave on this thread's stack, below what is in use, the bytes that fresh memory has, where it has ample room.
 
     A stack that nobody has used holds zeros, which pass for variables that were set.
     """
     room, _ = resource.getrlimit(resource.RLIMIT_STACK)
     if room == resource.RLIM_INFINITY or room >= 4 * STACK_BYTES:
-        _LIBC.getppid(_filled())
+        _LIBC.getppid(_filled(byte))
 
 
 @functools.cache
-def _filled() -> _Stacked:
-    return _Stacked.from_buffer_copy(bytes([FILL]) * STACK_BYTES)
+def _filled(byte: int) -> _Stacked:
+    return _Stacked.from_buffer_copy(bytes([byte]) * STACK_BYTES)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import ctypes
 import errno
 import faulthandler
 import gc
+import itertools
 import json
 import math
 import os
@@ -35,7 +36,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from kernelproof import formats, sandbox
 from kernelproof.errors import OUT_OF_TOUCH, KernelproofError, WorkerGreedy, WorkerReplyError
 from kernelproof.processes import (
+    FILL,
     IDLE_THREADS_SLEEP,
+    NAN_FILL,
     collect_rarely,
     die_with_parent,
     fill_fresh_memory,
@@ -282,6 +285,7 @@ class Worker:
         self.scratch = scratch
         self.isolation = isolation
         self.fills = fills  # memory and stack that nobody has written
+        self.bytes = itertools.cycle((NAN_FILL, FILL))
         self.with_torch = bool(settings["needs_torch"])
         self.candidate: Candidate | None = None
         self.function: Callable[..., Any] | None = None
@@ -550,8 +554,9 @@ class Worker:
                 if repeat % 2 == 1:
                     _bits(images[name].view).__ixor__(POISON_FLIP)
             if self.fills and not repeat:
-                fill_fresh_memory()  # again: a candidate can have changed that
-                fill_stack()
+                byte = next(self.bytes)
+                fill_fresh_memory(byte)
+                fill_stack(byte)
 
         return self.order.call(act, images, outputs, prepare, repeat, may_begin_early=self.may_begin_early)
 
