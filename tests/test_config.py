@@ -224,6 +224,7 @@ def test_resolved_configuration_reads_back_the_same(folder: Path) -> None:
 
 
 OP = "operators.op"
+GPU = GOOD["operators"]["op"]["variants"]["v"] | {"device": "cuda"}
 
 
 @pytest.mark.parametrize(
@@ -242,6 +243,13 @@ OP = "operators.op"
         (f"{OP}.variants.v.limits", {"rows": 64}, "64 is not a list: write [64]"),
         (f"{OP}.variants.v.macros", ["REFUSE"], "is not a mapping: write {REFUSE: null}"),
         (f"{OP}.variants.v.flags", "-O3 -g", '"-O3 -g" is not a list: write [-O3, -g]'),
+        (
+            f"{OP}.variants.v",
+            {**GPU, "flags": ["-lineinfo", "-gencode=arch=compute_90a,code=sm_90a"]},
+            "v.flags[1]: '-gencode=arch=compute_90a,code=sm_90a' asks for machine code that no record would know of",
+        ),
+        (f"{OP}.variants.v", {**GPU, "flags": ["-arch=native"]}, "list architectures under `archs`"),
+        (f"{OP}.variants.v", {**GPU, "flags": ["-rdc=true"]}, "'-rdc=true' needs a device linker"),
         (f"{OP}.variants.v.sources", ["w.cc"], "'w.cc' does not exist; did you mean 'v.cc'?"),
         (f"{OP}.variants.v.sources", [], "abi tvm_ffi needs at least one source file"),
         (f"{OP}.variants.v.sources", ["/etc/passwd"], '"/etc/passwd" is not a path below this folder, without ..'),

@@ -352,8 +352,14 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
         yield from (
             f"  {rung.name}: {rung.message}" for rung in record.rungs if rung.status == "passed" and rung.message
         )
+        if record.looser:
+            wider = formats.listed(f"{name} {value:g}" for name, value in record.looser.items())
+            yield f"  by limits wider than the criteria's own: {wider}"
     elif stage == "build":
         yield f"{subject}: built ({spent})" if record.library else f"{subject}: nothing to build"
+        from kernelproof import claims
+
+        yield from (f"  over its budget: {claims.over_budget(row)}" for row in record.budget if not row.ok)
         yield from (
             f"  {name}: no source and no header of the project mentions the macro" for name in record.unread_macros
         )

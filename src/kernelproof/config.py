@@ -1163,6 +1163,9 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path, dtypes: Sequ
                 at: Key = (*here, group, variant_name)
                 for index, source in enumerate(variant["sources"]):
                     yield from missing((*at, "sources", index), source)
+                for index, flag in enumerate(variant["flags"]):
+                    if variant["device"] == "cuda" and (taken := _NO_FLAG.match(flag)):
+                        yield fault((*at, "flags", index), f"{flag!r} {_WHY_NO_FLAG[str(taken.lastgroup)]}")
                 for index, rung in enumerate(variant["rungs"]):
                     if wrong := _rung_fault(rung, variant, operator["variants"]):
                         yield fault((*at, "rungs", index), wrong)
@@ -1182,6 +1185,16 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path, dtypes: Sequ
             declared = dataclasses.replace(declared, dtypes=None)  # the configuration's are not to blame
         found = _undeclared(from_json(OperatorConfig, operator), declared)
         yield from (fault(key, message) for key, message in found)
+
+
+_NO_FLAG = re.compile(
+    r"(?P<target>--?(?:gpu-architecture|gpu-code|generate-code|gencode|arch|code)(?=[=\s]|$))"
+    r"|(?P<linked>--?(?:rdc|relocatable-device-code)(?:=true|$)|--?(?:dc|device-c)$)"
+)
+_WHY_NO_FLAG = {
+    "target": "asks for machine code that no record would know of; list architectures under `archs`",
+    "linked": "needs a device linker, which no build here runs; put what belongs together into one .cu file",
+}
 
 
 def _place_in_module(module: str, root: Path, text: str) -> str:
