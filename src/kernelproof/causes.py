@@ -276,6 +276,8 @@ def _clamped(found: Findings) -> str | None:
         beyond = way * (wanted - limit) > 0
         if not bool(beyond.any()):
             continue
+        if bool((wanted[beyond] == wanted[beyond][0]).all()):
+            return None  # one wrong value for one right value is no limit
         if bool((got[beyond] != limit).any()) or bool((right & (way * (found.expected - limit) > slack)).any()):
             return None
         sides.append((beyond, f"{name} {limit:.6g}"))
@@ -451,8 +453,13 @@ def _precision(found: Findings, result: CaseResult) -> str | None:
 
 
 def _in_some_rows(found: Findings, result: CaseResult) -> bool:
-    """Whether few rows hold what is wrong, and the others are as precise as declared: a coarser type is in all."""
+    """Whether few rows or elements hold what is wrong, and the others are as precise as declared: a coarser type is
+    in all.
+    """
     bad = found.comparable & ~found.inside
+    few = int(bad.sum()) < int(found.comparable.sum()) / 4
+    if few and _as_precise(found.error[found.comparable & found.inside], result):
+        return True
     if bad.dim() < 2:
         return False
     wrong = bad.flatten(0, -2).any(-1)

@@ -508,11 +508,11 @@ def _nonfinite(found: Findings, result: CaseResult) -> None:
         )
     elif not counts["NaN"]:
         cause = f"an overflow: {largest}; or {UNSET}"
-    elif bool((bad.all(-1) == bad.any(-1)).all()):
+    elif bad.dim() < 2 or bool((bad.all(-1) == bad.any(-1)).all()):  # of one number a row each is a whole row
+        where = "whole rows are NaN: " if bad.dim() > 1 else ""
         cause = (
-            "whole rows are NaN: a sum of 0 that is divided by, ∞/∞ behind an overflow (the exponential of a large "
-            "number), ∞ − ∞ in a row of which everything is masked, a read past the end of an input (NaN lies there), "
-            f"or {UNSET}"
+            f"{where}a sum of 0 that is divided by, ∞/∞ behind an overflow (the exponential of a large number), ∞ − ∞ "
+            f"in a row of which everything is masked, a read past the end of an input (NaN lies there), or {UNSET}"
         )
     else:
         cause = (
