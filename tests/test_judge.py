@@ -1197,3 +1197,9 @@ def test_around_an_input_lies_nan_or_what_is_large(tmp_path: Path, kind: torch.d
     around = values[values != 0]
     assert len(around) == len(values) - 4 * 9
     assert bool(((around.abs() >= 128) & torch.isfinite(around)).all() if finite else around.isnan().all())
+
+
+def test_axes_have_their_plurals() -> None:
+    names = ["head", "batch", "query row", "entry", "key", "matrix", "index", "box", "class", "n"]
+    plurals = ["heads", "batches", "query rows", "entries", "keys", "matrices", "indices", "boxes", "classes", "n"]
+    assert [findings.plural_of(name) for name in names] == plurals

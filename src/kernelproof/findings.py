@@ -226,10 +226,14 @@ def _period(places: list[int], size: int) -> int | None:
 
 
 def plural_of(name: str) -> str:
-    """`heads` of an axis `head`."""
+    """`heads` of an axis `head`; a symbol, `n`, is its own."""
+    if len(name) < 3:
+        return name
     if re.search("[^aeiou]y$", name):
         return f"{name[:-1]}ies"
-    return name + ("es" if name.endswith("ch") else "s")
+    if re.search("(trix|dex|tex)$", name):  # matrix, index, vertex
+        return f"{name[:-2]}ices"
+    return name + ("es" if re.search("(s|x|z|ch|sh)$", name) else "s")
 
 
 def first_place(mask: torch.Tensor) -> list[int]:

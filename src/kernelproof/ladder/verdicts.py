@@ -116,9 +116,14 @@ def _own_module(selection: RungCases) -> FileHash | None:
 
 
 def _told_rung(standing: Standing) -> Rung | None:
-    """The failed rung that the reason tells: where the process ended, if that is the verdict, else the first."""
+    """The failed rung that the reason tells: where the process ended, if that is the verdict, else the first.
+
+    Where it ended at the end of memory that was laid out for that, another's finding says more, if there is one.
+    """
     failed = [standing.rungs[name] for name in RUNGS if name in standing.told]
-    ended = [rung for rung in failed if standing.ended and standing.told[rung.name].gravity == ENDED]
+    told = standing.told
+    ended = [rung for rung in failed if standing.ended and told[rung.name].gravity == ENDED]
+    ended = [rung for rung in ended if not told[rung.name].message.startswith("fenced ") or rung == failed[0]]
     return next(iter(ended + failed), None)
 
 
