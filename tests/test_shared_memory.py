@@ -44,8 +44,8 @@ def test_a_kernel_finds_what_was_left_in_what_it_has_not_set(shared_bytes: int) 
     kernel = cuda_driver.compiled(READ_PTX, "read_unset")
     address = ctypes.c_uint64(found.data_ptr())
     stream = torch.cuda.current_stream().cuda_stream
-    for turn, word in enumerate((-1, 0x7F7F7F7F)):
-        shared_memory.fill(turn)
+    for inverted, word in ((False, shared_memory.WORD), (True, -shared_memory.WORD - 1)):
+        shared_memory.fill(inverted=inverted)
         cuda_driver.launch(kernel, blocks, 256, [address], stream, shared_bytes)
         torch.cuda.synchronize()
         assert (found == word).all(), f"{int((found != word).sum())} of {found.numel()} words are others"

@@ -210,7 +210,7 @@ class OnStream:
         with on_stream(cuda.stream(self.stream)):
             prepare()
             late.scramble()
-            shared_memory.fill(repeat)
+            shared_memory.fill(inverted=repeat % 2 == 1)
         cuda.synchronize()
         before = {name: raw.clone() for name, raw in results.items()} if watched else {}
         cuda.synchronize()

@@ -10,10 +10,10 @@ import ctypes
 import functools
 
 from kernelproof import cuda_driver
-from kernelproof.processes import FILL, NAN_FILL
+from kernelproof.processes import FILL
 
 THREADS = 1024
-WORDS = tuple(int.from_bytes(bytes([byte]) * 4, "little") for byte in (NAN_FILL, FILL))
+WORD = int.from_bytes(bytes([FILL]) * 4, "little")  # as float32 3·10³⁸, as float16 NaN, as an index far outside
 
 FILL_PTX = """
 .version 6.4
@@ -44,8 +44,8 @@ done:
 """
 
 
-def fill(turn: int = 0) -> None:
-    """Leave one of WORDS, turn by turn, all over the shared memory of this GPU, in order on the current stream.
+def fill(*, inverted: bool = False) -> None:
+    """Leave WORD, or its complement, all over the shared memory of this GPU, in turn on the current stream.
 
     A block that takes as much as a block may have is alone on its multiprocessor, so that one for each reaches all of
     them where nothing else runs.
@@ -53,7 +53,7 @@ def fill(turn: int = 0) -> None:
     import torch
 
     function, size, blocks = _kernel()
-    arguments = (ctypes.c_uint32(size), ctypes.c_uint32(WORDS[turn % len(WORDS)]))
+    arguments = (ctypes.c_uint32(size), ctypes.c_uint32(~WORD if inverted else WORD))
     cuda_driver.launch(function, blocks, THREADS, arguments, torch.cuda.current_stream().cuda_stream, size)
 
 
