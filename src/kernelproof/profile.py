@@ -65,6 +65,7 @@ def run(config: Config, operator: str, variant: str, output: Path) -> ProfileRec
     log = config.results / "logs" / "profile" / operator / f"{variant}.ncu.log"
     try:
         ncu = _preconditions(config, settings, case)
+        record.tool_version = nsight.version(ncu)
         log.unlink(missing_ok=True)
         record.log = _from_root(log, config)
         with lease.own_cores("cuda"):
@@ -135,17 +136,13 @@ def _profile(
         save(config, saved)
         target = runner(saved, variant, selection, inputs)
         # ncu needs most of a second to start and torch's import longer. What may be interrupted stays in this thread.
-        with ThreadPoolExecutor(2) as beside:
-            version = beside.submit(nsight.version, ncu)
+        with ThreadPoolExecutor(1) as beside:
             if inputs is not None:
                 call = (config, saved, variant.operator, variant.name, selection.shape, selection.options)
                 beside.submit(single_call.lay_out_beside, *call, inputs)
             source = variant.role == "variant"  # of a baseline it would be a library's
-            try:
-                with _gpu(config, record):
-                    collected = _collect(config, ncu, report, target, sections, metrics, log, source=source)
-            finally:
-                record.tool_version = version.result()
+            with _gpu(config, record):
+                collected = _collect(config, ncu, report, target, sections, metrics, log, source=source)
         launches = nsight.actions(report)
         record.kernels = nsight.kernels_of(launches, metrics, config.root)
         atomic_write(output.with_suffix(".csv"), nsight.counters_csv(launches))
