@@ -250,6 +250,8 @@ GPU = GOOD["operators"]["op"]["variants"]["v"] | {"device": "cuda"}
         ),
         (f"{OP}.variants.v", {**GPU, "flags": ["-arch=native"]}, "list architectures under `archs`"),
         (f"{OP}.variants.v", {**GPU, "flags": ["-rdc=true"]}, "'-rdc=true' needs a device linker"),
+        (f"{OP}.variants.v", {**GPU, "flags": ["-rdc", "true"]}, "'-rdc' needs a device linker"),
+        (f"{OP}.variants.v", {**GPU, "flags": ["-optf", "more"]}, "'-optf' hides flags in a file"),
         (f"{OP}.variants.v.sources", ["w.cc"], "'w.cc' does not exist; did you mean 'v.cc'?"),
         (f"{OP}.variants.v.sources", [], "abi tvm_ffi needs at least one source file"),
         (f"{OP}.variants.v.sources", ["/etc/passwd"], '"/etc/passwd" is not a path below this folder, without ..'),

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from test_cases import variant
 
-from kernelproof import operators, own_modules
+from kernelproof import build, operators, own_modules
 from kernelproof.workflow import module_digest, module_files
 
 OPERATOR = """
@@ -72,3 +73,39 @@ def test_a_module_given_as_a_path_imports_what_lies_beside_it_and_from_the_root(
     (tmp_path / "ops" / "op.py").write_text("from beside_op import NAME\nfrom of_the_root import DIMS\n")
     loaded = operators._import("ops/op.py", tmp_path)
     assert (loaded.NAME, loaded.DIMS) == ("op", {"size": None})
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        ("import torch\nmodel.eval()\n", False),
+        ("import importlib.util\n", True),
+        ("from importlib import import_module\n", True),
+        ("def run(x):\n    return __import__('kit')\n", True),
+        ("exec(open('kit.py').read())\n", True),
+        ("def :\n", False),
+    ],
+)
+def test_who_can_import_by_a_name_that_it_makes_may_import_anything(text: str, more: bool, tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(text)
+    assert own_modules.may_import_more(tmp_path / "kernel.py") is more
+
+
+@pytest.mark.parametrize("folder", [".", "src"])
+def test_a_callable_is_made_of_what_it_imports(folder: str, project: Path) -> None:
+    """An edit of another kernel in the folder is none of it, but of one that imports by name."""
+    (project / folder).mkdir(exist_ok=True)
+    for name in ("mine", "kit", "shapes.py", "broken.py"):
+        if folder != ".":
+            (project / name).rename(project / folder / name)
+    prefix = "" if folder == "." else f"{folder}/"
+    read = [f"{prefix}{name}" for name in ("mine/op.py", *(name for name in READ if name != "mine/op.py"))]
+
+    def made_of(entry: str) -> list[str]:
+        return build._source_names(variant(abi="python", entry=entry, sources=[]), project)
+
+    assert made_of("mine.op:run") == read
+    assert made_of("mine/op.py:run") == (read if folder == "." else ["mine/op.py"])  # a path is from the root
+    (project / folder / "mine" / "deep.py").write_text("import importlib\n")
+    assert f"{prefix}mine/nobodys.py" in made_of("mine.op:run")
+    assert made_of("torch:relu") == []

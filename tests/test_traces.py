@@ -880,11 +880,11 @@ def test_a_callable_that_was_changed_is_neither_timed_nor_tested(tmp_path: Path)
     assert (tested.verdict, bool(tested.build_signature)) == ("correct", True)
     (tmp_path / "candidates.py").write_text(CANDIDATES + "\n# changed\n")
     record = bench.run(loaded, "rmsnorm", "cpu", loaded.record("bench", "rmsnorm-cpu"))
-    words = "candidates.py, of which or beside which it is made, was changed after the build; build it again: "
+    words = "candidates.py, of which it is made, was changed after the build; build it again: "
     assert f"{words}kernelproof build" in record.contenders[0].outcome
     (again,) = test.run(loaded, "rmsnorm", ["good"], tmp_path / "again")
     assert again.verdict == "not_run"
-    assert str(again.reason).startswith("it was not built as it is now: candidates.py, of which or beside which it is")
+    assert str(again.reason).startswith("it was not built as it is now: candidates.py, of which it is made")
 
 
 def test_results_that_were_handed_over_take_no_room_of_later_ones(

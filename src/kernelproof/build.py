@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelproof import fingerprints, records, repository, sass, toolchain
+from kernelproof import fingerprints, own_modules, records, repository, sass, toolchain
 from kernelproof.config import Config, OperatorConfig, VariantConfig
 from kernelproof.errors import BuildError, ToolError
 from kernelproof.privacy import scrubbed
@@ -363,17 +363,25 @@ def _torch_folder(variant: VariantConfig) -> Path:
 
 
 def _source_names(variant: VariantConfig, root: Path) -> list[str]:
+    """The files that a variant is made of, its own first; of a Python callable's module what that imports of them.
+
+    Of one that can import more than its text says, all Python files beside it.
+    """
     names = list(variant.sources)
     module = variant.entry.rpartition(":")[0]
-    if variant.abi == "python" and module and not names:
-        if module.endswith(".py"):
-            names = [module]
-        else:
-            found = [f"{prefix}{module.replace('.', '/')}.py" for prefix in ("", "src/")]
-            names = [name for name in found if (root / name).is_file()]
-        if not module.startswith("kernelproof."):  # what lies beside a module is what it may import
-            beside = [path for name in names for path in sorted((root / name).parent.glob("*.py"))]
-            names += [name for path in beside if (name := str(path.relative_to(root))) not in names]
+    if variant.abi != "python" or not module or names:
+        return names
+    if module.startswith("kernelproof."):
+        ours = [f"{prefix}{module.replace('.', '/')}.py" for prefix in ("", "src/")]
+        return [name for name in ours if (root / name).is_file()]
+    for folder in (root, root / "src"):
+        if first := own_modules.file_of(module, folder):
+            names = [str((folder / name).relative_to(root)) for name in own_modules.files_of(module, folder)]
+            names.sort(key=str((folder / first).relative_to(root)).__ne__)
+            break
+    if any(own_modules.may_import_more(root / name) for name in names):
+        beside = [path for name in names for path in sorted((root / name).parent.glob("*.py"))]
+        names += dict.fromkeys(name for path in beside if (name := str(path.relative_to(root))) not in names)
     return names
 
 

@@ -18,7 +18,7 @@ def altered(file: FileHash | Cubin, root: Path, *, source: bool = False) -> str 
         return f"{file.path} is gone"
     if sha256_file(path) != file.sha256:
         if source:
-            return f"{file.path}, of which or beside which it is made, was changed after the build"
+            return f"{file.path}, of which it is made, was changed after the build"
         return f"{file.path} is not the file that the build made (its SHA-256 differs)"
     return None
 

@@ -24,7 +24,7 @@ from kernelproof.findings import (
 )
 from kernelproof.images import Returned
 from kernelproof.operators import Call, Suspect
-from kernelproof.processes import FILL
+from kernelproof.processes import FILL, NAN_FILL
 from kernelproof.records import BIAS, BOUND, EXACT, RMS, CaseResult
 
 MOSTLY = 0.9  # of the wrong elements, for one cause to be it
@@ -75,14 +75,16 @@ def never_written(found: Findings, bad: torch.Tensor) -> str | None:
     """
     if found.raw.element_size() == 1:
         return None
-    filled = torch.full((found.raw.element_size(),), FILL, dtype=torch.uint8, device=found.raw.device).view(found.dtype)
-    fresh = same_bits(found.raw, filled.expand(found.raw.shape)) & bad
-    if not bool(fresh.any()) or not more_than_chance(fresh, bad, bits=8 * found.raw.element_size()):
-        return None
-    return (
-        f"{int(fresh.sum())} of these hold what fresh memory is full of here (the bytes 0x{FILL:x}): they are never "
-        "written, or what is added up in them is not cleared before"
-    )
+    size, device = found.raw.element_size(), found.raw.device
+    for byte in (FILL, NAN_FILL) if found.dtype.is_floating_point else (FILL,):  # of whole numbers, -1 says much else
+        filled = torch.full((size,), byte, dtype=torch.uint8, device=device).view(found.dtype)
+        fresh = same_bits(found.raw, filled.expand(found.raw.shape)) & bad
+        if bool(fresh.any()) and more_than_chance(fresh, bad, bits=8 * size):
+            return (
+                f"{int(fresh.sum())} of these hold what fresh memory is full of here (the bytes 0x{byte:x}): they are "
+                "never written, or what is added up in them is not cleared before"
+            )
+    return None
 
 
 def _remembered(found: Findings, earlier: Earlier) -> str | None:
@@ -271,17 +273,16 @@ def _clamped(found: Findings) -> str | None:
         return None
     got, wanted = found.output[bad], found.expected[bad]
     right = found.comparable & found.inside
-    sides = []
+    sides, several = [], False  # several: one wrong value for one right one is no limit
     for limit, way, name in ((float(got.max()), 1, "above"), (float(got.min()), -1, "below")):
         beyond = way * (wanted - limit) > 0
         if not bool(beyond.any()):
             continue
-        if bool((wanted[beyond] == wanted[beyond][0]).all()):
-            return None  # one wrong value for one right value is no limit
         if bool((got[beyond] != limit).any()) or bool((right & (way * (found.expected - limit) > slack)).any()):
             return None
+        several |= bool((wanted[beyond] != wanted[beyond][0]).any())
         sides.append((beyond, f"{name} {limit:.6g}"))
-    if not sides or not bool(torch.stack([beyond for beyond, _ in sides]).any(0).all()):
+    if not several or not bool(torch.stack([beyond for beyond, _ in sides]).any(0).all()):
         return None
     return f"what should be {' or '.join(words for _, words in sides)} is clamped there"
 

@@ -1163,9 +1163,8 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path, dtypes: Sequ
                 at: Key = (*here, group, variant_name)
                 for index, source in enumerate(variant["sources"]):
                     yield from missing((*at, "sources", index), source)
-                for index, flag in enumerate(variant["flags"]):
-                    if variant["device"] == "cuda" and (taken := _NO_FLAG.match(flag)):
-                        yield fault((*at, "flags", index), f"{flag!r} {_WHY_NO_FLAG[str(taken.lastgroup)]}")
+                for index, why in _no_flags(variant["flags"]) if variant["device"] == "cuda" else ():
+                    yield fault((*at, "flags", index), f"{variant['flags'][index]!r} {why}")
                 for index, rung in enumerate(variant["rungs"]):
                     if wrong := _rung_fault(rung, variant, operator["variants"]):
                         yield fault((*at, "rungs", index), wrong)
@@ -1187,14 +1186,27 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path, dtypes: Sequ
         yield from (fault(key, message) for key, message in found)
 
 
-_NO_FLAG = re.compile(
-    r"(?P<target>--?(?:gpu-architecture|gpu-code|generate-code|gencode|arch|code)(?=[=\s]|$))"
-    r"|(?P<linked>--?(?:rdc|relocatable-device-code)(?:=true|$)|--?(?:dc|device-c)$)"
-)
-_WHY_NO_FLAG = {
-    "target": "asks for machine code that no record would know of; list architectures under `archs`",
-    "linked": "needs a device linker, which no build here runs; put what belongs together into one .cu file",
+_NO_FLAGS = {
+    re.compile(r"--?(gpu-architecture|gpu-code|generate-code|gencode|arch|code)(?=[=\s]|$)"): (
+        "asks for machine code that no record would know of; list architectures under `archs`"
+    ),
+    re.compile(r"--?(rdc|relocatable-device-code)([=\s]\s*true|$)|--?(dc|device-c|dw|device-w|dlto|dlink-time-opt)$"): (
+        "needs a device linker, which no build here runs; put what belongs together into one .cu file"
+    ),
+    re.compile(r"--?(options-file|optf)(?=[=\s]|$)"): "hides flags in a file, of which no record knows; list them here",
 }
+
+
+def _no_flags(flags: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Those of nvcc's flags that a build here cannot take, by their place, and why."""
+    for index, flag in enumerate(flags):
+        for_another = index > 0 and re.fullmatch(
+            r"-X\w+|--(compiler|linker|ptxas|nvlink|archive)-options", flags[index - 1]
+        )
+        off = flag in ("-rdc", "--relocatable-device-code") and flags[index + 1 : index + 2] == ["false"]
+        why = next((why for pattern, why in _NO_FLAGS.items() if pattern.match(flag)), None)
+        if why and not for_another and not off:
+            yield index, why
 
 
 def _place_in_module(module: str, root: Path, text: str) -> str:

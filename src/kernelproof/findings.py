@@ -226,9 +226,11 @@ def _period(places: list[int], size: int) -> int | None:
 
 
 def plural_of(name: str) -> str:
-    """`heads` of an axis `head`; a symbol, `n`, is its own."""
-    if len(name) < 3:
+    """`heads` of an axis `head`."""
+    if len(name) < 3 or re.search("[^siu]s$", name):  # a symbol, `rows`
         return name
+    if name.endswith("is"):
+        return f"{name[:-2]}es"
     if re.search("[^aeiou]y$", name):
         return f"{name[:-1]}ies"
     if re.search("(trix|dex|tex)$", name):  # matrix, index, vertex

@@ -197,7 +197,8 @@ def _line(key: str, ordered: Sequence[Run], changes: Sequence[TimeChanges]) -> L
     for index, (one, bench) in enumerate(zip(ordered, benches, strict=True)):
         before = changes[index - 1] if index else None
         if (other := _sizes(bench, case)) and other != sizes:
-            had = ", ".join(f"{name}={size}" for name, size in other.items() if sizes.get(name) != size)
+            names = [name for name in {**other, **sizes} if other.get(name) != sizes.get(name)]
+            had = ", ".join(f"{name}={other[name]}" if name in other else f"no {name}" for name in names)
             points.append(Point(index + 1, one.verdict(key), why_not=f"its case had other sizes: {had}"))
             continue
         points.append(_point(index + 1, one, bench, key, case, mode, before, f"{operator}-{device}"))

@@ -90,7 +90,8 @@ EDITS = (
     *3 * ("signs",),
 )
 DOUBTFUL = (*TIES, *OF_NUMBERS, "sorted", "whole", "aliased")  # of which an operator may be for no values of the kind
-CHANGED = (*dict.fromkeys(EDITS), "whole")  # parts of a Job whose inputs are the case's but for changes of ours
+CHANGED = ("low", *dict.fromkeys(EDITS), "whole")  # parts of a Job whose inputs are the case's but for changes of ours
+NOT_OF_SUCH_VALUES = "the reference of such values fails"
 TAIL_SHARE = 4
 TURNS = 16  # in which rows are given back their values, before all are
 MUCH_LARGER = 16  # than of the case's own values: an inverse near its pole, say
@@ -542,7 +543,9 @@ class Chamber:
         try:
             tied = self._reference(job, terms)
         except Exception as error:
-            return f"the reference of such values fails ({type(error).__name__})"
+            if job.part not in DOUBTFUL and isinstance(error, KernelproofError | MemoryError):
+                raise  # no word of the values
+            return f"{NOT_OF_SUCH_VALUES} ({type(error).__name__})"
         if job.part not in DOUBTFUL:
             return ""
         for name, reference in tied.items():

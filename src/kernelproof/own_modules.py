@@ -1,8 +1,9 @@
-"""Which of a project's own Python files an operator's module is made of: its own, and what it imports of theirs."""
+"""Which of a project's Python files a module of its own consists of, of an operator or a callable, with its imports."""
 
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import warnings
 from collections.abc import Iterator
@@ -27,33 +28,58 @@ def files_of(module: str, root: Path) -> list[str]:
     """
     if (first := file_of(module, root)) is None:
         return []
-    folders = [(root / first).parent, root] if module.endswith(".py") else [root]
+    own = [(root / first).parent, (root / first).resolve().parent]  # a link's folder, and the one that it leads to
+    folders = [*own, root] if module.endswith(".py") else [root]
     packages = [_found(name, root) for name in _with_packages(module)] if not module.endswith(".py") else []
     waiting = [root / first, *filter(None, packages)]
     files = {os.path.relpath(path, root) for path in waiting}
     while waiting:
         for name, beside in _imported(waiting.pop()):
-            for folder in [beside] if beside else folders:
-                path = _found(name, folder)
-                if path and (shown := os.path.relpath(path, root)) not in files and not shown.startswith(os.pardir):
+            for path in itertools.chain(*(_files(name, folder) for folder in ([beside] if beside else folders))):
+                if (shown := os.path.relpath(path, root)) not in files and not shown.startswith(os.pardir):
                     files.add(shown)
                     waiting.append(path)
     return sorted(files)
 
 
+def may_import_more(file: Path) -> bool:
+    """Whether a file's text does not say all that it imports: it imports by names that it makes, or runs a text."""
+    for node in ast.walk(_parsed(file)):
+        if isinstance(node, ast.Name) and node.id in ("__import__", "exec", "eval"):
+            return True
+        named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        named += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        if any(name.partition(".")[0] in ("importlib", "runpy") for name in named):
+            return True
+    return False
+
+
+def _parsed(file: Path) -> ast.Module:
+    """Of a file that cannot be read or parsed nothing: who runs it tells that."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
 def _found(name: str, folder: Path) -> Path | None:
     path = folder.joinpath(*filter(None, name.split(".")))
-    return next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()), None)
+    # A package goes before a module of its name, as Python has it.
+    return next((each for each in (path / "__init__.py", path.with_suffix(".py")) if each.is_file()), None)
+
+
+def _files(name: str, folder: Path) -> list[Path]:
+    """The file of a name; of `package.*` all that the package may say in `__all__`."""
+    package, _, last = name.rpartition(".")
+    if last == "*":
+        return sorted(folder.joinpath(*filter(None, package.split("."))).glob("*.py"))
+    return [path] if (path := _found(name, folder)) else []
 
 
 def _imported(file: Path) -> Iterator[tuple[str, Path | None]]:
     """The names that a file may import, and the folder where a relative one begins."""
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    for node in ast.walk(tree):
+    for node in ast.walk(_parsed(file)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from ((name, None) for name in _with_packages(alias.name))
@@ -61,7 +87,8 @@ def _imported(file: Path) -> Iterator[tuple[str, Path | None]]:
             beside = file.parents[node.level - 1] if 0 < node.level <= len(file.parents) else None
             module = node.module or ""
             for alias in node.names:
-                yield from ((name, beside) for name in _with_packages(f"{module}.{alias.name}".lstrip(".")))
+                name = f"{module}.{alias.name}".lstrip(".")
+                yield from ((each, beside) for each in _with_packages(name))
 
 
 def _with_packages(name: str) -> Iterator[str]:

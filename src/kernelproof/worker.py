@@ -16,7 +16,6 @@ import ctypes
 import errno
 import faulthandler
 import gc
-import itertools
 import json
 import math
 import os
@@ -38,7 +37,6 @@ from kernelproof.errors import OUT_OF_TOUCH, KernelproofError, WorkerGreedy, Wor
 from kernelproof.processes import (
     FILL,
     IDLE_THREADS_SLEEP,
-    NAN_FILL,
     collect_rarely,
     die_with_parent,
     fill_fresh_memory,
@@ -285,7 +283,7 @@ class Worker:
         self.scratch = scratch
         self.isolation = isolation
         self.fills = fills  # memory and stack that nobody has written
-        self.bytes = itertools.cycle((NAN_FILL, FILL))
+        self.byte = FILL  # what they are full of
         self.with_torch = bool(settings["needs_torch"])
         self.candidate: Candidate | None = None
         self.function: Callable[..., Any] | None = None
@@ -402,6 +400,7 @@ class Worker:
         following: Sequence[dict[str, Any]] = (),
         launches: Sequence[Any] = (),
         repeats_limit_s: float = math.inf,
+        fresh: Sequence[int] = (),
     ) -> dict[str, Any]:
         """Call the candidate `repeats` times on the same inputs and hand every image over (loading.handed_over).
 
@@ -415,10 +414,10 @@ class Worker:
 
         The arguments of `following` calls are laid out like the first one's; their images are put into the same
         memory, one after another, and handed over in the same way. Where cubins are loaded, `launches` describes each
-        of the calls. `out_of_order` lists the calls (the first is 0) whose outputs changed before their turn or after
-        they were over, or are others where it may begin before its turn: [call, `before`, `after` or `ahead`, bytes];
-        [0, `later`, bytes] is of what the last call of this request or of an earlier one had written, seen at this
-        one's end.
+        of the calls. `fresh`: the byte that fresh memory is full of in each (on a CPU). `out_of_order` lists the calls
+        (the first is 0) whose outputs changed before their turn or after they were over, or are others where it may
+        begin before its turn: [call, `before`, `after` or `ahead`, bytes]; [0, `later`, bytes] is of what the last call
+        of this request or of an earlier one had written, seen at this one's end.
         """
         from kernelproof.loading import load_image, synchronise
 
@@ -440,6 +439,8 @@ class Worker:
 
             self.may_begin_early = any(map(begins_early, launches))
         synchronise(device)
+        bytes_of_calls = iter(fresh)
+        self.byte = next(bytes_of_calls, FILL)
         started = time.monotonic()
         first = last = self.call(acts[0], images, outputs)
         duration_s = time.monotonic() - started
@@ -474,6 +475,7 @@ class Worker:
         for others, act in zip(following, acts[1:], strict=True):
             for name, image in images.items():
                 image.raw[...] = _bytes_like(image.raw, others[name]["image"])
+            self.byte = next(bytes_of_calls, FILL)
             last = self.call(act, images, outputs)
             calls.append(last)
             self.look_again()
@@ -554,9 +556,8 @@ class Worker:
                 if repeat % 2 == 1:
                     _bits(images[name].view).__ixor__(POISON_FLIP)
             if self.fills and not repeat:
-                byte = next(self.bytes)
-                fill_fresh_memory(byte)
-                fill_stack(byte)
+                fill_fresh_memory(self.byte)
+                fill_stack(self.byte)
 
         return self.order.call(act, images, outputs, prepare, repeat, may_begin_early=self.may_begin_early)
 

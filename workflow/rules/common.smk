@@ -1,4 +1,5 @@
 # What every rule needs: the checked configuration, the run's lock, and the names of records and modules.
+import functools
 import hashlib
 import json
 import os
@@ -64,6 +65,7 @@ def modules(stage, operator=None):
     return support.module_digest(stage, CONFIG.operator(operator).module if operator else None)
 
 
+@functools.cache
 def own_module(operator):
     """The Python files of an operator of one's own, as inputs: a record that was made by hand grows old by them too."""
     return own_modules.files_of(CONFIG.operator(operator).module, Path())

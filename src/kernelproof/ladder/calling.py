@@ -28,6 +28,7 @@ from kernelproof.errors import (
 from kernelproof.judging import Job, LaidOut, Terms
 from kernelproof.ladder.sealing import Sealer
 from kernelproof.launches import outlined, signature
+from kernelproof.processes import FILL, NAN_FILL
 from kernelproof.records import LATE, Case, CaseResult, Failure, Histogram
 from kernelproof.replies import each, one_of, optional, row, whole
 
@@ -59,6 +60,8 @@ REFUSABLE = ("shifted", "strided", "spaced", "neighbour", "aliased")
 OUT_OF_MEMORY = "out of memory"  # what CUDA says, and torch
 # A GPU is full where no more than this share of its memory is free; until what an ended process had is free again.
 FULL, FREED_S = 0.02, 2.0
+# What memory holds that nobody has written, by a case's seed: what one of them hides, another case of its shape shows.
+FRESH = (FILL, NAN_FILL)
 FILLED_LONG_BYTES = 1 << 30  # of memory that a process held: to fill so much in each of some calls takes seconds
 SPACE_BYTES = 1 << 20  # with less than this free, besides its results, a worker's failure proves nothing
 
@@ -216,6 +219,7 @@ class Calls:
                     repeats=repeats,
                     following=[other.arguments for other in laid[1:]],
                     launches=launches or [],
+                    fresh=[FRESH[job.case.seed % len(FRESH)] for job in jobs],
                     **({"repeats_limit_s": AWAKE_S} if awake else {}),
                 )
                 reply = Ran.of(answer, laid[0].outputs, len(jobs), repeats)

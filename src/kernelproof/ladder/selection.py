@@ -366,12 +366,13 @@ def _kinds(case: Case) -> frozenset[str]:
     """What a case is of, of the kinds that kernels treat in another way.
 
     strides: every one matters. vectors, tails: VECTOR divides the last dimension of its size or more, along which
-    tensors usually are contiguous, or leaves something over. tiles: TILE divides all SEQUENCES. And each dimension that
-    its shape gives: what others leave out is as large as another one there (as many heads of keys as of queries), or of
-    no effect.
+    tensors usually are contiguous (none of SEQUENCES), or leaves something over. tiles: TILE divides all SEQUENCES. And
+    each dimension that its shape gives: what others leave out is as large as another one there (as many heads of keys
+    as of queries), or of no effect.
     """
     lengths = [size for name, size in case.dims.items() if name in SEQUENCES]
-    last = next((size for size in reversed(case.dims.values()) if size >= VECTOR), 0)
+    along = [size for name, size in case.dims.items() if name not in SEQUENCES]
+    last = next((size for size in reversed(along) if size >= VECTOR), 0)
     found = {
         "strides": _has_every_stride(case),
         "vectors": not case.dims or (last > 0 and last % VECTOR == 0),

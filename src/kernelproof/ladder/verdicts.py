@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kernelproof import own_modules, records, suite
+from kernelproof import formats, own_modules, records, suite
+from kernelproof.judging import NOT_OF_SUCH_VALUES
 from kernelproof.ladder.outcomes import ENDED, RUNGS
 from kernelproof.ladder.planning import PARTS, WHOLE
 from kernelproof.records import FileHash, Rung, Sanitizer, TestRecord
@@ -49,6 +50,8 @@ def record(standing: Standing, calls: Calls, collection: Collection, examined: S
         rung.duration_s += collection.duration_s.pop(rung.name, 0.0)
         if rung.status == "passed" and standing.supplied.get(rung.name) == 0:
             rung.message = WITHOUT[rung.name]
+        if rung.name == "properties" and rung.status == "passed" and (left_out_of := _not_tried(standing)):
+            rung.message = "; ".join(filter(None, [rung.message, left_out_of]))
         if (
             rung.name == "determinism"
             and rung.status == "passed"
@@ -134,6 +137,17 @@ def _whole(rungs: Sequence[Rung], standing: Standing, selection: RungCases) -> s
         return None
     failed = {each.name for each in standing.properties_found if each.status == "failed"}
     return WHOLE_INPUTS if all(name in CHANGED_INPUTS or name.startswith("aliased ") for name in failed) else None
+
+
+def _not_tried(standing: Standing) -> str | None:
+    """What to do where the operator's reference took none of some changed inputs."""
+    mine = [each for each in standing.properties_found if (each.message or "").startswith(NOT_OF_SUCH_VALUES)]
+    if not mine:
+        return None
+    return (
+        f"{formats.plural(len(mine), 'call')} of changed inputs not looked at, for the operator's reference fails on "
+        "them: name inputs whose values belong together in OPERATOR.whole"
+    )
 
 
 def _repeat(standing: Standing) -> str | None:
