@@ -120,7 +120,7 @@ WRONG = [
         "misses_the_tail_off_a_boundary",
         "wrong",
         "properties",
-        r"^odd-float32-normal-s0: .* column 100, .*shifted",
+        r"^odd-float32-normal-s\d+: (fenced end|shifted) .* column 100, ",
     ),
     (
         "recognises_first_values",
@@ -292,6 +292,7 @@ def test_a_case_is_run_again_by_its_id(tmp_path: Path) -> None:
         [(p.name, p.case, p.status) for p in record.properties if not p.name.startswith(elsewhere)]
         for record in (wrong, again)
     )
+    first = [each for each in first if each[1] == case]  # another shape's properties were tried, too
     assert "failed" in {status for *_, status in first}
     assert then == first
 
