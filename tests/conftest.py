@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +60,17 @@ def one_thread_beside_others() -> None:
         import torch
 
         torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def own_imports(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A project's modules and folders are the test's alone: `kernels` of the next one is another."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before, folder = set(sys.modules), str(tmp_path_factory.getbasetemp())
+    yield
+    for name in set(sys.modules) - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(folder):
+            del sys.modules[name]
 
 
 @pytest.fixture
