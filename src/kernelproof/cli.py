@@ -356,9 +356,9 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
             wider = formats.listed(f"{name} {value:g}" for name, value in record.looser.items())
             yield f"  by limits wider than the criteria's own: {wider}"
     elif stage == "build":
-        yield f"{subject}: built ({spent})" if record.library else f"{subject}: nothing to build"
         from kernelproof import claims
 
+        yield f"{subject}: built ({spent})" if record.library else f"{subject}: nothing to build"
         yield from (f"  over its budget: {claims.over_budget(row)}" for row in record.budget if not row.ok)
         yield from (
             f"  {name}: no source and no header of the project mentions the macro" for name in record.unread_macros

@@ -20,7 +20,6 @@ import os
 import re
 import shlex
 import sys
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Any
 
 from kernelproof import privacy
 from kernelproof.errors import ConfigError, guide, nearest
+from kernelproof.own_modules import parsed
 from kernelproof.records import atomic_write, from_json
 from kernelproof.traces import FAMILIES
 
@@ -470,7 +470,7 @@ def stated(module: str, root: Path) -> Declared:
     what nothing in the file changes. All else is None, and a stage asks the module itself.
     """
     try:
-        tree = _parsed(_module_file(module, root).read_bytes())
+        tree = parsed(_module_file(module, root).read_bytes())
     except (ImportError, OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return Declared()
     nodes = list(ast.walk(tree))
@@ -479,12 +479,6 @@ def stated(module: str, root: Path) -> Declared:
     if operator is None or "setattr" in changed:
         return Declared()
     return Declared(**{name: form(_literal(operator, name)) for name, form in _FORMS.items() if name not in changed})
-
-
-def _parsed(source: bytes) -> ast.Module:
-    """`ast.parse` without warnings: they are its author's, who reads them where it is run."""
-    with warnings.catch_warnings(action="ignore"):
-        return ast.parse(source)
 
 
 def _module_file(module: str, root: Path) -> Path:
@@ -1212,7 +1206,7 @@ def _no_flags(flags: Sequence[str]) -> Iterator[tuple[int, str]]:
 def _place_in_module(module: str, root: Path, text: str) -> str:
     """`op.py:12`: where an operator's module, whose file can be read, first has this string."""
     path = _module_file(module, root)
-    strings = (node for node in ast.walk(_parsed(path.read_bytes())) if isinstance(node, ast.Constant))
+    strings = (node for node in ast.walk(parsed(path.read_bytes())) if isinstance(node, ast.Constant))
     line = min(node.lineno for node in strings if node.value == text)
     return f"{os.path.relpath(path, root) if module.endswith('.py') else module}:{line}"
 
@@ -1252,7 +1246,7 @@ _MAKE_NAMES = {"*", "globals", "locals", "vars", "exec", "eval", "setattr", "mod
 @functools.lru_cache
 def _names_in(source: bytes) -> tuple[frozenset[str], tuple[str, ...]]:
     """Every name that a file binds or mentions, and the functions that it gives others. Raises as `ast.parse` does."""
-    tree = _parsed(source)
+    tree = parsed(source)
     nodes = list(ast.walk(tree))
     names = {node.name for node in nodes if isinstance(node, _DEFINES)}
     names |= {node.id for node in nodes if isinstance(node, ast.Name)}

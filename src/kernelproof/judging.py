@@ -1137,14 +1137,14 @@ def _exchange(tensor: Tensor, place: tuple[int, ...], *, across: bool) -> None:
     across: exchange its row with the next one, where there are several: of what goes by a row's values in whatever
     order the first changes nothing, and what is summed up over all rows stays. Where all are alike, nothing changes.
     """
+    import numpy
+
     from kernelproof.results import bits_of
 
     bits, (*above, first) = bits_of(tensor), place
     if across and (rows := math.prod(tensor.shape[:-1])) > 1:
-        number = 0
-        for index, size in zip(above, tensor.shape, strict=False):
-            number = number * size + index
-        ours, theirs = tuple(above), _unravelled((number + 1) % rows, tensor.shape[:-1])
+        after = (numpy.ravel_multi_index(above, tensor.shape[:-1]) + 1) % rows
+        ours, theirs = tuple(above), tuple(map(int, numpy.unravel_index(after, tensor.shape[:-1])))
         bits[ours], bits[theirs] = bits[theirs].clone(), bits[ours].clone()
         return
     row = bits[tuple(above)]
@@ -1152,14 +1152,6 @@ def _exchange(tensor: Tensor, place: tuple[int, ...], *, across: bool) -> None:
     if len(others):
         second = (first + int(others[0])) % len(row)
         row[[first, second]] = row[[second, first]]
-
-
-def _unravelled(number: int, shape: Sequence[int]) -> tuple[int, ...]:
-    place: list[int] = []
-    for size in reversed(shape):
-        number, index = divmod(number, size)
-        place.insert(0, index)
-    return tuple(place)
 
 
 def _replace_tails(inputs: Mapping[str, Tensor], other: Call) -> None:

@@ -28,10 +28,11 @@ def files_of(module: str, root: Path) -> list[str]:
     """
     if (first := file_of(module, root)) is None:
         return []
-    own = [(root / first).parent, (root / first).resolve().parent]  # a link's folder, and the one that it leads to
-    folders = [*own, root] if module.endswith(".py") else [root]
-    packages = [_found(name, root) for name in _with_packages(module)] if not module.endswith(".py") else []
-    waiting = [root / first, *filter(None, packages)]
+    if module.endswith(".py"):
+        waiting = [root / first]
+        folders = [waiting[0].parent, waiting[0].resolve().parent, root]  # of a link, and of what it leads to
+    else:
+        waiting, folders = [*filter(None, (_found(name, root) for name in _with_packages(module)))], [root]
     files = {os.path.relpath(path, root) for path in waiting}
     while waiting:
         for name, beside in _imported(waiting.pop()):
@@ -44,7 +45,7 @@ def files_of(module: str, root: Path) -> list[str]:
 
 def may_import_more(file: Path) -> bool:
     """Whether a file's text does not say all that it imports: it imports by names that it makes, or runs a text."""
-    for node in ast.walk(_parsed(file)):
+    for node in ast.walk(_tree(file)):
         if isinstance(node, ast.Name) and node.id in ("__import__", "exec", "eval"):
             return True
         named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -54,11 +55,16 @@ def may_import_more(file: Path) -> bool:
     return False
 
 
-def _parsed(file: Path) -> ast.Module:
+def parsed(source: bytes) -> ast.Module:
+    """`ast.parse` without warnings: they are its author's, who reads them where it is run."""
+    with warnings.catch_warnings(action="ignore"):
+        return ast.parse(source)
+
+
+def _tree(file: Path) -> ast.Module:
     """Of a file that cannot be read or parsed nothing: who runs it tells that."""
     try:
-        with warnings.catch_warnings(action="ignore"):
-            return ast.parse(file.read_bytes())
+        return parsed(file.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
 
@@ -79,7 +85,7 @@ def _files(name: str, folder: Path) -> list[Path]:
 
 def _imported(file: Path) -> Iterator[tuple[str, Path | None]]:
     """The names that a file may import, and the folder where a relative one begins."""
-    for node in ast.walk(_parsed(file)):
+    for node in ast.walk(_tree(file)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from ((name, None) for name in _with_packages(alias.name))

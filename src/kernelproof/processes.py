@@ -40,8 +40,8 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 # planted races at three sizes, six times 100 repeats each, a team that sleeps showed 12 of 36, one that spins all.
 IDLE_THREADS_SLEEP = {"OMP_WAIT_POLICY": "passive"}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_PERTURB = -1, -3, -6  # <malloc.h>
-# Bytes that fresh memory of a candidate is full of, in turn: a number whose sums show (float16 alone has a NaN there),
-# which as an index is far outside; and a NaN of every type, which shows where it is multiplied by 0.
+# Bytes, of which fresh memory of a candidate is full of one or the other: a number whose sums show (float16 alone has a
+# NaN there), which as an index is far outside; and a NaN of every type, which shows where it is multiplied by 0.
 FILL, NAN_FILL = 0x7F, 0xFF
 STACK_BYTES = 1 << 20  # of a stack are full of it too
 KEPT_BYTES, LARGE_BYTES = 256 << 20, 32 << 20  # the second is the most that glibc takes

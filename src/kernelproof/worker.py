@@ -556,7 +556,7 @@ class Worker:
                 if repeat % 2 == 1:
                     _bits(images[name].view).__ixor__(POISON_FLIP)
             if self.fills and not repeat:
-                fill_fresh_memory(self.byte)
+                fill_fresh_memory(self.byte)  # again: a candidate can have changed that
                 fill_stack(self.byte)
 
         return self.order.call(act, images, outputs, prepare, repeat, may_begin_early=self.may_begin_early)

@@ -200,7 +200,7 @@ class Calls:
         started, self.called = time.monotonic(), jobs[0]
         if self._has_refused and jobs[0].part not in REFUSABLE:
             self.leave()
-        launches = self.launches(jobs) if sealable else None
+        launches, on_cpu = self.launches(jobs) if sealable else None, self.variant.device == "cpu"
         awake = jobs[0].part == "repeat" and jobs[0].name == AWAKE
         worker = self.ready_worker(sealed=launches is not None, awake=awake)
         judge = self.session.judge
@@ -219,8 +219,8 @@ class Calls:
                     repeats=repeats,
                     following=[other.arguments for other in laid[1:]],
                     launches=launches or [],
-                    fresh=[FRESH[job.case.seed % len(FRESH)] for job in jobs],
                     **({"repeats_limit_s": AWAKE_S} if awake else {}),
+                    **({"fresh": [FRESH[job.case.seed % len(FRESH)] for job in jobs]} if on_cpu else {}),
                 )
                 reply = Ran.of(answer, laid[0].outputs, len(jobs), repeats)
                 self._takes |= dict.fromkeys(kinds.values(), True)

@@ -99,10 +99,10 @@ def record(standing: Standing, calls: Calls, collection: Collection, examined: S
     elif verdict != "correct":
         told = _told_rung(standing)
         assert told is not None
-        others = ", ".join(rung.name for rung in rungs if rung.status == "failed" and rung != told)
+        others = [rung.name for rung in rungs if rung.status == "failed" and rung != told]
         if not standing.ended:  # that one call differs from the next says more of why than what each is
-            others = "determinism" if "determinism" in others.split(", ") else ""
-        more = f"; failed too: {others}" if others else ""
+            others = [name for name in others if name == "determinism"]
+        more = f"; failed too: {', '.join(others)}" if others else ""
         record.status, record.reason = records.FAILED, f"{told.name}: {told.message}{more}"
         remedies = [standing.remedy] * (verdict == "hung") + [OTHERWISE] * bool(sealing and sealing.sealed)
         remedies.append(_whole(rungs, standing, selection))
