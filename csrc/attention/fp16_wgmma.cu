@@ -242,18 +242,21 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
                         softmax<T, true>(s_rmem, rows, visible, scale.factor);
                         wgmma_wait<0>(o_rmem);
                         scale_rows(o_rmem, rows.shrink);
-                    } else if (softmax_by_earlier<T>(s_rmem, rows, scale.factor)) {
-                        wgmma_wait<0>(o_rmem);
-                    } else {  // rare, and then most likely not again in this item
-                        wgmma_wait<0>(o_rmem);
-                        scores_again<T, 2 * kDim>(s_rmem, own_q_smem + warp % kWarpgroupWarps * 16 * kSwizzleBytes,
-                                                  kQSlabBytes, K_smem + k_at.stage * Tile::kTileBytes);
-                        softmax<T, false>(s_rmem, rows, visible, scale.factor);
-                        scale_rows(o_rmem, rows.shrink);
+                        release(&k_ring.empty[k_at.stage]);
+                    } else {
+                        const bool fit = softmax_by_earlier<T>(s_rmem, rows, scale.factor);
+                        if (fit) release(&k_ring.empty[k_at.stage]);
+                        wgmma_wait<0>(o_rmem);  // here, for all warps of a warpgroup have to wait in one place
+                        if (!fit) {             // rare, and then most likely not again in this item
+                            scores_again<T, 2 * kDim>(s_rmem, own_q_smem + warp % kWarpgroupWarps * 16 * kSwizzleBytes,
+                                                      kQSlabBytes, K_smem + k_at.stage * Tile::kTileBytes);
+                            release(&k_ring.empty[k_at.stage]);
+                            softmax<T, false>(s_rmem, rows, visible, scale.factor);
+                            scale_rows(o_rmem, rows.shrink);
+                        }
                     }
                     pack_weights<T>(p_rmem, s_rmem);
                     if (tile == 0) release(&q_ring.empty[q_at.stage]);
-                    release(&k_ring.empty[k_at.stage]);
                     k_at.advance();
                     release(&v_ring.empty[v_at.stage]);
                     v_at.advance();

@@ -279,11 +279,10 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
 
                 // The scores of a tile are queued before the share of the tile before, so that the softmax of the one
                 // hides the product of the other.
-                const auto take_share = [&] {
+                const auto end_share = [&] {
                     wgmma_wait<0>(share_rmem);
                     release(&vt_ring.empty[v_at.stage]);
                     v_at.advance();
-                    add_share(o_rmem, share_rmem);
                 };
                 const auto release_scored = [&] {
                     if (tile == 0) release(&q_ring.empty[q_at.stage]);
@@ -301,15 +300,20 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                         release_scored();
                         weigh(masked, tile);
                         finish_before_wait(fmaxf(rows.total[0], rows.total[1]));
-                        take_share();
+                        end_share();
+                        add_share(o_rmem, share_rmem);
                         scale_rows(o_rmem, rows.shrink);
                     } else {
                         if (scale.sign != 1.0f) scale_rows(s_rmem, {scale.sign, scale.sign});
-                        if (softmax_by_earlier<T>(s_rmem, rows, scale.factor)) {
-                            release_scored();
-                            take_share();
+                        const bool fit = softmax_by_earlier<T>(s_rmem, rows, scale.factor);
+                        if (fit) release(&k_ring.empty[k_at.stage]);
+                        end_share();  // here, for all warps of a warpgroup have to wait in one place
+                        if (fit) {    // the share is added in both branches: in front of them, ptxas spills registers
+                            if (tile == 0) release(&q_ring.empty[q_at.stage]);
+                            k_at.advance();
+                            add_share(o_rmem, share_rmem);
                         } else {  // rare, and then most likely not again in this item
-                            take_share();
+                            add_share(o_rmem, share_rmem);
                             scores_again<T, kDim>(
                                 s_rmem,
                                 own_q_smem + q_at.stage * Tile::kQBytes + warp % kWarpgroupWarps * 16 * kSwizzleBytes,
@@ -327,7 +331,8 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                 mbarrier_wait(&vt_ring.full[v_at.stage], v_at.parity);
                 wgmma_fence();
                 queue_share<kDim>(share_rmem, p_rmem, descriptor_advance(v, v_at.stage * Tile::kTransposedBytes));
-                take_share();
+                end_share();
+                add_share(o_rmem, share_rmem);
             }
             if (item.tiles > 0) q_at.advance();
             normalise(o_rmem, rows);
