@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-from kernelproof import cuda_driver
+from kernelproof import cuda_driver, shared_memory
 
 FIRST_DEPENDENT = (9, 0)  # compute capability
 THREADS = 512
@@ -113,9 +113,12 @@ class LateInputs:
         self.cycles_per_us = getattr(device, "clock_rate", 2_000_000) / 1000
         self.functions = {ahead: _kernel(ahead=ahead) for ahead in (False, True)}
 
-    def scramble(self, wait_us: float = 0.0, *, ahead: bool = False) -> None:
-        """On the current stream: wait, then scramble, or put right what is. `ahead`: the next kernel may begin."""
+    def close(self) -> None:
+        """On the current stream: nothing is `opened` until `scramble` has waited."""
         self.opened.zero_()
+
+    def scramble(self, wait_us: float = 0.0, *, ahead: bool = False) -> None:
+        """On the current stream: wait, open, and scramble, or put right what is. `ahead`: the next kernel may begin."""
         arguments = (
             ctypes.c_uint64(self.spans.data_ptr()),
             ctypes.c_uint32(self.count),
@@ -148,4 +151,6 @@ def _kernel(*, ahead: bool) -> ctypes.c_void_p:
     version, target = ("7.8", "sm_90") if ahead else ("6.4", "sm_75")
     begin_next = "griddepcontrol.launch_dependents;" if ahead else ""
     ptx = SCRAMBLE_PTX.format(version=version, target=target, begin_next=begin_next)
-    return cuda_driver.compiled(ptx.encode(), "kernelproof_scramble")
+    function = cuda_driver.compiled(ptx.encode(), "kernelproof_scramble")
+    shared_memory.kept_by(function)
+    return function

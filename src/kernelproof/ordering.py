@@ -155,6 +155,7 @@ class OnStream:
         self.done = torch.cuda.Event()
         self.queueing_us = 0.0
         self.load = Load()
+        self.calls = 0
 
     def call(
         self,
@@ -210,10 +211,16 @@ class OnStream:
         with on_stream(cuda.stream(self.stream)):
             prepare()
             late.scramble()
-            shared_memory.fill(inverted=repeat % 2 == 1)
+            late.close()
         cuda.synchronize()
         before = {name: raw.clone() for name, raw in results.items()} if watched else {}
         cuda.synchronize()
+        if repeat:
+            self.load.prepare()
+        with on_stream(cuda.stream(self.stream)):
+            shared_memory.fill(self.calls)  # the last before the gate but for the load: see there
+        cuda.synchronize()
+        self.calls += 1
         gate_us = min(GATE_LIMIT_US, max(GATE_US, 2 * self.queueing_us))
         if repeat:
             self.load.start(repeat, int((3 * gate_us + EMPTYING_US) * late.cycles_per_us))
@@ -342,7 +349,6 @@ class Load:
         blocks = round(LOADS[turn % len(LOADS)] * self.multiprocessors)
         if not blocks:
             return
-        self.prepare()
         reached = self.far_words if _is_cold(turn) else NEAR_WORDS
         words, mask = ctypes.c_uint64(self.words.data_ptr()), ctypes.c_uint32(reached - 1)
         arguments = (words, mask, ctypes.c_uint64(cycles))
@@ -351,7 +357,6 @@ class Load:
     def empty_cache(self, turn: int) -> None:
         """On the current stream, in a turn that wants it: put other bytes where the call's inputs are cached."""
         if _is_cold(turn):
-            self.prepare()
             self.words.zero_()
 
     def prepare(self) -> None:
@@ -361,6 +366,7 @@ class Load:
         words = self.torch.zeros(self.far_words, dtype=self.torch.int32, device="cuda")
         self.torch.cuda.synchronize()
         self.function = cuda_driver.compiled(BUSY_PTX, "kernelproof_busy")
+        shared_memory.kept_by(self.function)
         self.words = words
 
 

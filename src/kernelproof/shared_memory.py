@@ -1,7 +1,8 @@
 """What a GPU's shared memory holds when a kernel begins: on every multiprocessor what another kernel left there.
 
 A kernel that uses what it has not set finds zeros in a quiet process, and its own last values in a busy one: both pass.
-A kernel of ours takes all of it, on every multiprocessor, and leaves what no value is.
+A kernel of ours takes all of it, on every multiprocessor, and leaves what no value is. What runs between it and a call
+must ask for as large a share of the memory there (`kept_by`): where the share changes, what lay in it is lost.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import ctypes
 import functools
 
 from kernelproof import cuda_driver
-from kernelproof.processes import FILL
+from kernelproof.processes import FILL, NAN_FILL
 
 THREADS = 1024
-WORD = int.from_bytes(bytes([FILL]) * 4, "little")  # as float32 3·10³⁸, as float16 NaN, as an index far outside
+# Of a turn, and of the next. The first is NaN in every type, which 0 times it shows; the second is a number where fmax
+# passes over NaN (3·10³⁸ in float32 and bfloat16), and as an index far outside.
+WORDS = tuple(int.from_bytes(bytes([byte]) * 4, "little") for byte in (NAN_FILL, FILL))
 
 FILL_PTX = """
 .version 6.4
@@ -44,8 +47,8 @@ done:
 """
 
 
-def fill(*, inverted: bool = False) -> None:
-    """Leave WORD, or its complement, all over the shared memory of this GPU, in turn on the current stream.
+def fill(turn: int) -> None:
+    """Leave the word of this turn all over the shared memory of this GPU, in order on the current stream.
 
     A block that takes as much as a block may have is alone on its multiprocessor, so that one for each reaches all of
     them where nothing else runs.
@@ -53,8 +56,13 @@ def fill(*, inverted: bool = False) -> None:
     import torch
 
     function, size, blocks = _kernel()
-    arguments = (ctypes.c_uint32(size), ctypes.c_uint32(~WORD if inverted else WORD))
+    arguments = (ctypes.c_uint32(size), ctypes.c_uint32(WORDS[turn % len(WORDS)]))
     cuda_driver.launch(function, blocks, THREADS, arguments, torch.cuda.current_stream().cuda_stream, size)
+
+
+def kept_by(function: ctypes.c_void_p) -> None:
+    """Have a kernel run with as much shared memory as there is, so that what lies in it stays."""
+    cuda_driver.driver().cuFuncSetAttribute(function, cuda_driver.FUNCTION_SHARED_CARVEOUT, cuda_driver.CARVEOUT_MOST)
 
 
 @functools.cache
@@ -66,4 +74,5 @@ def _kernel() -> tuple[ctypes.c_void_p, int, int]:
     cuda_driver.driver().cuDeviceGetAttribute(ctypes.byref(size), cuda_driver.DEVICE_SHARED_BYTES, device)
     function = cuda_driver.compiled(FILL_PTX.encode(), "kernelproof_fill_shared")
     cuda_driver.driver().cuFuncSetAttribute(function, cuda_driver.FUNCTION_DYNAMIC_SHARED_BYTES, size.value)
+    kept_by(function)
     return function, size.value, torch.cuda.get_device_properties(device).multi_processor_count

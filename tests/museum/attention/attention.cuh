@@ -51,6 +51,7 @@ struct Steps {
     __device__ float key_value(const AttentionArgs &args, const __half *row, int64_t key, int d) const {
         return key < args.key_rows && d < args.head_dim ? __half2float(row[d]) : 0.0f;
     }
+    __device__ bool sets_value(const AttentionArgs &, int64_t) const { return true; }  // of a tile, by its key
     __device__ float score(const AttentionArgs &args, const Tiles &tiles, const Block &, int64_t, int row,
                            int key) const {
         float sum = 0.0f;
@@ -108,7 +109,9 @@ __device__ void attend(const AttentionArgs &args, const Kind &kind, Tiles &tiles
         for (int i = threadIdx.x; i < kKeys * kDim; i += kThreads) {
             const int64_t key = first + i / kDim;
             tiles.K[i / kDim][i % kDim] = kind.key_value(args, k + key * args.k_stride.row, key, i % kDim);
-            tiles.V[i / kDim][i % kDim] = kind.key_value(args, v + key * args.v_stride.row, key, i % kDim);
+            if (kind.sets_value(args, key)) {
+                tiles.V[i / kDim][i % kDim] = kind.key_value(args, v + key * args.v_stride.row, key, i % kDim);
+            }
         }
         __syncthreads();
 
