@@ -264,6 +264,8 @@ def test_who_is_correct_by_less_than_before_is_told() -> None:
         ("deterministic", "declared deterministic true → false", True),
         ("finer", "declared accumulate float32 → float64", False),
         ("module", "the operator's op.py aaaaaaaaaaaa → bbbbbbbbbbbb", True),
+        ("helper", "the operator's helper.py aaaaaaaaaaaa → bbbbbbbbbbbb", True),
+        ("new helper", "the operator's helper.py none → bbbbbbbbbbbb", True),
     ],
 )
 @pytest.mark.parametrize("was", ["wrong", "correct"])
@@ -272,6 +274,9 @@ def test_who_is_held_to_something_else_is_not_mended(was: str, what: str, words:
     old, new = before.tests["op/fast"], after.tests["op/fast"]
     for test, sha256 in ((old, "a" * 64), (new, "b" * 64 if what == "module" else "a" * 64)):
         test.module, test.precision = FileHash("op.py", sha256), {"output": "input", "accumulate": "float32"}
+    if "helper" in what:
+        old.imports = [] if what == "new helper" else [FileHash("helper.py", "a" * 64)]
+        new.imports = [FileHash("helper.py", "b" * 64)]
     if what == "limits":
         new.looser = {"bound_factor": 1e6}
     new.precision |= {"accumulate": {"precision": "bfloat16", "finer": "float64"}.get(what, "float32")}

@@ -483,14 +483,31 @@ def _judged_otherwise(before: Run, after: Run, keys: Iterable[str]) -> Iterator[
         if steady[0] != steady[1] and None not in steady:
             changes.append(Change("declared deterministic", *(str(one).lower() for one in steady)))
             looser |= not steady[1]
-        if old.module and new.module and old.module.sha256 != new.module.sha256:
-            modules = (test.sha256[:12] for test in (old.module, new.module))
-            changes.append(Change(f"the operator's {new.module.path}", *modules))
+        for path, *hashes in _other_modules(old, new):
+            changes.append(Change(f"the operator's {path}", *hashes))
             looser = True  # nobody knows
         looser &= after.verdict(key) == CORRECT
         if changes:
             role = "variant" if "variant" in (before.role(key), after.role(key)) else after.role(key)
             yield JudgedOtherwise(key, role, changes, looser)
+
+
+def _other_modules(old: TestRecord, new: TestRecord) -> Iterator[tuple[str, str, str]]:
+    """Of what an operator's own module consists of, what is not the same: a path and a hash of each side.
+
+    A module by another path is the same where its text is; what it imports is known of newer records only.
+    """
+    if not (old.module and new.module):
+        return
+    if old.module.sha256 != new.module.sha256:
+        yield new.module.path, old.module.sha256[:12], new.module.sha256[:12]
+    if old.imports is None or new.imports is None:
+        return
+    sides = [{file.path: file.sha256[:12] for file in test.imports or ()} for test in (old, new)]
+    for path in sorted(sides[0] | sides[1]):
+        before, after = (side.get(path, "none") for side in sides)
+        if before != after:
+            yield path, before, after
 
 
 def _roundest(test: TestRecord, name: str) -> int:

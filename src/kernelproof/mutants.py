@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kernelproof import OF_A_RUN, formats, gpu, mutations, processes, records, sass
+from kernelproof import OF_A_RUN, formats, gpu, mutations, own_modules, processes, records, sass
 from kernelproof import config as configuration
 from kernelproof.config import Config, OperatorConfig, TimeLimits, VariantConfig
 from kernelproof.errors import MutantsError, RecordError
@@ -446,8 +446,10 @@ def _fingerprint(config: Config, built: BuildRecord) -> str:
         for path in sorted(Path(__file__).parent.rglob("*.py"))
     }
     owner = config.operator(built.operator)
+    own = {name: records.sha256_file(config.root / name) for name in own_modules.files_of(owner.module, config.root)}
     asked = [
         owner.module,
+        own,
         owner.shapes,
         *(dataclasses.asdict(part) for part in (owner.test, owner.profile, config.test)),
     ]

@@ -459,6 +459,7 @@ class TestRecord(Record):
     fresh_seed: int | None = None
     build_signature: str | None = None
     module: FileHash | None = None  # the project's own file of the operator, which it was judged by
+    imports: list[FileHash] | None = None  # the project's files that it imports; None in older records
     looser: dict[str, float] = field(default_factory=dict)  # limits of test.tolerance wider than the criteria's own
     junit: str | None = None
     log: str | None = None

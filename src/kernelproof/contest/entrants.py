@@ -81,9 +81,9 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
             contender.outcome = (
                 f"not benchmarked: {test.verdict.replace('_', ' ')}{f': {unjudged}' if unjudged else ''}"
             )
-        elif test.module and builds.altered(test.module, config.root):
+        elif changed := _changed_module(test, config.root):
             contender.correct = False
-            contender.outcome = f"not benchmarked: {test.module.path} was changed after the test (test again: {again})"
+            contender.outcome = f"not benchmarked: {changed} was changed after the test (test again: {again})"
         elif variant.abi != "python" or test.build_signature:
             built = records.read(config.record("build", variant.operator, variant.name), BuildRecord)
             library = builds.library(config, variant, built)
@@ -106,6 +106,12 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
         "root": str(config.root.resolve()),
     }
     return Entrant(variant, contender, candidate, own, sealed, tested)
+
+
+def _changed_module(test: TestRecord, root: Path) -> str | None:
+    """The first of the operator's own files that is not as it was when its variant was tested."""
+    files = [*filter(None, [test.module]), *(test.imports or ())]
+    return next((file.path for file in files if builds.altered(file, root)), None)
 
 
 def cannot_run(device: str, entrants: Sequence[Entrant], only: str | None = None) -> tuple[str, str | None] | None:

@@ -62,6 +62,7 @@ def record(standing: Standing, calls: Calls, collection: Collection, examined: S
     verdict = _verdict(rungs, selection, standing)
     sealing = calls.sealer.record() if calls.sealer else None
     sealed = sealing is not None and sealing.sealed > 0 and sealing.library == 0
+    module, imports = _own_module(selection)
     record = TestRecord(
         operator=variant.operator,
         variant=variant.name,
@@ -82,7 +83,8 @@ def record(standing: Standing, calls: Calls, collection: Collection, examined: S
         repeat=_repeat(standing),
         fresh_seed=session.resources.fresh_seed,
         build_signature=standing.built.signature if standing.built else None,
-        module=_own_module(selection),
+        module=module,
+        imports=imports,
     )
     if calls.isolation is not None:
         record.isolation, record.refused = calls.isolation.level, calls.isolation.refused
@@ -111,11 +113,16 @@ def record(standing: Standing, calls: Calls, collection: Collection, examined: S
     return record
 
 
-def _own_module(selection: RungCases) -> FileHash | None:
-    root = selection.session.root
-    name = own_modules.file_of(selection.settings.module, root)
-    path = root / (name or "")
-    return FileHash(name, records.sha256_file(path), path.stat().st_size) if name and path.is_file() else None
+def _own_module(selection: RungCases) -> tuple[FileHash | None, list[FileHash]]:
+    """The project's own file of the operator, where it has one, and its other files that this one imports."""
+    root, module = selection.session.root, selection.settings.module
+    first = own_modules.file_of(module, root)
+    found = {
+        name: FileHash(name, records.sha256_file(path), path.stat().st_size)
+        for name in own_modules.files_of(module, root)
+        if (path := root / name).is_file()
+    }
+    return found.pop(first or "", None), [*found.values()]
 
 
 def _told_rung(standing: Standing) -> Rung | None:
