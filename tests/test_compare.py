@@ -275,8 +275,9 @@ def test_who_is_held_to_something_else_is_not_mended(was: str, what: str, words:
     for test, sha256 in ((old, "a" * 64), (new, "b" * 64 if what == "module" else "a" * 64)):
         test.module, test.precision = FileHash("op.py", sha256), {"output": "input", "accumulate": "float32"}
     if "helper" in what:
-        old.imports = [] if what == "new helper" else [FileHash("helper.py", "a" * 64)]
-        new.imports = [FileHash("helper.py", "b" * 64)]
+        old.imports = [FileHash("old/same.py", "c" * 64)]
+        old.imports += [FileHash("helper.py", "a" * 64)] * (what == "helper")
+        new.imports = [FileHash("new/same.py", "c" * 64), FileHash("helper.py", "b" * 64)]
     if what == "limits":
         new.looser = {"bound_factor": 1e6}
     new.precision |= {"accumulate": {"precision": "bfloat16", "finer": "float64"}.get(what, "float32")}

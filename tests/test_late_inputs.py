@@ -54,7 +54,7 @@ def test_it_waits_as_long_as_it_is_told_and_says_when_it_is_over() -> None:
     torch.cuda.synchronize()
     with torch.cuda.stream(probe):
         assert late.opened.item() == 1
-    late.close()
+    late.shut()
     start.record()
     late.scramble(20_000.0)
     end.record()

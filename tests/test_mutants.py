@@ -204,6 +204,22 @@ def test_an_argument_settles_a_survivor_and_nothing_is_judged_again(
     assert again.kill_rate == 0.5
 
 
+def test_outcomes_are_of_all_that_the_operators_module_imports(
+    judged: tuple[Config, MutantsRecord, list[str]], tmp_path: Path
+) -> None:
+    """The variant's build is the other project's: what a fingerprint takes in besides is the configuration's."""
+    (built,) = (records.read(path, BuildRecord) for path in judged[0].results.rglob("build/rmsnorm/blocked.json"))
+    project(tmp_path)
+    (tmp_path / "op.py").write_text("from helper import *\n")
+    (tmp_path / "helper.py").write_text("from kernelproof.operators.rmsnorm import OPERATOR\n")
+    (tmp_path / "config.yaml").write_text(CONFIG.replace("kernelproof.operators.rmsnorm", "op.py"))
+    found = config.load(tmp_path / "config.yaml", root=tmp_path)
+    before = mutants._fingerprint(found, built)
+    assert mutants._fingerprint(found, built) == before
+    (tmp_path / "helper.py").write_text("from kernelproof.operators.rmsnorm import OPERATOR  # another\n")
+    assert mutants._fingerprint(found, built) != before
+
+
 def test_an_argument_for_a_mutant_that_is_no_more_is_an_error(
     judged: tuple[Config, MutantsRecord, list[str]], tmp_path: Path
 ) -> None:

@@ -41,7 +41,7 @@ READ = ["broken.py", "kit/__init__.py", "kit/numbers.py", "mine/__init__.py", "m
 READ += ["mine/op.py", "shapes.py"]
 
 
-@pytest.mark.parametrize("module", ["mine.op", "mine/op.py"])
+@pytest.mark.parametrize("module", ["mine.op", "mine/op.py", "./mine/op.py"])
 def test_what_a_module_imports_is_of_it_and_nothing_else(module: str, project: Path) -> None:
     assert own_modules.file_of(module, project) == "mine/op.py"
     assert own_modules.files_of(module, project) == READ

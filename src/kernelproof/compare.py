@@ -495,7 +495,7 @@ def _judged_otherwise(before: Run, after: Run, keys: Iterable[str]) -> Iterator[
 def _other_modules(old: TestRecord, new: TestRecord) -> Iterator[tuple[str, str, str]]:
     """Of what an operator's own module consists of, what is not the same: a path and a hash of each side.
 
-    A module by another path is the same where its text is; what it imports is known of newer records only.
+    A file by another path is the same where its text is; what a module imports is known of newer records only.
     """
     if not (old.module and new.module):
         return
@@ -503,11 +503,13 @@ def _other_modules(old: TestRecord, new: TestRecord) -> Iterator[tuple[str, str,
         yield new.module.path, old.module.sha256[:12], new.module.sha256[:12]
     if old.imports is None or new.imports is None:
         return
-    sides = [{file.path: file.sha256[:12] for file in test.imports or ()} for test in (old, new)]
+    texts = {file.sha256 for file in old.imports} & {file.sha256 for file in new.imports}
+    sides = [
+        {file.path: file.sha256[:12] for file in files if file.sha256 not in texts}
+        for files in (old.imports, new.imports)
+    ]
     for path in sorted(sides[0] | sides[1]):
-        before, after = (side.get(path, "none") for side in sides)
-        if before != after:
-            yield path, before, after
+        yield path, sides[0].get(path, "none"), sides[1].get(path, "none")
 
 
 def _roundest(test: TestRecord, name: str) -> int:

@@ -113,7 +113,7 @@ class LateInputs:
         self.cycles_per_us = getattr(device, "clock_rate", 2_000_000) / 1000
         self.functions = {ahead: _kernel(ahead=ahead) for ahead in (False, True)}
 
-    def close(self) -> None:
+    def shut(self) -> None:
         """On the current stream: nothing is `opened` until `scramble` has waited."""
         self.opened.zero_()
 
@@ -152,5 +152,5 @@ def _kernel(*, ahead: bool) -> ctypes.c_void_p:
     begin_next = "griddepcontrol.launch_dependents;" if ahead else ""
     ptx = SCRAMBLE_PTX.format(version=version, target=target, begin_next=begin_next)
     function = cuda_driver.compiled(ptx.encode(), "kernelproof_scramble")
-    shared_memory.kept_by(function)
+    shared_memory.keep_carveout(function)
     return function

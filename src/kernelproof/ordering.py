@@ -155,7 +155,7 @@ class OnStream:
         self.done = torch.cuda.Event()
         self.queueing_us = 0.0
         self.load = Load()
-        self.calls = 0
+        self.turn = 0  # of what lies in shared memory: one call finds the same, however often it is tried
 
     def call(
         self,
@@ -170,6 +170,7 @@ class OnStream:
         """See Order."""
         results = {name: images[name].raw for name in outputs}
         late = LateInputs({id(image): image.raw for image in images.values()}.values())  # of two inputs one may be
+        self.turn += 1
 
         def behind(*, ahead: bool, watched: bool = False) -> Taken:
             return self.behind(late, act, prepare, results, repeat, ahead=ahead, watched=watched)
@@ -211,16 +212,15 @@ class OnStream:
         with on_stream(cuda.stream(self.stream)):
             prepare()
             late.scramble()
-            late.close()
+            late.shut()
         cuda.synchronize()
         before = {name: raw.clone() for name, raw in results.items()} if watched else {}
         cuda.synchronize()
         if repeat:
             self.load.prepare()
         with on_stream(cuda.stream(self.stream)):
-            shared_memory.fill(self.calls)  # the last before the gate but for the load: see there
+            shared_memory.fill(self.turn)  # behind it come kernels alone that keep it: the load and the gate
         cuda.synchronize()
-        self.calls += 1
         gate_us = min(GATE_LIMIT_US, max(GATE_US, 2 * self.queueing_us))
         if repeat:
             self.load.start(repeat, int((3 * gate_us + EMPTYING_US) * late.cycles_per_us))
@@ -345,7 +345,7 @@ class Load:
         self.function = ctypes.c_void_p()
 
     def start(self, turn: int, cycles: int) -> None:
-        """Begin the load of this turn, which ends by itself after so many cycles."""
+        """Begin the load of this turn, which ends by itself after so many cycles; `prepare` comes before it."""
         blocks = round(LOADS[turn % len(LOADS)] * self.multiprocessors)
         if not blocks:
             return
@@ -355,7 +355,10 @@ class Load:
         cuda_driver.launch(self.function, blocks, LOAD_THREADS, arguments, self.stream.cuda_stream)
 
     def empty_cache(self, turn: int) -> None:
-        """On the current stream, in a turn that wants it: put other bytes where the call's inputs are cached."""
+        """On the current stream, in a turn that wants it: put other bytes where the call's inputs are cached.
+
+        `prepare` comes before it. What was left in shared memory is lost.
+        """
         if _is_cold(turn):
             self.words.zero_()
 
@@ -366,7 +369,7 @@ class Load:
         words = self.torch.zeros(self.far_words, dtype=self.torch.int32, device="cuda")
         self.torch.cuda.synchronize()
         self.function = cuda_driver.compiled(BUSY_PTX, "kernelproof_busy")
-        shared_memory.kept_by(self.function)
+        shared_memory.keep_carveout(self.function)
         self.words = words
 
 

@@ -16,7 +16,7 @@ def file_of(module: str, root: Path) -> str | None:
     `module`: a dotted name, or a `.py` path from the root.
     """
     if module.endswith(".py"):
-        return module
+        return os.path.relpath(root / module, root)
     found = _found(module, root)
     return os.path.relpath(found, root) if found and not module.startswith("kernelproof.") else None
 

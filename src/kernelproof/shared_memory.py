@@ -2,7 +2,7 @@
 
 A kernel that uses what it has not set finds zeros in a quiet process, and its own last values in a busy one: both pass.
 A kernel of ours takes all of it, on every multiprocessor, and leaves what no value is. What runs between it and a call
-must ask for as large a share of the memory there (`kept_by`): where the share changes, what lay in it is lost.
+must prefer the same carve-out (`keep_carveout`): where an SM's memory is divided anew, what lay in it is lost.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from kernelproof import cuda_driver
 from kernelproof.processes import FILL, NAN_FILL
 
 THREADS = 1024
-# Of a turn, and of the next. The first is NaN in every type, which 0 times it shows; the second is a number where fmax
-# passes over NaN (3·10³⁸ in float32 and bfloat16), and as an index far outside.
-WORDS = tuple(int.from_bytes(bytes([byte]) * 4, "little") for byte in (NAN_FILL, FILL))
+# Of an even turn and of an odd one. The latter is NaN in every type, which 0 times it shows; the former is a number in
+# float32 and bfloat16 (3·10³⁸), where a maximum passes over NaN, and as an index far outside. In float16 both are NaN.
+WORDS = tuple(int.from_bytes(bytes([byte]) * 4, "little") for byte in (FILL, NAN_FILL))
 
 FILL_PTX = """
 .version 6.4
@@ -60,8 +60,8 @@ def fill(turn: int) -> None:
     cuda_driver.launch(function, blocks, THREADS, arguments, torch.cuda.current_stream().cuda_stream, size)
 
 
-def kept_by(function: ctypes.c_void_p) -> None:
-    """Have a kernel run with as much shared memory as there is, so that what lies in it stays."""
+def keep_carveout(function: ctypes.c_void_p) -> None:
+    """Have a kernel run where shared memory is as large as it can be, so that what lies in it stays."""
     cuda_driver.driver().cuFuncSetAttribute(function, cuda_driver.FUNCTION_SHARED_CARVEOUT, cuda_driver.CARVEOUT_MOST)
 
 
@@ -74,5 +74,5 @@ def _kernel() -> tuple[ctypes.c_void_p, int, int]:
     cuda_driver.driver().cuDeviceGetAttribute(ctypes.byref(size), cuda_driver.DEVICE_SHARED_BYTES, device)
     function = cuda_driver.compiled(FILL_PTX.encode(), "kernelproof_fill_shared")
     cuda_driver.driver().cuFuncSetAttribute(function, cuda_driver.FUNCTION_DYNAMIC_SHARED_BYTES, size.value)
-    kept_by(function)
+    keep_carveout(function)
     return function, size.value, torch.cuda.get_device_properties(device).multi_processor_count

@@ -18,7 +18,7 @@ SIGNIFICAND = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8, torch.fl
 # The code of constant values, less the zero point: the largest would overflow where V reaches the output's end.
 HALF_WAY = 64.0
 
-TILE_ROWS = 128  # whole tiles of fewer queries begin there, too
+TILE_ROWS = 128  # tiles of 16, 32 and 64 queries begin there, too; those of 48 or 192 that round together do not
 
 SKIPS = "keys are treated by their position: some are skipped or counted twice, or a tile is not rescaled"
 HEADS = "a wrong head or batch is read, or one of them is treated in another way"
