@@ -294,6 +294,18 @@ def test_who_is_held_to_something_else_is_not_mended(was: str, what: str, words:
         assert "say nothing of the kernel's change" in text
 
 
+def test_what_an_older_record_does_not_list_has_not_changed() -> None:
+    before, after = make(1), make(2)
+    old, new = before.tests["op/fast"], after.tests["op/fast"]
+    old.module = new.module = FileHash("op.py", "a" * 64)
+    old.imports, new.imports = None, [FileHash("helper.py", "b" * 64)]
+    assert compare.compare(before, after).judged_otherwise == []
+    old.imports = []
+    assert [one.words for one in compare.compare(before, after).judged_otherwise] == [
+        "the operator's helper.py none → bbbbbbbbbbbb"
+    ]
+
+
 def test_declared_types_are_known_by_how_fine_they_are() -> None:
     assert sorted(compare.PRECISE, key=UNIT_ROUNDOFF.__getitem__) == list(compare.PRECISE)
     assert set(compare.PRECISE) == {name for name, roundoff in UNIT_ROUNDOFF.items() if roundoff}
