@@ -1116,6 +1116,57 @@ def test_inputs_whose_values_belong_together_stay_so(tmp_path: Path) -> None:
         assert told.outcome.startswith(f"not benchmarked: {name} was changed after the test (test again: ")
 
 
+SHIFT = """
+import torch
+
+from kernelproof.operators import Call, Cost, Reference, dims_of
+
+
+class Shift:
+    '''y = x + bias, of which family `plain` has none: x [count], bias [count] or None -> y [count].'''
+
+    name, dims, options = "shift", {"count": None}, {}
+    families, dtypes, axes = ("normal", "plain"), ("float32",), ("value",)
+
+    def make_call(self, case, generator):
+        x, bias = (torch.randn(dims_of(self, case)["count"], generator=generator) for _ in "ab")
+        bias = None if case.family == "plain" else bias
+        return Call({"x": x, "bias": bias, "y": torch.empty_like(x)}, ("y",), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        y = call.tensor("x").to(device).double()
+        if call.arguments["bias"] is not None:
+            y = y + call.tensor("bias").to(device).double()
+        return Reference(y, y.abs() * 2.0**-24, 2.0**-24)
+"""
+SHIFTS = """
+def right(x, bias, y):
+    y.copy_(x if bias is None else x + bias)
+
+
+KEPT = []
+
+
+def keeps_a_bias(x, bias, y):
+    KEPT[:] = KEPT if bias is None else [bias.clone()]
+    y.copy_(x + KEPT[0] if KEPT else x)
+"""
+
+
+def test_a_tensor_that_a_call_does_without_is_none(tmp_path: Path) -> None:
+    names = ["right", "keeps_a_bias"]
+    module = SHIFT + NOTHING_MORE.format("Shift")
+    loaded = built(tmp_path, "shift", "{count: 801}", "float32", names, module, SHIFTS, output="float32")
+    right, keeps = test.run(loaded, "shift", names, loaded.results / "test" / "shift")
+    assert (right.verdict, right.reason) == ("correct", None)
+    assert {case.family for case in right.cases if case.status == "passed"} == {"normal", "plain"}
+    assert keeps.verdict == "wrong"
+    assert "plain" in (keeps.reason or "")
+    bench.run(loaded, "shift", "cpu", loaded.record("bench", "shift-cpu"))
+    record = records.read(loaded.record("bench", "shift-cpu"), records.BenchRecord)
+    assert [contender.outcome for contender in record.contenders] == ["timed", "not benchmarked: wrong"]
+
+
 def test_indices_that_are_kept_by_the_values_beside_them_are_told(tmp_path: Path) -> None:
     names = ["counts", "keeps_the_order"]
     loaded = built(tmp_path, "buckets", "{count: 801}", "float32", names, BUCKETS, BUCKET_KERNELS)

@@ -190,7 +190,7 @@ def test_a_cost_that_is_a_number_is_called_none() -> None:
         ({"outputs": ("x", "y")}, "(?s)None does not name the 2 dimensions of y, in a tuple.*'x': "),
         ({"outputs": ("x", "y"), "axes": {"x": ("a", "b"), "y": ("a",)}}, "the 2 dimensions of y"),
         ({"axes": ("row",)}, "does not name the 2 dimensions of y"),
-        ({"arguments": {"n": [1]}}, "n: the argument is a list; allowed: tensor, int, float, bool"),
+        ({"arguments": {"n": [1]}}, "n: the argument is a list; allowed: tensor, int, float, bool, None"),
     ],
 )
 def test_a_call_that_makes_no_sense_says_so(changes: dict[str, Any], message: str) -> None:

@@ -37,7 +37,7 @@ from kernelproof.records import Case
 if TYPE_CHECKING:
     from kernelproof.config import OperatorConfig, Precision
 
-Argument: TypeAlias = torch.Tensor | int | float | bool
+Argument: TypeAlias = torch.Tensor | int | float | bool | None
 T = TypeVar("T")
 
 DTYPES: dict[str, torch.dtype] = {
@@ -98,7 +98,7 @@ class Call:
         for name, value in self.arguments.items():
             if not isinstance(value, Argument):
                 raise KernelproofError(
-                    f"the argument is a {type(value).__name__}; allowed: tensor, int, float, bool", subject=name
+                    f"the argument is a {type(value).__name__}; allowed: tensor, int, float, bool, None", subject=name
                 )
         named = isinstance(self.outputs, tuple) and self.outputs and set(self.outputs) <= set(self.tensors)
         if not named or len(set(self.outputs)) < len(self.outputs):
@@ -130,8 +130,8 @@ class Call:
         return {name: value for name, value in self.arguments.items() if isinstance(value, torch.Tensor)}
 
     @property
-    def scalars(self) -> dict[str, int | float | bool]:
-        """The other arguments."""
+    def scalars(self) -> dict[str, int | float | bool | None]:
+        """The other arguments; None stands for a tensor that a call does without."""
         return {name: value for name, value in self.arguments.items() if not isinstance(value, torch.Tensor)}
 
     @property
@@ -172,8 +172,8 @@ class Call:
         if name not in self.arguments:
             raise _absent("scalar", name, self.scalars)
         value = self.arguments[name]
-        if isinstance(value, torch.Tensor):
-            raise KernelproofError("is a tensor, not a scalar", subject=name)
+        if value is None or isinstance(value, torch.Tensor):
+            raise KernelproofError(f"is {'None' if value is None else 'a tensor'}, not a scalar", subject=name)
         return value
 
 
