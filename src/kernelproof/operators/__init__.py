@@ -795,10 +795,8 @@ def alike(terms: torch.Tensor) -> torch.Tensor:
 
 def _fits(shape: torch.Size, output: torch.Size) -> bool:
     """Whether numbers of this shape are one for each element of the output, or one for several."""
-    try:
-        return bool(torch.broadcast_shapes(shape, output) == output)
-    except RuntimeError:
-        return False
+    behind = output[len(output) - len(shape) :]  # torch.broadcast_shapes takes a second to import what it is made of
+    return len(shape) <= len(output) and all(size in (1, wanted) for size, wanted in zip(shape, behind, strict=True))
 
 
 def accumulation_floors(
