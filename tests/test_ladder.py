@@ -1125,7 +1125,7 @@ from kernelproof.operators import Call, Cost, Reference, dims_of
 class Shift:
     '''y = x + bias, of which family `plain` has none: x [count], bias [count] or None -> y [count].'''
 
-    name, dims, options = "shift", {"count": None}, {}
+    name, dims, options = "shift", {"count": None}, {"order": ("rising", "falling")}  # which changes nothing
     families, dtypes, axes = ("normal", "plain"), ("float32",), ("value",)
 
     def make_call(self, case, generator):
@@ -1160,6 +1160,8 @@ def test_a_tensor_that_a_call_does_without_is_none(tmp_path: Path) -> None:
     right, keeps = test.run(loaded, "shift", names, loaded.results / "test" / "shift")
     assert (right.verdict, right.reason) == ("correct", None)
     assert {case.family for case in right.cases if case.status == "passed"} == {"normal", "plain"}
+    said = {rung.name: rung.message for rung in right.rungs}["correctness"]
+    assert said == "no case varies the operator's `order`: name it in test.options"
     assert keeps.verdict == "wrong"
     assert "plain" in (keeps.reason or "")
     bench.run(loaded, "shift", "cpu", loaded.record("bench", "shift-cpu"))

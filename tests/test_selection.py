@@ -141,6 +141,20 @@ def test_properties_are_tried_on_rows_that_vectors_do_not_fill(
         assert "s63" in {case.shape for case in found.property_cases if case.dtype == dtype}
 
 
+@pytest.mark.parametrize(
+    "cols", [{"s63": 601}, {"s500": 4096}, {"s63": 601, "s500": 4096}], ids=["tail", "most", "both"]
+)
+def test_properties_are_tried_on_a_tail_of_any_dimension_and_on_the_longest(
+    cols: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the inputs the last dimension is another one than of the output, as with the best `top` of `cols`."""
+    found = chosen()
+    dims = {"rows": 2, "cols": 512, "top": 8}
+    cases = [dataclasses.replace(c, dims=dims | {"cols": cols.get(c.shape, 512)}) for c in found.cases]
+    monkeypatch.setattr(RungCases, "cases", cases)
+    assert {"s63", "s500"} & {*shapes(found.property_cases)} == {*cols}
+
+
 def test_properties_are_tried_on_whole_tiles_and_on_every_size_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of grouped heads and of tiles kernels have paths of their own, whatever the data type."""
     found = chosen()

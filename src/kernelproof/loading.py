@@ -219,6 +219,8 @@ def _load_python(entry: str, library: Path | None, root: Path) -> Callable[..., 
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # Triton and dataclasses look a function's module up by name
         _import_from(path.parent)  # as for a script: what lies beside it
+        if str(root) not in sys.path:
+            sys.path.append(str(root))  # and from the root, as operators' modules do
         spec.loader.exec_module(module)
     else:
         _import_from(root)

@@ -117,7 +117,7 @@ class RungCases:
             return self.cases
         seed = self.session.resources.fresh_seed
         shapes = [self.settings.test.family_shape, self.settings.profile.shape]
-        kinds = {case.id: _kinds(case) for case in self.cases}
+        kinds = _kinds_of(self.cases)
         every = frozenset(itertools.chain(*kinds.values()))
         draw, found = random.Random(seed), dict[str, list[Case]]()
         for dtype in dict.fromkeys(case.dtype for case in self.cases):
@@ -360,26 +360,46 @@ def _has_every_stride(case: Case) -> bool:
 SEQUENCES = ("seq", "seq_k")
 LARGEST = 1 << 24  # product of the dimensions, of a case that is tried for a kind alone
 KINDS_OF_EACH = frozenset(("strides", "vectors", "tails"))
+LONG = 256  # elements along a dimension that a kernel goes over in several steps
+
+
+def _kinds_of(cases: Sequence[Case]) -> dict[str, frozenset[str]]:
+    """Each case's kinds, by its id, and `most NAME` where of a LONG dimension no other case has more."""
+    most: dict[str, int] = {}
+    for case in cases:
+        for name, size in _along(case).items():
+            most[name] = max(size, most.get(name, LONG))
+    return {
+        case.id: _kinds(case) | {f"most {name}" for name, size in _along(case).items() if size == most[name]}
+        for case in cases
+    }
+
+
+def _along(case: Case) -> dict[str, int]:
+    """The dimensions that tensors may be contiguous along, as far as one knows by name."""
+    return {name: size for name, size in case.dims.items() if name not in SEQUENCES}
 
 
 def _kinds(case: Case) -> frozenset[str]:
     """What a case is of, of the kinds that kernels treat in another way.
 
     strides: every one matters. vectors, tails: VECTOR divides the last dimension of its size or more, along which
-    tensors usually are contiguous (none of SEQUENCES), or leaves something over. tiles: TILE divides all SEQUENCES. And
-    each dimension that its shape gives: what others leave out is as large as another one there (as many heads of keys
-    as of queries), or of no effect.
+    tensors usually are contiguous (none of SEQUENCES), or leaves something over. tail of NAME: of this dimension it
+    leaves something over, since of several outputs each may have a last one of its own. tiles: TILE divides all
+    SEQUENCES. And each dimension that its shape gives: what others leave out is as large as another one there (as many
+    heads of keys as of queries), or of no effect.
     """
     lengths = [size for name, size in case.dims.items() if name in SEQUENCES]
-    along = [size for name, size in case.dims.items() if name not in SEQUENCES]
-    last = next((size for size in reversed(along) if size >= VECTOR), 0)
+    along = {name: size for name, size in _along(case).items() if size >= VECTOR}
+    last = next(reversed(along.values()), 0)
     found = {
         "strides": _has_every_stride(case),
         "vectors": not case.dims or (last > 0 and last % VECTOR == 0),
         "tails": last % VECTOR != 0,
         "tiles": bool(lengths) and all(size % TILE == 0 for size in lengths),
     }
-    return frozenset((*(kind for kind, is_of_it in found.items() if is_of_it), *case.dims))
+    tails = (f"tail of {name}" for name, size in along.items() if size % VECTOR)
+    return frozenset((*(kind for kind, is_of_it in found.items() if is_of_it), *tails, *case.dims))
 
 
 def _distinct(cases: list[Case]) -> list[Case]:

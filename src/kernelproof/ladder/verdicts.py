@@ -50,6 +50,8 @@ def record(standing: Standing, calls: Calls, collection: Collection, examined: S
         rung.duration_s += collection.duration_s.pop(rung.name, 0.0)
         if rung.status == "passed" and standing.supplied.get(rung.name) == 0:
             rung.message = WITHOUT[rung.name]
+        if rung.name == "correctness" and rung.status == "passed" and (unvaried := _unvaried(selection)):
+            rung.message = "; ".join(filter(None, [rung.message, unvaried]))
         if rung.name == "properties" and rung.status == "passed" and (left_out_of := _not_tried(standing)):
             rung.message = "; ".join(filter(None, [rung.message, left_out_of]))
         if (
@@ -144,6 +146,18 @@ def _whole(rungs: Sequence[Rung], standing: Standing, selection: RungCases) -> s
         return None
     failed = {each.name for each in standing.properties_found if each.status == "failed"}
     return WHOLE_INPUTS if all(name in CHANGED_INPUTS or name.startswith("aliased ") for name in failed) else None
+
+
+def _unvaried(selection: RungCases) -> str | None:
+    """Which options of the operator no case has another value of than the first, for the configuration names none."""
+    settings = selection.settings
+    declared = selection.session.judge.declared(settings).options or {}
+    if not (
+        left := [name for name, values in declared.items() if len(values) > 1 and name not in settings.test.options]
+    ):
+        return None
+    named = formats.listed([f"`{name}`" for name in left])
+    return f"no case varies the operator's {named}: name {'it' if len(left) == 1 else 'them'} in test.options"
 
 
 def _not_tried(standing: Standing) -> str | None:
