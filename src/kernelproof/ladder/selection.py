@@ -384,8 +384,8 @@ def _kinds(case: Case) -> frozenset[str]:
     """What a case is of, of the kinds that kernels treat in another way.
 
     strides: every one matters. vectors, tails: VECTOR divides the last dimension of its size or more, along which
-    tensors usually are contiguous (none of SEQUENCES), or leaves something over. tail of NAME: of this dimension it
-    leaves something over, since of several outputs each may have a last one of its own. tiles: TILE divides all
+    tensors usually are contiguous (none of SEQUENCES), or leaves something over. tail of NAME: of this LONG dimension
+    it leaves something over, since of several tensors each may have a last one of its own. tiles: TILE divides all
     SEQUENCES. And each dimension that its shape gives: what others leave out is as large as another one there (as many
     heads of keys as of queries), or of no effect.
     """
@@ -398,7 +398,7 @@ def _kinds(case: Case) -> frozenset[str]:
         "tails": last % VECTOR != 0,
         "tiles": bool(lengths) and all(size % TILE == 0 for size in lengths),
     }
-    tails = (f"tail of {name}" for name, size in along.items() if size % VECTOR)
+    tails = (f"tail of {name}" for name, size in along.items() if size >= LONG and size % VECTOR)
     return frozenset((*(kind for kind, is_of_it in found.items() if is_of_it), *tails, *case.dims))
 
 
