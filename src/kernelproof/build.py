@@ -391,7 +391,7 @@ def _hash_sources(root: Path, names: Sequence[str]) -> list[FileHash]:
         raise Unbuildable(
             f"source file {missing[0]} does not exist", remedy="correct the path in config.yaml, or restore the file"
         )
-    return [FileHash(name, sha256_file(root / name), (root / name).stat().st_size) for name in names]
+    return [records.file_hash(root, name) for name in names]
 
 
 def macro_flags(macros: dict[str, Any]) -> list[str]:

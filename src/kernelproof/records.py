@@ -1254,3 +1254,9 @@ def sha256_file(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def file_hash(root: Path, name: str) -> FileHash:
+    """Of a file, by its path from `root`. Raises OSError where it cannot be read."""
+    path = root / name
+    return FileHash(name, sha256_file(path), path.stat().st_size)

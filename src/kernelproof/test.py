@@ -219,7 +219,7 @@ def _kept_launches(session: Session, climb: Climb, path: Path) -> FileHash | Non
         path.unlink(missing_ok=True)
         return None
     records.atomic_write(path, text)
-    return FileHash(os.path.relpath(path, session.root), records.sha256_file(path), path.stat().st_size)
+    return records.file_hash(session.root, os.path.relpath(path, session.root))
 
 
 def _fault_of_ours(error: BaseException, climb: Climb, log: Path) -> BaseException:

@@ -119,11 +119,8 @@ def _own_module(selection: RungCases) -> tuple[FileHash | None, list[FileHash]]:
     """The project's own file of the operator, where it has one, and its other files that this one imports."""
     root, module = selection.session.root, selection.settings.module
     first = own_modules.file_of(module, root)
-    found = {
-        name: FileHash(name, records.sha256_file(path), path.stat().st_size)
-        for name in own_modules.files_of(module, root)
-        if (path := root / name).is_file()
-    }
+    names = (name for name in own_modules.files_of(module, root) if (root / name).is_file())
+    found = {name: records.file_hash(root, name) for name in names}
     return found.pop(first or "", None), [*found.values()]
 
 
@@ -152,9 +149,8 @@ def _unvaried(selection: RungCases) -> str | None:
     """Which options of the operator no case has another value of than the first, for the configuration names none."""
     settings = selection.settings
     declared = selection.session.judge.declared(settings).options or {}
-    if not (
-        left := [name for name, values in declared.items() if len(values) > 1 and name not in settings.test.options]
-    ):
+    left = [name for name, values in declared.items() if len(values) > 1 and name not in settings.test.options]
+    if not left:
         return None
     named = formats.listed([f"`{name}`" for name in left])
     return f"no case varies the operator's {named}: name {'it' if len(left) == 1 else 'them'} in test.options"

@@ -190,12 +190,12 @@ def _changed_future(call: Call, generator: torch.Generator) -> Relation | None:
     scores of all its rows allow it.
     """
     seq, seq_k = _lengths(call)
-    first = max(1, seq_k - seq + 1)  # the first key that some query, which sees another one, does not see
-    if not _causal(call) or first >= seq_k:
+    first = max(1, seq - seq_k + 1)  # the second query that sees a key
+    if not _causal(call) or first >= seq:
         return None
-    row = int(torch.randint(first - seq_k + seq, seq, (), generator=generator))  # the first query that sees them
+    row = int(torch.randint(first, seq, (), generator=generator))  # the first query that sees what is changed
     begins = row // TILE_ROWS * TILE_ROWS
-    if begins + seq_k - seq >= first and torch.rand((), generator=generator) < 0.5:
+    if begins >= first and torch.rand((), generator=generator) < 0.5:
         row = begins
     key = row - seq + seq_k
     q, k, v = (call.tensor(name) for name in "qkv")
