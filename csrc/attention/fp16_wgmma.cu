@@ -245,7 +245,8 @@ __global__ void __launch_bounds__(Tiling<kDim, kConsumers>::kThreads, Tiling<kDi
                         release(&k_ring.empty[k_at.stage]);
                     } else {
                         const bool fit = softmax_by_earlier<T>(s_rmem, rows, scale.factor);
-                        if (fit) release(&k_ring.empty[k_at.stage]);
+                        // All lanes have come to the vote, so none still waits for the phase that this ends.
+                        if (fit && lane == 0) mbarrier_arrive(&k_ring.empty[k_at.stage]);
                         wgmma_wait<0>(o_rmem);  // here, for all warps of a warpgroup have to wait in one place
                         if (!fit) {             // rare, and then most likely not again in this item
                             scores_again<T, 2 * kDim>(s_rmem, own_q_smem + warp % kWarpgroupWarps * 16 * kSwizzleBytes,

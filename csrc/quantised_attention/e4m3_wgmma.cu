@@ -306,7 +306,8 @@ __global__ void __launch_bounds__(Tiling<kDim>::kThreads, 1)
                     } else {
                         if (scale.sign != 1.0f) scale_rows(s_rmem, {scale.sign, scale.sign});
                         const bool fit = softmax_by_earlier<T>(s_rmem, rows, scale.factor);
-                        if (fit) release(&k_ring.empty[k_at.stage]);
+                        // All lanes have come to the vote, so none still waits for the phase that this ends.
+                        if (fit && lane == 0) mbarrier_arrive(&k_ring.empty[k_at.stage]);
                         end_share();  // here, for all warps of a warpgroup have to wait in one place
                         if (fit) {    // the share is added in both branches: in front of them, ptxas spills registers
                             if (tile == 0) release(&q_ring.empty[q_at.stage]);

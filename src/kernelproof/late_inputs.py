@@ -108,9 +108,8 @@ class LateInputs:
         self.count = len(spans)
         self.spans = torch.tensor(spans, dtype=torch.int64).cuda()
         self.opened = torch.zeros(1, dtype=torch.int32, device="cuda")
-        device = torch.cuda.get_device_properties(0)
-        self.blocks = max(1, round(SHARE * device.multi_processor_count))
-        self.cycles_per_us = getattr(device, "clock_rate", 2_000_000) / 1000
+        self.blocks = max(1, round(SHARE * torch.cuda.get_device_properties(0).multi_processor_count))
+        self.cycles_per_us = _cycles_per_us()
         self.functions = {ahead: _kernel(ahead=ahead) for ahead in (False, True)}
 
     def shut(self) -> None:
@@ -143,6 +142,13 @@ def has_dependent_launch() -> bool:
     import torch
 
     return bool(torch.cuda.get_device_capability(0) >= FIRST_DEPENDENT)
+
+
+@functools.cache
+def _cycles_per_us() -> float:  # asking takes the driver 5 ms each time
+    import torch
+
+    return float(getattr(torch.cuda.get_device_properties(0), "clock_rate", 2_000_000) / 1000)
 
 
 @functools.cache
