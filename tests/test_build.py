@@ -433,6 +433,35 @@ def test_changed_binding_is_built_again(project: Path) -> None:
     second = built(project, variant("plain"))
     assert ctypes.CDLL(str(library(project, second))).bound() == 8
     assert second.signature != first.signature
+    assert first.binding[0].path == second.binding[0].path == "csrc/binding.cc"
+    assert first.binding != second.binding
+    assert first.host_code_sha256 == second.host_code_sha256
+    assert None not in (first.binding_code_sha256, second.binding_code_sha256)
+    assert first.binding_code_sha256 != second.binding_code_sha256
+    kept = built(project, variant("plain"))
+    assert (kept.binding, kept.binding_code_sha256) == (second.binding, second.binding_code_sha256)
+
+
+def test_what_a_compiler_warns_of_is_recorded(project: Path) -> None:
+    source = 'extern "C" __attribute__((visibility("default"))) int answer() {\n}\n'
+    (project / "csrc" / "answer.cc").write_text(source)
+    record = built(project, variant("plain"))
+    assert record.status == "ok"
+    (said,) = record.warnings
+    assert said.startswith("csrc/answer.cc:2: ")
+    assert "return" in said
+
+
+def test_warnings_of_every_compiler_are_read() -> None:
+    assert build.warnings_in(
+        "csrc/a.cc:3:1: warning: no return statement in function returning non-void [-Wreturn-type]\n"
+        'csrc/b.cu(23): warning #177-D: variable "x" was declared but never referenced\n'
+        "In file included from csrc/a.cc:1:\ncsrc/a.cc:3:1: note: here\nptxas info : warning\n"
+        'csrc/b.cu(23): warning #177-D: variable "x" was declared but never referenced\n'
+    ) == [
+        "csrc/a.cc:3: no return statement in function returning non-void [-Wreturn-type]",
+        'csrc/b.cu:23: variable "x" was declared but never referenced',
+    ]
 
 
 def test_binding_is_compiled_once_for_all_variants(project: Path) -> None:

@@ -95,6 +95,36 @@ def test_what_was_correct_and_is_not_tested_is_not_decided(lost: str) -> None:
     assert compare.compare(make(1), slower).exit_code == ExitCode.BAD_VERDICT
 
 
+def test_who_was_wrong_and_is_left_out_is_not_passed_over() -> None:
+    after = make(2)
+    del after.tests["op/plain"], after.builds["op/plain"]
+    found = compare.compare(make(1, verdicts={"plain": "wrong"}), after)
+    assert (found.verdicts[0].kind, found.verdicts[0].after) == ("gone", "missing")
+    assert found.summary.startswith("Not correct before and not tested now: op/plain")
+    assert (found.exit_code, found.mark) == (ExitCode.WELL, "⚠️")
+
+
+def test_a_binding_that_changed_is_changed_code() -> None:
+    def bound(sha256: str, code: str | None) -> Callable[[BuildRecord], None]:
+        def change(build: BuildRecord) -> None:
+            build.binding, build.binding_code_sha256 = [FileHash("csrc/op/binding.cc", sha256)], code
+
+        return change
+
+    slower = {"factors": {"fast": 1.5}}
+    before = simulated_runs.changed(make(1), "op/fast", bound("1" * 64, "1" * 64))
+    after = simulated_runs.changed(make(2, **slower), "op/fast", bound("2" * 64, "2" * 64))
+    assert not runs.same_code(before, after, "op/fast")
+    found = compare.compare(before, after)
+    (build,) = found.builds_that_differ
+    assert (build.machine_code, build.note) == ("different", "the binding's machine code differs")
+    assert [change.what for change in build.inputs] == ["file csrc/op/binding.cc"]
+    assert found.exit_code == ExitCode.BAD_VERDICT
+    # A record from before bindings were written down says nothing of them.
+    older = simulated_runs.changed(make(3), "op/fast", bound("3" * 64, None))
+    assert runs.same_code(older, after, "op/fast")
+
+
 def test_a_baseline_that_is_no_longer_tested_decides_nothing() -> None:
     found = compare.compare(make(1), make(2, verdicts={"math": "not_run"}))
     assert found.verdicts[0].sentence.startswith("op/math: correct")

@@ -605,6 +605,33 @@ def test_what_needs_no_build_needs_no_record_of_one(config: dict[str, Any], need
             *("source/csrc/op/plain.cc", "in records/build/op/plain.json '0'"),
         ),
         (
+            edited(BUILD, "binding", value=[{"path": "csrc/op/binding.cc", "sha256": "0"}]),
+            *("source/csrc/op/binding.cc", "in records/build/op/plain.json '0'"),
+        ),
+        (
+            both(
+                edited(BUILD, "binding", value=[{"path": "csrc/op/binding.cc", "sha256": "0"}]),
+                removed("source/csrc/op/binding.cc"),
+            ),
+            *(BUILD, "it names 'source/csrc/op/binding.cc', which is neither packed nor among what was dropped"),
+        ),
+        (
+            edited(PLAIN, "module", value={"path": "op.py", "sha256": "0"}),
+            *("source/op.py", "in records/test/op/plain.json '0'"),
+        ),
+        (
+            edited(PLAIN, "imports", value=[{"path": "helper.py", "sha256": "0"}]),
+            *(PLAIN, "it names 'source/helper.py', which is neither packed nor among what was dropped"),
+        ),
+        (
+            both(
+                edited(BENCH, "contenders", 0, "build_signature", value="of another build"),
+                edited(PLAIN, "build_signature", value="bb"),
+            ),
+            *(BENCH, "'plain' was timed as the build 'of another build', and tested as 'bb'"),
+        ),
+        (edited(BENCH, "processes", value=4), BENCH, "its processes are 4, in config.json 5"),
+        (
             replaced("cubins/op/tiled/sm_89.cubin", b"x"),
             "cubins/op/tiled/sm_89.cubin",
             "in records/build/op/tiled.json",

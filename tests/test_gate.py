@@ -484,6 +484,15 @@ def test_a_whole_run_is_judged_from_results_and_from_its_bundle(tmp_path: Path) 
     others = dataclasses.replace(settings, operators={})
     for known in (None, others):
         assert gate.run(known, next(folder.glob("*.tar.gz"))).rows == result.rows
+    # Whose bundle lacks a variant that is configured here has left it out.
+    operator = settings.operators["op"]
+    one = dataclasses.replace(operator.variants["plain"], name="unwelcome")
+    more = dataclasses.replace(operator, variants=operator.variants | {"unwelcome": one})
+    asked = dataclasses.replace(settings, operators={"op": more})
+    result = gate.run(asked, next(folder.glob("*.tar.gz")))
+    assert (result.exit_code, result.left_out) == (ExitCode.COULD_NOT_RUN, ["op/unwelcome"])
+    assert "the bundle has no test of op/unwelcome" in result.summary
+    assert gate.run(asked, settings.results).exit_code == ExitCode.WELL
 
 
 HOSTILE = "\x1b[2J<script>alert(1)</script> ![x](http://evil) @torvalds \u202egnorw | #1\n# done"

@@ -45,7 +45,7 @@ from kernelproof.processes import run as run_process
 from kernelproof.records import BudgetRow, BuildRecord, Cubin, FileHash, sha256_file
 from kernelproof.repository import HERE
 
-FORMAT = 6  # of what is kept; a change makes all earlier builds unused
+FORMAT = 7  # of what is kept; a change makes all earlier builds unused
 TIME_LIMIT_S = 900.0
 UNSEEN = re.compile(rb"\.incbin\b|#\s*embed\b|\b__has_(?:include|embed)\b|\.include\b(?=\s*\\?\")")
 MESSAGE_LINES = 16
@@ -200,6 +200,9 @@ def _fill(record: BuildRecord, entry: Entry, plan: Plan, variant: VariantConfig)
     folder = _relative(entry.folder, plan.root)
     record.signature = entry.signature
     record.headers = _summarised(entry.headers)
+    if plan.binding:
+        record.binding = [plan.binding, *_summarised(entry.facts["binding"]["headers"])]
+        record.binding_code_sha256 = entry.facts["binding"]["host"]
     own_files = [*(source.path for source in plan.sources), *(h for h in entry.headers if not h.startswith("<"))]
     words = {word for name in own_files for word in re.findall(rb"\w+", (plan.root / name).read_bytes())}
     record.unread_macros = [name for name in variant.macros if name.encode() not in words]
@@ -211,6 +214,7 @@ def _fill(record: BuildRecord, entry: Entry, plan: Plan, variant: VariantConfig)
     for cubin in record.cubins:
         cubin.path = f"{folder}/{cubin.path}"
     record.advice = sass.parse_advice(entry.facts["log"])
+    record.warnings = warnings_in(entry.facts["log"])
     # A rung's kernels are held to the rung's own budget, where it is a variant by itself.
     own = len(plan.archs) * sum(_is_cuda(source) for source in plan.sources)
     record.budget = budget_rows(variant, record.cubins[:own])
@@ -628,6 +632,8 @@ def _build(plan: Plan, store: Store, bindings: Store, binding: Entry | None, log
             shown.shown(link.command),
         ]
         facts["extra"] = binding.signature if binding else ""
+        if binding:
+            facts["binding"] = {"headers": binding.headers, "host": binding.facts["host"]}
         facts["log"] = log.text()
         parts = [*objects, binding] if binding else objects
         facts["unseen"] = next((part.facts["unseen"] for part in parts if part.facts["unseen"]), "")
@@ -685,7 +691,8 @@ def _binding(plan: Plan, store: Store, log: Log) -> Entry:
             step = _host_step(plan, plan.binding.path, _relative(temporary / "binding.o", plan.root), BINDING_FLAGS, [])
             _ninja(plan, [step], temporary, "binding", _shown_places(plan, temporary), log)
             headers = _headers(plan, [step], started_ns, [plan.binding])
-            facts = {"extra": "", "unseen": _unseen(plan, [plan.binding.path, *headers])}
+            code = sass.host_code_sha256((temporary / "binding.o").read_bytes(), constants=True)
+            facts = {"extra": "", "unseen": _unseen(plan, [plan.binding.path, *headers]), "host": code}
             return store.keep(temporary, ["binding.o"], plan.binding_key, headers, facts)
 
 
@@ -926,6 +933,15 @@ def first_errors(text: str) -> str:
     first = next((index for index, line in enumerate(lines) if _ERROR.search(line)), None)
     chosen = lines[-MESSAGE_LINES:] if first is None else lines[first : first + MESSAGE_LINES]
     return "\n".join(chosen)
+
+
+# As g++ and clang write it, and as nvcc does.
+_WARNING = re.compile(r"^([^\s:(][^:(]*)(?::(\d+)(?::\d+)?: warning: |\((\d+)\): warning #[\w-]+: )(.*)$", re.M)
+
+
+def warnings_in(text: str) -> list[str]:
+    """What compilers warn of, each once: `file:line: words`."""
+    return list(dict.fromkeys(f"{m[1]}:{m[2] or m[3]}: {m[4]}" for m in _WARNING.finditer(text)))
 
 
 def _headers(plan: Plan, edges: Sequence[Edge], started_ns: int, compiled: Sequence[FileHash]) -> dict[str, str]:

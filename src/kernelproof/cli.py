@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 CONFIG = Path("config.yaml")
 FORMS = ("markdown", "html", "svg")  # of a result, each an option that names a file
 TRACEBACK = "KERNELPROOF_TRACEBACK"  # asks for the traceback of a fault of our own; a stage's log has it always
+WARNINGS_TOLD = 3  # of a build
 OUR_FAULT = (
     f"this is a fault of kernelproof {__version__}: set {TRACEBACK}=1, run the same command again, and open an issue "
     "where you have kernelproof from, with what it prints"
@@ -364,6 +365,9 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
             f"  {name}: no source and no header of the project mentions the macro" for name in record.unread_macros
         )
         yield from (f"  ptxas: {text}" for text in dict.fromkeys(advice.text for advice in record.advice))
+        yield from (f"  warning: {text}" for text in record.warnings[:WARNINGS_TOLD])
+        if (more := len(record.warnings) - WARNINGS_TOLD) > 0:
+            yield f"  and {more} more warning{'' if more == 1 else 's'}: {record.log}"
     else:
         yield f"{subject}: profiled ({len(record.kernels)} kernel{'' if len(record.kernels) == 1 else 's'}, {spent})"
 
@@ -482,7 +486,7 @@ def _tell_what_changed(config: Any, variants: Iterable[Any]) -> None:
     for variant in variants:
         with contextlib.suppress(RecordError):
             built = records.read(config.record("build", variant.operator, variant.name), records.BuildRecord)
-            for file in (*built.sources, *built.headers):
+            for file in built.files:
                 path = config.root / file.path
                 if path.is_file() and records.sha256_file(path) != file.sha256:
                     what = f"{variant.key}: {file.path} was changed since it was built, and this is of what was"

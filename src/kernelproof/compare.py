@@ -26,7 +26,7 @@ from kernelproof.runs import BAD, CORRECT, MISSING, Run, Side
 
 SCHEMA = "kernelproof.compare/1"
 ABSENT = "absent"  # a fact of one run that the other has not
-BROKE, LOST, NEW, MENDED, CHANGED = "broke", "lost", "new", "mended", "changed"
+BROKE, LOST, NEW, GONE, MENDED, CHANGED = "broke", "lost", "new", "gone", "mended", "changed"
 NO_VERDICT = frozenset({MISSING, NOT_RUN})
 NAMED_OF_A_KIND = 3  # shapes, say, that were left out; of more the number
 FEWER_CASES = 0.75  # of those before: fewer are told
@@ -214,7 +214,8 @@ class Comparison:
         """For the head of a page: a tick where something was compared that could be told apart."""
         if self.exit_code:
             return "❌" if self.exit_code == ExitCode.BAD_VERDICT else "⚠️"
-        if any(change.after in BAD for change in self.verdicts):  # of a baseline, or of who was not tested before
+        # Of a baseline, of who was not tested before, or of who is wrong and was left out.
+        if any(change.after in BAD or change.kind == GONE for change in self.verdicts):
             return "⚠️"
         if any(one.role == "variant" for one in self.judged_otherwise):
             return "⚠️"
@@ -230,6 +231,7 @@ class Comparison:
             (BROKE, "no longer correct"),
             (LOST, "correct before and not tested now"),
             (NEW, "new and not correct"),
+            (GONE, "not correct before and not tested now"),
             (MENDED, "correct now"),
             (CHANGED, "another verdict"),
         ):
@@ -432,6 +434,7 @@ def _verdicts(
             continue
         kind = BROKE if words[0] == CORRECT and words[1] in BAD else CHANGED
         kind = LOST if words[0] == CORRECT and words[1] in NO_VERDICT else kind
+        kind = GONE if words[0] in BAD and not after.knows(key) else kind
         kind = MENDED if words[1] == CORRECT and words[0] in BAD and key not in otherwise else kind
         kind = kind if before.knows(key) else NEW
         worse = before if kind == MENDED else after
@@ -439,7 +442,7 @@ def _verdicts(
         sentence += ", held to something else" if key in otherwise else ""
         role = "variant" if "variant" in (before.role(key), after.role(key)) else after.role(key)
         found.append(VerdictChange(key, role, kind, words[0], words[1], _reason(worse, key), sentence))
-    order = (BROKE, LOST, NEW, MENDED, CHANGED)
+    order = (BROKE, LOST, NEW, GONE, MENDED, CHANGED)
     yield from sorted(found, key=lambda change: order.index(change.kind))
 
 
@@ -621,14 +624,19 @@ def _build(before: Run, after: Run, key: str) -> BuildChange | None:
     inputs = [*_files(old, new), *_settings_of(old, new)]
     if new.abi == "python":
         return BuildChange(key, "unknown", inputs)
-    codes = runs.machine_code(old), runs.machine_code(new)
-    if None in codes:
+    same = runs.same_machine_code(old, new)
+    if same is None:
         return BuildChange(key, "unknown", inputs)
-    code = "same" if codes[0] == codes[1] else "different"
+    code = "same" if same else "different"
     kernels = [change for arch in _archs(old, new) for change in _kernels(arch, old, new)]
     note = ""
     if code == "different" and not kernels:
-        note = "the host's machine code differs" if not _device_differs(old, new) else "constants or launch code differ"
+        if _device_differs(old, new):
+            note = "constants or launch code differ"
+        elif old.host_code_sha256 != new.host_code_sha256:
+            note = "the host's machine code differs"
+        else:
+            note = "the binding's machine code differs"
     if code == "same" and any(change.what.startswith(("macro", "flag")) for change in inputs):
         note = "macros or flags differ, and the machine code does not: did they reach the compiler?"
     return BuildChange(key, code, inputs, kernels, note)

@@ -678,7 +678,7 @@ def _folder(caller: Path, given: str | None, option: str) -> Path | None:
         return None
     folder = (caller / given).resolve()
     if not folder.is_dir():
-        raise KernelproofError("no such folder", subject=f"{option} {given}")
+        raise KernelproofError("no such folder", subject=f"{option} {given}", hint=f"relative paths start at {caller}")
     return folder
 
 

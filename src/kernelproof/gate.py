@@ -96,16 +96,17 @@ class GateResult:
     max_ratio: float
     rows: list[Row] = field(default_factory=list)
     regression: Regression | None = None
+    left_out: list[str] = field(default_factory=list)  # variants that a bundle has no test of
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: everything that ran holds. 1: something does not. 2: nothing was judged."""
+        """0: everything that ran holds. 1: something does not. 2: nothing was judged, or a bundle lacks a variant."""
         statuses = {row.status for row in self.rows}
         if self.regression and any(row.status == FAILS for row in self.regression.rows):
             return ExitCode.BAD_VERDICT
         if FAILS in statuses:
             return ExitCode.BAD_VERDICT
-        return ExitCode.WELL if PASSES in statuses else ExitCode.COULD_NOT_RUN
+        return ExitCode.WELL if PASSES in statuses and not self.left_out else ExitCode.COULD_NOT_RUN
 
     @property
     def summary(self) -> str:
@@ -119,10 +120,13 @@ class GateResult:
         if unjudged := [f"{row.operator}/{row.variant}" for row in self.rows if row.speed == NOT_RUN]:
             some = any(row.speed in (PASSES, FAILS) for row in self.rows)
             figures += f"; {'claims not judged' if some else 'no claim was judged'}: {formats.listed(unjudged)}"
+        if self.left_out:
+            figures += f"; the bundle has no test of {formats.listed(self.left_out)}"
+        judged = "Not everything" if self.left_out else "Nothing"
         return {
             ExitCode.WELL: f"The gate passes: {figures}.",
             ExitCode.BAD_VERDICT: f"The gate fails: {figures}.",
-        }.get(self.exit_code, f"Nothing was judged: {figures}.")
+        }.get(self.exit_code, f"{judged} was judged: {figures}.")
 
     def as_json(self) -> dict[str, Any]:
         """The decision, for a program."""
@@ -219,7 +223,10 @@ def run(config: Config | None, path: Path) -> GateResult:
             raise RecordError("no configuration is kept in it, as a run would have done", subject=now.name, hint=hint)
         own = configuration.of_run(now.config, f"{now.name}: config.json")
         config = replace(own, root=config.root if config else Path())
-    return GateResult(config.gate.max_ratio, [*_rows(config, now), *_strangers(config, now)], _regression(config, now))
+    rows = [*_rows(config, now), *_strangers(config, now)]
+    configured = [variant.key for operator in config.operators.values() for variant in operator.variants.values()]
+    left_out = [key for key in configured if now.kind == runs.BUNDLE and key not in now.tests]
+    return GateResult(config.gate.max_ratio, rows, _regression(config, now), left_out)
 
 
 def _rows(config: Config, now: Run) -> Iterator[Row]:

@@ -140,7 +140,7 @@ def _sources(config: Config, builds: list[BuildRecord]) -> list[str]:
     """
     owners = config.operators.values()
     named = [config.source, *(path for owner in owners for path in _operator_files(owner, config.root))]
-    files = [file.path for build in builds for file in (*build.sources, *build.headers)]
+    files = [file.path for build in builds for file in build.files]
     read = {path for path in files if not path.startswith("<")}  # a compiler's and a system's
     found = set(_files(config.root, [*SOURCE_FOLDERS, *SOURCE_FILES, *named, *read]))
     kept = repository.not_ignored(config.root)

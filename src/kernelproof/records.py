@@ -214,6 +214,7 @@ class BuildRecord(Record):
     signature: str = ""
     sources: list[FileHash] = field(default_factory=list)
     headers: list[FileHash] = field(default_factory=list)
+    binding: list[FileHash] = field(default_factory=list)  # the operator's, and what it includes; none of a callable
     macros: dict[str, Any] = field(default_factory=dict)
     unread_macros: list[str] = field(default_factory=list)  # that no source and no header of the project mentions
     flags: list[str] = field(default_factory=list)
@@ -226,8 +227,15 @@ class BuildRecord(Record):
     cubins: list[Cubin] = field(default_factory=list)
     budget: list[BudgetRow] = field(default_factory=list)
     advice: list[CompilerAdvice] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)  # of the compilers: `file:line: what they say`
     compiler_message: str | None = None
     host_code_sha256: str | None = None  # over the host's machine code, without names and paths
+    binding_code_sha256: str | None = None  # the same over the binding's
+
+    @property
+    def files(self) -> list[FileHash]:
+        """All that it was made of, each path once."""
+        return list({file.path: file for file in (*self.binding, *self.headers, *self.sources)}.values())
 
 
 # --- test -------------------------------------------------------------------------------------------------------------
@@ -486,6 +494,7 @@ class Contender:
     verdict: str
     correct: bool
     outcome: str
+    build_signature: str | None = None  # of what was timed; None in older records
 
 
 @dataclass

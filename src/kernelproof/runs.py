@@ -509,7 +509,7 @@ def same_code(before: Run, after: Run, key: str) -> bool:
         return False
     if ours.abi == "python":
         return hashes(ours) == hashes(theirs) or _same_library_calls(before, after, ours)
-    return machine_code(ours) == machine_code(theirs) is not None
+    return same_machine_code(theirs, ours) is True
 
 
 def _same_library_calls(before: Run, after: Run, build: BuildRecord) -> bool:
@@ -533,14 +533,20 @@ def _same_library_calls(before: Run, after: Run, build: BuildRecord) -> bool:
 
 
 def hashes(build: BuildRecord) -> dict[str, str]:
-    """SHA-256 of every source and header, by path."""
-    return {file.path: file.sha256 for file in (*build.sources, *build.headers)}
+    """SHA-256 of every source and header, the binding's among them, by path."""
+    return {file.path: file.sha256 for file in build.files}
 
 
-def machine_code(build: BuildRecord) -> tuple[object, ...] | None:
-    """What identifies a build's machine code, without paths and names; None when nothing is known of it."""
-    device = tuple(sorted((cubin.arch, cubin.sass_sha256) for cubin in build.cubins))
-    return (device, build.host_code_sha256) if device or build.host_code_sha256 else None
+def same_machine_code(before: BuildRecord, after: BuildRecord) -> bool | None:
+    """Without paths and names, the GPU's, the host's and the binding's; None when nothing is known of one of them."""
+    codes = [
+        (tuple(sorted((cubin.arch, cubin.sass_sha256) for cubin in build.cubins)), build.host_code_sha256)
+        for build in (before, after)
+    ]
+    if not all(any(code) for code in codes):
+        return None
+    bindings = [build.binding_code_sha256 for build in (before, after)]  # earlier records have none
+    return codes[0] == codes[1] and (bindings[0] == bindings[1] or None in bindings)
 
 
 def keys(*found: Run) -> Iterator[str]:

@@ -295,7 +295,7 @@ class Owner:
         run = builds.cubins_for(cubins, toolchain.native_archs()) or cubins
         compiled = [kernel for cubin in run for kernel in cubin.kernels]
         kernels = {kernel.name: kernel.demangled for kernel in compiled}
-        files = {file.path for file in (*built.sources, *built.headers)} if built else set()
+        files = {file.path for file in built.files} if built else set()
         partial = {kernel.name for kernel in compiled if kernel.partial_barriers}
         reads = {(kernel.name, offset, size) for kernel in compiled for offset, size in kernel.shared_vector_reads}
         return cls(kernels, frozenset(files), root.resolve(), frozenset(partial), frozenset(reads))

@@ -407,7 +407,7 @@ def _is_outdated(config: Config, path: Path, build: Record) -> bool:
     if not isinstance(build, BuildRecord):
         return False
     # To a compiler's and a system's (<…>) the build and the machine's fingerprint see.
-    known = [file for file in (*build.sources, *build.headers) if not file.path.startswith("<")]
+    known = [file for file in build.files if not file.path.startswith("<")]
     made = [file for file in (build.library, *build.cubins) if file]
     return any(_is_damaged(config.root / file.path, file, path) for file in made) or any(
         _sha256(config.root / file.path) != file.sha256 for file in known

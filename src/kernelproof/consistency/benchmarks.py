@@ -49,9 +49,10 @@ def check(bundle: Bundle, name: str) -> Iterator[Contradiction]:
         yield Contradiction(name, f"{len(bench['times'])} times were taken on a GPU, and {CAPTURE} names none")
     for contender in bench["contenders"]:
         yield from _contender(bundle, name, bench, contender)
-    modes = in_config(bundle, "bench", "modes")
-    if modes is not None and bench["times"] and bench["modes"] != modes:
-        yield Contradiction(name, f"its modes are {quoted(bench['modes'])}, in {CONFIG} {quoted(modes)}")
+    for what in ("modes", "processes"):
+        asked = in_config(bundle, "bench", what)
+        if asked is not None and bench["times"] and bench.get(what) not in (asked, 0):  # 0: in older records
+            yield Contradiction(name, f"its {what} are {quoted(bench.get(what))}, in {CONFIG} {quoted(asked)}")
     yield from _plausible(name, bench)
     yield from _dropped(name, bench)
     yield from of_samples(bundle, name, bench)
@@ -71,6 +72,9 @@ def _contender(
         yield Contradiction(name, f"{who} was timed as correct, and its test's verdict is {quoted(verdict)}")
     if contender["correct"] and contender["verdict"] != "correct":
         yield Contradiction(name, f"{who} was timed as correct, and its verdict is {quoted(contender['verdict'])}")
+    timed, tested = contender.get("build_signature"), test and test.get("build_signature")
+    if contender["correct"] and None not in (timed, tested) and timed != tested:
+        yield Contradiction(name, f"{who} was timed as the build {quoted(timed)}, and tested as {quoted(tested)}")
     if test and test["role"] != contender["role"]:
         says = f"{who} took part as a {quoted(contender['role'])}"
         yield Contradiction(name, f"{says}, and its test's role is {quoted(test['role'])}")

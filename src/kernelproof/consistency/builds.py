@@ -8,7 +8,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from kernelproof.consistency.inside import CONFIG, MACHINE_CODE, Bundle, Contradiction, other_bytes, quoted, setting_of
+from kernelproof.consistency.inside import (
+    CONFIG,
+    MACHINE_CODE,
+    Bundle,
+    Contradiction,
+    other_bytes,
+    other_source,
+    quoted,
+    setting_of,
+)
 from kernelproof.verify import MANIFEST
 
 
@@ -25,11 +34,10 @@ def check(bundle: Bundle, name: str) -> Iterator[Contradiction]:
     if asked and built and build["status"] == "ok" and asked != built:  # not all is read where it is not built
         yield Contradiction(name, f"sources is {quoted(sorted(built))}, in {CONFIG} {quoted(sorted(asked))}")
     sizes = {row["path"]: row["bytes"] for row in bundle.documents.get(MANIFEST, {"members": []})["members"]}
-    for file in (*build["sources"], *build["headers"]):
-        member = f"source/{posixpath.normpath(file['path'])}"
-        if bundle.sha256.get(member, file["sha256"]) != file["sha256"]:
-            yield other_bytes(bundle, member, name, file["sha256"])
-        elif (size := file.get("bytes")) is not None and sizes.get(member, size) != size:
+    for file in (*build["sources"], *build["headers"], *build.get("binding", ())):
+        member, other = f"source/{posixpath.normpath(file['path'])}", list(other_source(bundle, name, file))
+        yield from other
+        if not other and (size := file.get("bytes")) is not None and sizes.get(member, size) != size:
             yield Contradiction(name, f"{quoted(member)} has {quoted(size)} bytes, and as packed {sizes[member]}")
     for row in build["budget"]:
         if row["ok"] != (row["value"] <= row["limit"]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -85,6 +86,18 @@ class Bundle:
         probes = self.documents[CAPTURE]["probes"] if CAPTURE in self.documents else {}
         probe = probes.get("gpu", {"status": "absent"})
         return (probe["value"] or []) if probe["status"] == "ok" else []
+
+
+def judged_by(test: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The project's files that a test was judged by: the operator's own module and what it imports."""
+    return [*filter(None, [test.get("module")]), *(test.get("imports") or ())]
+
+
+def other_source(bundle: Bundle, name: str, file: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """A file that a record names is packed as it was then, where it is packed."""
+    member = f"source/{posixpath.normpath(file['path'])}"
+    if bundle.sha256.get(member, file["sha256"]) != file["sha256"]:
+        yield other_bytes(bundle, member, name, file["sha256"])
 
 
 def alike(said: str, there: str) -> bool:

@@ -16,6 +16,7 @@ from kernelproof.consistency.inside import (
     Bundle,
     Contradiction,
     alike,
+    judged_by,
     quoted,
 )
 from kernelproof.verify import MANIFEST, SUMS
@@ -81,10 +82,12 @@ def _named(stage: str, subject: str, record: Mapping[str, Any]) -> Iterator[tupl
         for cubin in record["cubins"]:
             yield f"cubins/{subject}/{cubin['arch']}.cubin", None
             yield f"sass/{subject}/{cubin['arch']}.sass", None
-        for file in (*record["sources"], *record["headers"]):
+        for file in (*record["sources"], *record["headers"], *record.get("binding", ())):
             if not file["path"].startswith(("<", "/", "..")):  # a toolkit's, or outside of the repository
                 yield f"source/{posixpath.normpath(file['path'])}", file["sha256"]
     elif stage == "test":
+        for file in judged_by(record):
+            yield f"source/{posixpath.normpath(file['path'])}", file["sha256"]
         if record.get("junit"):
             yield f"junit/{subject}.xml", None
         if (record.get("sealing") or {}).get("launches"):

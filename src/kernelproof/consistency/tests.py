@@ -19,9 +19,11 @@ from kernelproof.consistency.inside import (
     contender_of,
     id_of_case,
     in_config,
+    judged_by,
     lacking_of,
     option_combinations,
     other_bytes,
+    other_source,
     quoted,
     shapes_on,
 )
@@ -63,6 +65,8 @@ def check(bundle: Bundle, name: str) -> Iterator[Contradiction]:
     if test["device"] == "cuda" and bundle.without_gpu and verdict in (RAN_AND_FAILED | {"correct"}):
         yield Contradiction(name, f"the verdict of a CUDA variant is {quoted(verdict)}, and {CAPTURE} names no GPU")
     yield from _of_its_build(bundle, name, test)
+    for file in judged_by(test):
+        yield from other_source(bundle, name, file)
     wider = {what: limit for what, limit in tolerance.items() if limit > CRITERIA[what]}
     if verdict != "not_run" and test.get("looser", wider) != wider:
         yield Contradiction(name, f"its wider limits are {quoted(test['looser'])}, by {CONFIG} {quoted(wider)}")

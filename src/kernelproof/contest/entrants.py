@@ -75,6 +75,7 @@ def _entrant(config: Config, variant: VariantConfig) -> Entrant:
     try:
         test = records.read(path, TestRecord)
         contender.verdict, contender.correct = test.verdict, test.verdict == "correct"
+        contender.build_signature = test.build_signature
         tested = [case for case in test.cases if case.status == "passed"]
         if not contender.correct:
             unjudged = test.verdict == records.NOT_RUN and test.reason
