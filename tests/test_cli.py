@@ -427,7 +427,7 @@ def test_a_stage_by_hand_is_not_beside_a_run_but_beside_another_one(
         assert cli.main(command) == ExitCode.WELL
     with environment.only_one(environment.RUN_LOCK, "at work"):
         assert cli.main(command) == ExitCode.COULD_NOT_RUN
-        assert "another run is at work in this clone (process" in capsys.readouterr().err
+        assert "another run is at work in this folder (process" in capsys.readouterr().err
         monkeypatch.setenv(cli.RUN_PID, "1")
         monkeypatch.setattr(processes, "end_with", lambda _: None)
         assert cli.main(command) == ExitCode.WELL  # a part of the run

@@ -70,6 +70,10 @@ def test_a_variant_that_broke_in_the_last_run() -> None:
     assert "no longer correct in the last: op/fast" in found.summary
     mended = history.history([make(1, day=1, verdicts={"fast": "wrong"}), make(2, day=2)])
     assert mended.exit_code == ExitCode.WELL
+    wrong = history.history([make(day, day=day, verdicts={"fast": "wrong"}) for day in (1, 2)])
+    assert wrong.exit_code == ExitCode.WELL, "nothing broke"
+    assert "not correct in the last, nor before: op/fast" in wrong.summary
+    assert wrong.mark == "⚠️"
 
 
 def test_what_the_last_run_does_not_show_is_not_called_well() -> None:

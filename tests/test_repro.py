@@ -269,7 +269,7 @@ def test_two_at_once(clone: Path) -> None:
         lock.flush()
         done = repro(clone)
     assert done.returncode == 2
-    assert "another run is making the environment in this clone (process 4711)" in done.stderr
+    assert "another run is making the environment in this folder (process 4711)" in done.stderr
 
 
 def test_fresh_leaves_a_running_workflow_alone(clone: Path) -> None:

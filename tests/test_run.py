@@ -511,7 +511,7 @@ def test_two_runs_at_once(project: Path, held: str) -> None:
         stream.flush()
         _, errors = (process := start(project)).communicate()
     assert process.returncode == 2
-    assert "another run is at work in this clone (process 4711)" in errors
+    assert "another run is at work in this folder (process 4711)" in errors
 
 
 def test_a_folder_without_a_workflow_or_a_configuration(project: Path) -> None:

@@ -254,7 +254,7 @@ def _flock(stream: IO[str], how: int, what: str) -> None:
         stream.seek(0)
         holder = stream.read().strip() or "another process"
         raise KernelproofError(
-            f"another run is {what} in this clone ({holder})", hint="wait until it ends, or use a second clone"
+            f"another run is {what} in this folder ({holder})", hint="wait until it ends, or use a second copy of it"
         ) from None
 
 

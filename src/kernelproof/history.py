@@ -85,6 +85,12 @@ class History:
         return [line for line in self._correct_before if line.points[-1].verdict not in (*BAD, CORRECT)]
 
     @property
+    def still_wrong(self) -> list[Line]:
+        """Variants that are not correct in the last run and were not before."""
+        wrong = [line for line in (*self.lines, *self.without_times) if line.points[-1].verdict in BAD]
+        return [line for line in wrong if line not in self.broke]
+
+    @property
     def _correct_before(self) -> list[Line]:
         return [line for line in (*self.lines, *self.without_times) if _last_tested(line.points[:-1]) == CORRECT]
 
@@ -100,7 +106,8 @@ class History:
     @property
     def mark(self) -> str:
         """For the head of a page."""
-        return {ExitCode.BAD_VERDICT: "❌", ExitCode.COULD_NOT_RUN: "⚠️"}.get(self.exit_code, "✅")
+        well = "⚠️" if self.still_wrong else "✅"
+        return {ExitCode.BAD_VERDICT: "❌", ExitCode.COULD_NOT_RUN: "⚠️"}.get(self.exit_code, well)
 
     @property
     def summary(self) -> str:
@@ -110,6 +117,7 @@ class History:
         for words, lines in (
             ("no longer correct in the last", self.broke),
             ("correct before and not tested in the last", self.lost),
+            ("not correct in the last, nor before", self.still_wrong),
         ):
             if lines:
                 parts.append(f"{words}: {formats.first_of(line.key for line in lines)}")
