@@ -1418,6 +1418,157 @@ def test_a_tie_by_chance_costs_its_row_alone(tmp_path: Path) -> None:
     assert "new later halves" in (memo.reason or "")
 
 
+LARGEST = """
+import torch
+
+from kernelproof.operators import Call, Cost, Reference, dims_of
+
+
+class Largest:
+    name = "largest"
+    dims = {"rows": None, "cols": None}
+    options = {}
+    families = ("normal",)
+    dtypes = ("float32",)
+    axes = {"y": ("row",), "at": ("row",)}
+
+    def make_call(self, case, generator):
+        d = dims_of(self, case)
+        x = torch.randn(d["rows"], d["cols"], generator=generator)
+        y, at = torch.empty(d["rows"]), torch.empty(d["rows"], dtype=torch.int64)
+        return Call({"x": x, "y": y, "at": at}, ("y", "at"), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        y, at = call.tensor("x").to(device).double().max(-1)
+        zero = torch.zeros_like(y)
+        return {name: Reference(each.double(), zero, 0.0, exact=True) for name, each in (("y", y), ("at", at))}
+"""
+LARGEST += NOTHING_MORE.format("Largest")
+
+
+def test_the_largest_of_close_values_is_found_by_all_their_bits(tmp_path: Path) -> None:
+    """Who keeps the index in the low bits of the value was right for all random ones, and who allows an epsilon."""
+    kernel = """
+import torch
+
+def right(x, y, at):
+    y.copy_(x.amax(-1))
+    at.copy_(x.argmax(-1))
+
+def packed(x, y, at):
+    at.copy_((x.view(torch.int32) & -16).view(torch.float32).argmax(-1))
+    y.copy_(x.gather(-1, at[:, None])[:, 0])
+
+def nearly(x, y, at):
+    at.copy_((x >= x.amax(-1, keepdim=True) - 1e-6).int().argmax(-1))
+    y.copy_(x.gather(-1, at[:, None])[:, 0])
+"""
+    names = ["right", "packed", "nearly"]
+    loaded = built(tmp_path, "largest", "{rows: 40, cols: 24}", "float32", names, LARGEST, kernel, "float32")
+    right, *wrong = test.run(loaded, "largest", names, loaded.results / "test" / "largest")
+    assert (right.verdict, right.reason) == ("correct", None)
+    assert "close values" in {each.name for each in right.properties if each.status == "passed"}
+    for record in wrong:
+        assert record.verdict == "wrong"
+        assert "close values" in (record.reason or "")
+
+
+CODES = """
+import torch
+
+from kernelproof.operators import Call, Cost, Reference, dims_of
+
+
+class Codes:
+    name = "codes"
+    dims = {"rows": None, "cols": None}
+    options = {}
+    families = ("normal",)
+    dtypes = ("float32",)
+    axes = ("row", "column")
+
+    def make_call(self, case, generator):
+        d = dims_of(self, case)
+        x = torch.randn(d["rows"], d["cols"], generator=generator)
+        return Call({"x": x, "y": torch.empty(x.shape, dtype=torch.int8)}, ("y",), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        x = call.tensor("x").to(device).double()
+        output = x / x.abs().amax(-1, keepdim=True) * 127
+        return Reference(output, torch.full_like(output, 0.50001), 0.0, exact=True)
+"""
+CODES += NOTHING_MORE.format("Codes")
+
+
+def test_codes_of_a_byte_that_are_rounded_are_no_indices(tmp_path: Path) -> None:
+    """Rows that have their first values in common get codes of their own, as rows of numbers do."""
+    kernel = """
+def right(x, y):
+    y.copy_((x / x.abs().amax(-1, keepdim=True) * 127).round())
+
+def by_its_beginning(x, y):
+    kept = {}
+    for row, codes in zip(x, y):
+        codes.copy_(kept.setdefault(str(row[:4].tolist()), (row / row.abs().max() * 127).round()))
+"""
+    names = ["right", "by_its_beginning"]
+    loaded = built(tmp_path, "codes", "{rows: 40, cols: 24}", "float32", names, CODES, kernel, "int8")
+    right, known = test.run(loaded, "codes", names, loaded.results / "test" / "codes")
+    assert (right.verdict, right.reason) == ("correct", None)
+    skipped = {each.name: each.message for each in right.properties if each.status == "skipped"}
+    assert "no output is of whole numbers of more than a byte" in (skipped["close values"] or "")
+    assert known.verdict == "wrong"
+    assert "rows alike" in (known.reason or "")
+
+
+PICKED = """
+import torch
+
+from kernelproof.operators import Call, Cost, Reference, dims_of
+
+
+class Picked:
+    name = "picked"
+    dims = {"count": None}
+    options = {}
+    families = ("normal",)
+    dtypes = ("float32",)
+    axes = ("place",)
+    INDEPENDENT
+
+    def make_call(self, case, generator):
+        d = dims_of(self, case)
+        x = torch.randn(d["count"], generator=generator)
+        places = torch.randint(d["count"], (d["count"],), generator=generator)
+        return Call({"x": x, "places": places, "y": torch.empty_like(x)}, ("y",), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        output = call.tensor("x")[call.tensor("places")].to(device).double()
+        return Reference(output, torch.zeros_like(output), 0.0, exact=True)
+"""
+PICKED += NOTHING_MORE.format("Picked")
+PICKS = """
+PLANS = {}
+
+def right(x, places, y):
+    y.copy_(x[places])
+
+def planned(x, places, y):
+    y.copy_(x[PLANS.setdefault(str(places[::4].tolist()), places.clone())])
+"""
+
+
+@pytest.mark.parametrize(("said", "verdict"), [("", "correct"), ('independent = ("places",)', "wrong")])
+def test_a_plan_that_is_kept_by_a_few_indices(tmp_path: Path, said: str, verdict: str) -> None:
+    module, names = PICKED.replace("INDEPENDENT", said), ["right", "planned"]
+    loaded = built(tmp_path, "picked", "{count: 801}", "float32", names, module, PICKS, "float32")
+    right, planned = test.run(loaded, "picked", names, loaded.results / "test" / "picked")
+    assert (right.verdict, right.reason) == ("correct", None)
+    assert planned.verdict == verdict, planned.reason
+    (told,) = [rung.message or "" for rung in right.rungs if rung.name == "properties"]
+    assert ("no call changes only a part of `places`" in told) == (not said)
+
+
 OF_ITS_PROCESS = """
 import ctypes
 import time

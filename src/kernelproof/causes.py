@@ -27,6 +27,7 @@ from kernelproof.operators import Call, Suspect
 from kernelproof.processes import FILL, NAN_FILL
 from kernelproof.records import BIAS, BOUND, EXACT, RMS, CaseResult
 
+OF_EARLIER = "is that of an earlier call"  # an input, to who keeps it
 MOSTLY = 0.9  # of the wrong elements, for one cause to be it
 
 # Results of which an RMS says how precise they are as a whole.
@@ -163,6 +164,10 @@ def _suspect(found: Findings, operator: Knowing | None) -> tuple[str | None, str
                 agreeing[suspect.cause] = causes[suspect.cause]
     if agreeing:
         return ", or ".join(_told_once(agreeing)), None
+    # Of another call's input one number everywhere, zeros behind an end say, fits by chance.
+    causes = {cause: would for cause, would in causes.items() if OF_EARLIER not in cause or len(would.unique()) > 1}
+    if not causes:
+        return None, None
     but = "that fits the rows that are wrong; others are right, which it would make wrong too"
     return None, f"{', or '.join(_told_once(causes))} ({but})"
 

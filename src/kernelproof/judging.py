@@ -72,8 +72,9 @@ TESTS_BESIDE = 4  # as many as the workflow runs at a time
 # one element, of one input after the other; the places of two; the very last element, which no whole vector holds; the
 # last elements of each input, one in TAIL_SHARE; the later and the earlier half of all its rows; the order of all rows,
 # in which sums, maxima and histograms stay. And what random values never have: a row in order, values that come twice
-# in a row, and rows that are like others but for one value. At last only exponents of one input after the other, and
-# only signs, for who recognises inputs by all other bits.
+# in a row, and rows that are like others but for one value. Then only exponents of one input after the other, and
+# only signs, for who recognises inputs by all other bits. At last a value is the next number after its neighbour, for
+# who looks for the largest by fewer bits than that.
 TIES = ("repeated", "alike")
 OF_NUMBERS = {"exponents": (2.0, 0.5), "signs": (-1.0,)}  # and by what some numbers are multiplied
 EDITS = (
@@ -88,7 +89,9 @@ EDITS = (
     *TIES,
     *3 * ("exponents",),
     *3 * ("signs",),
+    "close",
 )
+BEHIND_TIES = (*TIES, *OF_NUMBERS, "close")  # edits that are made behind those, of values that are equal then
 DOUBTFUL = (*TIES, *OF_NUMBERS, "sorted", "whole", "aliased")  # of which an operator may be for no values of the kind
 CHANGED = ("low", *dict.fromkeys(EDITS), "whole")  # parts of a Job whose inputs are the case's but for changes of ours
 NOT_OF_SUCH_VALUES = "the reference of such values fails"
@@ -114,9 +117,9 @@ class Job:
 
     case: the case itself. sanity: the exact call `name`. base, relation: the two calls of the relation `name`.
     repeat: the case once more, and of its repeats the first that gave other bits; `name` tells processes apart.
-    element, exchange, end, tail, later, earlier, sorted, reversed, repeated, alike, exponents, signs: the case with the
-    first of EDITS, up to and with this one, in the inputs that may be changed (`operators.changeable`); `name` is
-    seed.n, for the n-th.
+    element, exchange, end, tail, later, earlier, sorted, reversed, repeated, alike, exponents, signs, close: the case
+    with the first of EDITS, up to and with this one, in what may be changed (`operators.changeable`); `name` is seed.n,
+    for the n-th.
     whole: the case, but all inputs that may not be changed in part are those of its seed `name`.
     low: the case, but the low half of every number's mantissa drawn with the seed `name`.
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
@@ -231,6 +234,10 @@ class Judge:
         index may name either. And `whole`, where there are inputs of both kinds.
         """
         return list(self._ask(module, "edits", case=case))
+
+    def indices(self, module: str, case: Case) -> list[str]:
+        """The inputs of a case of which no part is changed, and the operator does not say that none may be."""
+        return list(self._ask(module, "indices", case=case))
 
     def ill_posed(self, module: str, job: Job, terms: Terms) -> str:
         """Why an operator is not for the values of a call of CHANGED; empty where it is.
@@ -532,11 +539,16 @@ class Chamber:
         if not inputs:
             return []
         beside = ["whole"] if len(inputs) < len(call.inputs) else []
-        impossible = [*(TIES if _has_indices(call) else ()), *_without_room(inputs)]
+        impossible = [*(TIES if _has_indices(call) else ("close",)), *_without_room(inputs)]
         return [*(edit for edit in dict.fromkeys(EDITS) if edit not in impossible), *beside]
 
+    def do_indices(self, case: Case) -> list[str]:
+        from kernelproof import operators
+
+        return operators.indices(self.operator, self._call(Job(case)))
+
     def do_ill_posed(self, job: Job, terms: Terms) -> str:
-        self._call(job)
+        call = self._call(job)
         if job.key in self.undone:
             return "values would be equal that are all different, and an output says by an index which of them it means"
         usual = self._reference(Job(job.case), terms)
@@ -546,6 +558,14 @@ class Chamber:
             if job.part not in DOUBTFUL and isinstance(error, KernelproofError | MemoryError):
                 raise  # no word of the values
             return f"{NOT_OF_SUCH_VALUES} ({type(error).__name__})"
+        exact = [call.tensor(name) for name, reference in tied.items() if not bool(reference.bound.any())]
+        if job.part == "close" and (len(exact) < len(tied) or not any(each.is_floating_point() for each in exact)):
+            return "values would be neighbours, which are equal to who rounds what he compares"
+        bytes_of_it = [each for each in exact if _is_whole(each) and not _is_whole(each, wide=True)]
+        if bytes_of_it and job.part in BEHIND_TIES:
+            return (
+                "values would be equal, and an output of exact whole numbers may say by an index which of them it means"
+            )
         if job.part not in DOUBTFUL:
             return ""
         for name, reference in tied.items():
@@ -608,7 +628,7 @@ class Chamber:
         from kernelproof.operators import changeable
 
         call = self._call(Job(case))
-        if _has_indices(call):
+        if _has_indices(call, wide=False):
             return []
         alike: dict[tuple[Any, ...], list[str]] = {}
         for name, tensor in changeable(self.operator, call).items():
@@ -797,7 +817,8 @@ class Chamber:
         before = changeable(self.operator, call)
         inputs = {name: placed(tensor, tensor) for name, tensor in before.items()}
         _edit(inputs, other, number, random.Random(job.name))
-        if _has_indices(call) and _take_ties_back(before, inputs):
+        wide = EDITS[number] in BEHIND_TIES  # codes of a byte are told by the reference (do_ill_posed)
+        if _has_indices(call, wide=wide) and _take_ties_back(before, inputs):
             self.undone.add(job.key)
             return call
         return changed(call, **inputs)
@@ -925,6 +946,7 @@ class Chamber:
 
     def _of_earlier(self, job: Job) -> dict[str, Call]:
         """What a call is to who has one input of an earlier call of its kind, the first or the last, by cause."""
+        from kernelproof.causes import OF_EARLIER
         from kernelproof.operators import changed
 
         call = self._call(job)
@@ -932,17 +954,17 @@ class Chamber:
         large = max((tensor.numel() for tensor in call.tensors.values()), default=0) > LARGEST_LOOKED_AT
         if len(kinds) < 2 or large or self.looked_back >= MOST_LOOKED_BACK:
             return {}
-        alike = [
-            (key, earlier)
-            for key, (earlier, _) in self.right.items()
-            if {name: (tensor.shape, tensor.dtype) for name, tensor in earlier.inputs.items()} == kinds
-        ]
+        alike: list[tuple[str, Call, list[str]]] = []
+        for key, (earlier, _) in self.right.items():
+            its = {name: (tensor.shape, tensor.dtype) for name, tensor in earlier.inputs.items()}
+            if names := [name for name, kind in kinds.items() if its.get(name) == kind]:
+                alike.append((key, earlier, names))
         found: dict[str, Call] = {}
-        for key, earlier in (*alike[:1], *alike[-1:]):
-            for name in kinds:
+        for key, earlier, names in (*alike[:1], *alike[-1:]):
+            for name in names:
                 others = (call, *found.values())
                 if not any(earlier.tensor(name).equal(other.tensor(name)) for other in others):
-                    cause = f"{name} is that of an earlier call ({key}): it, or what was made of it, is kept"
+                    cause = f"{name} {OF_EARLIER} ({key}): it, or what was made of it, is kept"
                     found[cause] = changed(call, **{name: earlier.tensor(name)})
         self.looked_back += bool(found)
         return found
@@ -1077,6 +1099,8 @@ def _edit(inputs: Mapping[str, Tensor], other: Callable[[int], Call], number: in
         _sort_a_row(inputs, draw)
     elif edit == "reversed":
         _reverse_rows(inputs)
+    elif edit == "close":
+        _bring_close(inputs, _generator(draw))
     elif edit == "repeated":
         _repeat_values(inputs, _generator(draw))
     elif edit == "alike":
@@ -1087,9 +1111,13 @@ def _edit(inputs: Mapping[str, Tensor], other: Callable[[int], Call], number: in
         _replace_halves(inputs, other(1), later=edit == "later")
 
 
-def _has_indices(call: Call) -> bool:
-    """Whether an output is of whole numbers, which may say where in the inputs something is."""
-    return not all(call.tensor(name).is_floating_point() for name in call.outputs)
+def _is_whole(tensor: Tensor, *, wide: bool = False) -> bool:
+    """Whether it is of whole numbers, which may say where in the inputs something is; `wide`: of more than a byte."""
+    return not tensor.is_floating_point() and tensor.element_size() > wide
+
+
+def _has_indices(call: Call, *, wide: bool = True) -> bool:
+    return any(_is_whole(call.tensor(name), wide=wide) for name in call.outputs)
 
 
 def _take_ties_back(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> bool:
@@ -1201,6 +1229,22 @@ def _repeat_values(inputs: Mapping[str, Tensor], generator: Generator) -> None:
             second = bits[..., 1::2]
             coins = torch.randint(2, second.shape, generator=generator, dtype=torch.bool)
             second.copy_(torch.where(coins, bits[..., : bits.shape[-1] // 2 * 2 : 2], second))
+
+
+def _bring_close(inputs: Mapping[str, Tensor], generator: Generator) -> None:
+    """Let the second of every two neighbours in a row be the next number after the first, where a coin falls so."""
+    import torch
+
+    from kernelproof.results import bits_of
+
+    for tensor in inputs.values():
+        if tensor.is_floating_point() and tensor.dim() and tensor.shape[-1] >= FEWEST_ALIKE:
+            numbers, bits = tensor.double()[..., : tensor.shape[-1] // 2 * 2 : 2].abs(), bits_of(tensor)
+            limits = torch.finfo(tensor.dtype)  # beyond them there is no next one, or it may be flushed to zero
+            usual = (numbers >= limits.tiny) & (numbers < limits.max / 2)
+            coins = torch.randint(2, usual.shape, generator=generator, dtype=torch.bool) & usual
+            first, second = bits[..., : bits.shape[-1] // 2 * 2 : 2], bits[..., 1::2]
+            second.copy_(torch.where(coins, first + 1, second))
 
 
 def _make_alike(inputs: Mapping[str, Tensor], generator: Generator) -> None:

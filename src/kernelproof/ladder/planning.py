@@ -28,12 +28,14 @@ PARTS = {  # of the inputs, by the job's: a property's name and claim
     "alike": ("rows alike", "rows, and what they make up, that differ from others in one value have their own result"),
     "exponents": ("other exponents", "numbers twice or half as large, of the same digits, change the result"),
     "signs": ("other signs", "numbers of the other sign, as large as before, change the result"),
+    "close": ("close values", "values of a row of which one is the next number after another give their own result"),
 }
 WHOLE = ("other whole inputs", "beside the same other inputs they give their own result")
 NO_PARTS = (
     "no part of any input may take other values: all are whole numbers of more than a byte, or named in OPERATOR.whole"
 )
 NO_TIES = "an output is of whole numbers, and of two places with one value an index may name either"
+NO_INDICES = "no output is of whole numbers of more than a byte, which may say where the largest value is"
 NO_NUMBERS = "no input that may take other values has floating-point numbers, or none of either sign"
 FEWER = 5  # times fewer repeats
 SIDES = {"end": "behind", "start": "in front of"}  # of a tensor, where it is fenced
@@ -81,7 +83,8 @@ class CallPlan:
         possible = self.edits(case)
         if not possible:
             return dict.fromkeys(PARTS, NO_PARTS)
-        return {edit: NO_NUMBERS if edit in OF_NUMBERS else NO_TIES for edit in EDITS if edit not in possible}
+        why = dict.fromkeys(OF_NUMBERS, NO_NUMBERS) | {"close": NO_INDICES}
+        return {edit: why.get(edit, NO_TIES) for edit in EDITS if edit not in possible}
 
     def edits(self, case: Case) -> list[str]:
         """What may be changed in the inputs of a case (Judge.edits)."""

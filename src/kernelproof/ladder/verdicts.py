@@ -23,6 +23,9 @@ OTHERWISE = (
     "its kernels were started from the cubin alone; if it passes with test.sealed=never, its host code does more than "
     "launch them on the caller's stream"
 )
+LAID_OUT = re.compile(
+    r"^[^:]*\b(?:fenced|neighbour) "
+)  # begins what is said of a call in memory that ends, or is another's
 CHANGED_INPUTS = {name for name, _ in (*PARTS.values(), WHOLE)}  # names of properties
 WHOLE_INPUTS = (
     "only calls are wrong whose inputs were changed in part: where such are none of the operator's (a symmetric "
@@ -52,8 +55,8 @@ def record(standing: Standing, calls: Calls, collection: Collection, examined: S
             rung.message = WITHOUT[rung.name]
         if rung.name == "correctness" and rung.status == "passed" and (unvaried := _unvaried(selection)):
             rung.message = "; ".join(filter(None, [rung.message, unvaried]))
-        if rung.name == "properties" and rung.status == "passed" and (left_out_of := _not_tried(standing)):
-            rung.message = "; ".join(filter(None, [rung.message, left_out_of]))
+        if rung.name == "properties" and rung.status == "passed":
+            rung.message = "; ".join(filter(None, [rung.message, _not_tried(standing), _untouched(selection)])) or None
         if (
             rung.name == "determinism"
             and rung.status == "passed"
@@ -127,12 +130,13 @@ def _own_module(selection: RungCases) -> tuple[FileHash | None, list[FileHash]]:
 def _told_rung(standing: Standing) -> Rung | None:
     """The failed rung that the reason tells: where the process ended, if that is the verdict, else the first.
 
-    Where it ended at the end of memory that was laid out for that, another's finding says more, if there is one.
+    Where it ended at the end of memory that was laid out for that, or behind a call of another shape, another's
+    finding says more, if there is one.
     """
     failed = [standing.rungs[name] for name in RUNGS if name in standing.told]
     told = standing.told
     ended = [rung for rung in failed if standing.ended and told[rung.name].gravity == ENDED]
-    ended = [rung for rung in ended if not told[rung.name].message.startswith("fenced ") or rung == failed[0]]
+    ended = [rung for rung in ended if not LAID_OUT.search(told[rung.name].message) or rung == failed[0]]
     return next(iter(ended + failed), None)
 
 
@@ -164,6 +168,20 @@ def _not_tried(standing: Standing) -> str | None:
     return (
         f"{formats.plural(len(mine), 'call')} of changed inputs not looked at, for the operator's reference fails on "
         "them: name inputs whose values belong together in OPERATOR.whole"
+    )
+
+
+def _untouched(selection: RungCases) -> str | None:
+    """Which inputs no call has another part of, since they may be indices."""
+    names = list[str]()
+    for case in selection.viewed_cases[:1]:
+        names += selection.session.judge.indices(selection.settings.module, case)
+    if not names:
+        return None
+    listed = formats.listed([f"`{name}`" for name in names])
+    return (
+        f"no call changes only a part of {listed}, of whole numbers that may belong together: name in "
+        "OPERATOR.independent what each element of may be another, and in OPERATOR.whole what may not"
     )
 
 

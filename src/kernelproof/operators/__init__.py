@@ -323,7 +323,8 @@ class Operator(Protocol):
 
     And two attributes: with `strided = True` a kernel must go by each tensor's own strides, or refuse them; see
     `with_own_strides` and `with_gaps`. `whole` names inputs, of every case, whose values belong together, such as
-    sorted ones; see `changeable`.
+    sorted ones, and `independent` inputs of whole numbers of which each element may be another by itself, such as
+    positions or labels; see `changeable`.
     """
 
     # Read only, so that a class attribute and a property will both do.
@@ -414,8 +415,9 @@ def load(module: str, root: Path) -> Operator:
             )
     if not isinstance(strided := getattr(found, "strided", False), bool):
         raise ConfigError(f"OPERATOR.strided is {strided!r}; allowed: True and False", subject=module)
-    if isinstance(whole := getattr(found, "whole", ()), str) or not isinstance(whole, Iterable):
-        raise ConfigError(f"OPERATOR.whole is {whole!r}, not a tuple of names of inputs", subject=module)
+    for what in ("whole", "independent"):
+        if isinstance(names := getattr(found, what, ()), str) or not isinstance(names, Iterable):
+            raise ConfigError(f"OPERATOR.{what} is {names!r}, not a tuple of names of inputs", subject=module)
     if unknown := [name for name in found.dtypes if name not in DTYPES]:
         raise ConfigError(
             f"OPERATOR.dtypes has {unknown[0]!r}, which is no data type; allowed: {', '.join(DTYPES)}", subject=module
@@ -426,21 +428,28 @@ def load(module: str, root: Path) -> Operator:
 def changeable(operator: Operator, call: Call) -> dict[str, torch.Tensor]:
     """The inputs of which a part may take values of another draw: numbers, and codes of a byte.
 
-    Not so what the operator names in `whole`, nor other whole numbers, which may be indices: offsets of rows, a
-    permutation. Raises ConfigError for a name in `whole` that no input has.
+    Not so what the operator names in `whole`, nor other whole numbers, which may be indices (offsets of rows, a
+    permutation), unless they are named in `independent`. Raises ConfigError for a name that no input has.
     """
-    whole = tuple(getattr(operator, "whole", ()))
-    if unknown := [name for name in whole if name not in call.inputs]:
-        raise ConfigError(
-            f"OPERATOR.whole names {unknown[0]!r}; the inputs are {', '.join(call.inputs)}"
-            f"{nearest(unknown[0], call.inputs)}",
-            subject=operator.name,
-        )
-    return {
-        name: tensor
+    for what in ("whole", "independent"):
+        if unknown := [name for name in getattr(operator, what, ()) if name not in call.inputs]:
+            raise ConfigError(
+                f"OPERATOR.{what} names {unknown[0]!r}; the inputs are {', '.join(call.inputs)}"
+                f"{nearest(unknown[0], call.inputs)}",
+                subject=operator.name,
+            )
+    held = {*getattr(operator, "whole", ()), *indices(operator, call)}
+    return {name: tensor for name, tensor in call.inputs.items() if name not in held}
+
+
+def indices(operator: Operator, call: Call) -> list[str]:
+    """The inputs that may be indices whose values belong together, for all that the operator says of them."""
+    said = {*getattr(operator, "whole", ()), *getattr(operator, "independent", ())}
+    return [
+        name
         for name, tensor in call.inputs.items()
-        if name not in whole and (tensor.is_floating_point() or tensor.element_size() == 1)
-    }
+        if name not in said and not tensor.is_floating_point() and tensor.element_size() > 1
+    ]
 
 
 def expect(kind: type[T], found: Any, method: str) -> list[T]:
@@ -825,6 +834,8 @@ def accumulation_floors(
 
     Raises TestError for one of them that has more elements than the output, or in other places.
     """
+    if not output.numel():
+        return 0.0, 0.0
     rounded = None if rounded is None else list(rounded)
     for name, given in (("accumulation", [accumulation]), ("chained", [chained]), ("rounded", rounded or [])):
         for one in given:
