@@ -339,6 +339,15 @@ def test_an_output_that_nobody_wrote() -> None:
     assert swapped.failures[1].message.endswith("it may take its arguments in another order")
 
 
+def test_zeros_where_memory_was_cleared_need_not_be_unwritten() -> None:
+    call, output = correct_output(case_of())
+    output[..., :3] = 0.0
+    result = judged(case_of(), call, output, poison=torch.zeros_like(output))
+    failure = result.failures[criteria(result).index("unwritten")]
+    assert "are 0, as the memory was before the call" in failure.message
+    assert failure.message.endswith("; not written, or written as 0")
+
+
 def test_right_values_that_happen_to_be_the_poison_are_written() -> None:
     call, output = correct_output(case_of())
     result = judged(case_of(), call, output, poison=output.clone())

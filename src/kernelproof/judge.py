@@ -57,6 +57,7 @@ from kernelproof.records import (
     Failure,
     Histogram,
 )
+from kernelproof.results import bits_of
 
 if TYPE_CHECKING:
     from kernelproof.config import Precision, Tolerance
@@ -464,6 +465,10 @@ def _memory(found: Findings, result: CaseResult) -> None:
         message = (
             f"{found.share(count)} still hold what was in memory before the call: {result.unwritten_where}; {cause}"
         )
+        poison = found.returned.poison
+        if not everything and poison is not None and not bool(bits_of(poison).any()):
+            was = f"{found.share(count)} are 0, as the memory was before the call: {result.unwritten_where}"
+            message = f"{was}; not written, or written as 0"
         result.failures.append(Failure(UNWRITTEN, message))
     if found.returned.band_damage:
         result.band_damage = list(found.returned.band_damage)

@@ -945,7 +945,7 @@ class Chamber:
         return _Reading(self.operator, lambda: self.misread.get(job.key, {}) | self._of_earlier(job), computed)
 
     def _of_earlier(self, job: Job) -> dict[str, Call]:
-        """What a call is to who has one input of an earlier call of its kind, the first or the last, by cause."""
+        """What a call is to who has one input of an earlier call, the first or the last of those most like it, by cause."""
         from kernelproof.causes import OF_EARLIER
         from kernelproof.operators import changed
 
@@ -959,6 +959,8 @@ class Chamber:
             its = {name: (tensor.shape, tensor.dtype) for name, tensor in earlier.inputs.items()}
             if names := [name for name, kind in kinds.items() if its.get(name) == kind]:
                 alike.append((key, earlier, names))
+        most = max((len(names) for *_, names in alike), default=0)
+        alike = [each for each in alike if len(each[2]) == most]
         found: dict[str, Call] = {}
         for key, earlier, names in (*alike[:1], *alike[-1:]):
             for name in names:

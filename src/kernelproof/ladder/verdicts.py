@@ -23,9 +23,7 @@ OTHERWISE = (
     "its kernels were started from the cubin alone; if it passes with test.sealed=never, its host code does more than "
     "launch them on the caller's stream"
 )
-LAID_OUT = re.compile(
-    r"^[^:]*\b(?:fenced|neighbour) "
-)  # begins what is said of a call in memory that ends, or is another's
+LAID_OUT = re.compile(r"^[^:]*\b(?:fenced|neighbour) ")  # of a call where memory ends, or behind one of another shape
 CHANGED_INPUTS = {name for name, _ in (*PARTS.values(), WHOLE)}  # names of properties
 WHOLE_INPUTS = (
     "only calls are wrong whose inputs were changed in part: where such are none of the operator's (a symmetric "
