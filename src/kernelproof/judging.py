@@ -945,7 +945,7 @@ class Chamber:
         return _Reading(self.operator, lambda: self.misread.get(job.key, {}) | self._of_earlier(job), computed)
 
     def _of_earlier(self, job: Job) -> dict[str, Call]:
-        """What a call is to who has one input of an earlier call, the first or the last of those most like it, by cause."""
+        """What a call is to who has one input of an earlier one, the first or last of those most like it, by cause."""
         from kernelproof.causes import OF_EARLIER
         from kernelproof.operators import changed
 
