@@ -1516,7 +1516,7 @@ def by_its_beginning(x, y):
     right, known = test.run(loaded, "codes", names, loaded.results / "test" / "codes")
     assert (right.verdict, right.reason) == ("correct", None)
     skipped = {each.name: each.message for each in right.properties if each.status == "skipped"}
-    assert "no output is of whole numbers of more than a byte" in (skipped["close values"] or "")
+    assert "no output says by whole numbers of more than a byte" in (skipped["close values"] or "")
     assert known.verdict == "wrong"
     assert "rows alike" in (known.reason or "")
 

@@ -539,7 +539,10 @@ class Chamber:
         if not inputs:
             return []
         beside = ["whole"] if len(inputs) < len(call.inputs) else []
-        impossible = [*(TIES if _has_indices(call) else ("close",)), *_without_room(inputs)]
+        impossible = [*(TIES if _has_indices(call) else ()), *_without_room(inputs)]
+        # Of numbers alone it is certain which is larger: a difference to another input's is rounded.
+        if not _has_indices(call) or sum(tensor.is_floating_point() for tensor in call.inputs.values()) != 1:
+            impossible.append("close")
         return [*(edit for edit in dict.fromkeys(EDITS) if edit not in impossible), *beside]
 
     def do_indices(self, case: Case) -> list[str]:

@@ -35,7 +35,7 @@ NO_PARTS = (
     "no part of any input may take other values: all are whole numbers of more than a byte, or named in OPERATOR.whole"
 )
 NO_TIES = "an output is of whole numbers, and of two places with one value an index may name either"
-NO_INDICES = "no output is of whole numbers of more than a byte, which may say where the largest value is"
+NO_INDICES = "no output says by whole numbers of more than a byte where in a single input of numbers one of them is"
 NO_NUMBERS = "no input that may take other values has floating-point numbers, or none of either sign"
 FEWER = 5  # times fewer repeats
 SIDES = {"end": "behind", "start": "in front of"}  # of a tensor, where it is fenced
