@@ -512,6 +512,13 @@ def test_a_source_is_a_file_of_the_repository(folder: Path, tmp_path_factory: py
         config.load(written(GOOD, folder))
 
 
+def test_who_names_a_file_from_its_own_folder_is_told_where_paths_start(folder: Path) -> None:
+    (folder / "kernels").mkdir()
+    (folder / "v.cc").rename(folder / "kernels" / "v.cc")
+    with pytest.raises(ConfigError, match=r"'v\.cc' does not exist; did you mean 'kernels/v\.cc'\? paths start at"):
+        config.load(written(GOOD, folder))
+
+
 def test_who_stands_in_a_sub_folder_is_told_where_paths_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     below = folder / "kernels" / "below"
     below.mkdir(parents=True)

@@ -1111,7 +1111,10 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path, dtypes: Sequ
             elsewhere = (
                 f", but does in {os.path.relpath(above, root)}: a command is run where paths start" if above else ""
             )
-            yield fault(key, f"{path!r} does not exist{elsewhere or _nearest(path, siblings)}")
+            name = Path(path).name
+            below = sorted(str(p.relative_to(root)) for depth in ("*", "*/*") for p in root.glob(f"{depth}/{name}"))
+            begins = f"; did you mean {below[0]!r}? paths start at the repository's root" if below and name else ""
+            yield fault(key, f"{path!r} does not exist{elsewhere or _nearest(path, siblings) or begins}")
         elif not anywhere and not (root / path).resolve().is_relative_to(root.resolve()):
             yield fault(key, f"{path!r} leads out of the repository, whose files alone are packed; copy it here")
         elif folder != (root / path).is_dir():
