@@ -708,6 +708,19 @@ def test_a_stage_that_was_cut_short_says_how_many_of_its_records_are_missing(tmp
     assert "without" not in notes["capture"].word
 
 
+def test_profiles_that_no_variant_asks_for_are_not_missed(tmp_path: Path) -> None:
+    manifest, found = report_records.gpu_run()
+    left = {path: record for path, record in found.items() if not isinstance(record, ProfileRecord)}
+
+    def word(gaps: list[dict[str, str]]) -> str:
+        run = dataclasses.replace(manifest, missing=gaps), left
+        records_of_it = report.read_all(report_records.write_run(tmp_path, run), tmp_path)
+        return next(note.badge.word for note in verdict_view.stage_notes(records_of_it) if note.name == "profile")
+
+    assert word([]) == "not needed"
+    assert word([{"stage": "profile", "subject": "attention/fast", "reason": "gone"}]) == "no record"
+
+
 def test_no_record_at_all(tmp_path: Path) -> None:
     text, summary = render(
         tmp_path,

@@ -391,6 +391,8 @@ def _stage_note(name: str, found: Sequence[Record], absent: int, refuted: Collec
     status = Counter(record.status for record in found)
     spent = formats.seconds(sum(record.duration_s for record in found))
     if not found:
+        if name == "profile" and not absent:
+            return StageNote(name, Badge("muted", "not needed"), "no CUDA variant is configured")
         return StageNote(name, Badge("muted", "no record"), "no record of this stage")
     number = formats.plural(len(found), "record")
     doubted = name == "test" and bool(refuted)
