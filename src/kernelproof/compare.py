@@ -647,7 +647,8 @@ def _device_differs(old: BuildRecord, new: BuildRecord) -> bool:
 
 
 def _files(old: BuildRecord, new: BuildRecord) -> Iterator[Change]:
-    was, now = runs.hashes(old), runs.hashes(new)
+    known = bool(old.binding) == bool(new.binding)  # older records say nothing of it
+    was, now = (runs.hashes(build if known else replace(build, binding=[])) for build in (old, new))
     for path in sorted({*was, *now}):
         if was.get(path) != now.get(path):
             yield Change(f"file {path}", _text((was.get(path) or "")[:16]), _text((now.get(path) or "")[:16]))
