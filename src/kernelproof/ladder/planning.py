@@ -35,7 +35,6 @@ NO_PARTS = (
     "no part of any input may take other values: all are whole numbers of more than a byte, or named in OPERATOR.whole"
 )
 NO_TIES = "an output is of whole numbers, and of two places with one value an index may name either"
-NO_INDICES = "no output says by whole numbers of more than a byte where in a single input of numbers one of them is"
 NO_NUMBERS = "no input that may take other values has floating-point numbers, or none of either sign"
 FEWER = 5  # times fewer repeats
 SIDES = {"end": "behind", "start": "in front of"}  # of a tensor, where it is fenced
@@ -75,16 +74,16 @@ class CallPlan:
         # Each differs from the call before it in less than a kernel that recognises inputs by a few values, or by what
         # they sum up to, may notice; from the call before it, for who remembers no other.
         jobs += [(Job(other, edit, f"{seed + 2}.{number}"), *PARTS[edit]) for number, edit in enumerate(EDITS)]
-        left_out = self.left_out(case)
+        left_out = {*self.left_out(case), *({"close"} - {*self.edits(case)})}
         return [each for each in jobs if each[0].part not in left_out]
 
     def left_out(self, case: Case) -> dict[str, str]:
-        """Those of PARTS that no call of a case is made for, and why."""
+        """Those of PARTS that no call of a case is made for, and why; of close values only few operators know."""
         possible = self.edits(case)
         if not possible:
-            return dict.fromkeys(PARTS, NO_PARTS)
-        why = dict.fromkeys(OF_NUMBERS, NO_NUMBERS) | {"close": NO_INDICES}
-        return {edit: why.get(edit, NO_TIES) for edit in EDITS if edit not in possible}
+            return dict.fromkeys((part for part in PARTS if part != "close"), NO_PARTS)
+        impossible = [edit for edit in EDITS if edit not in (*possible, "close")]
+        return {edit: NO_NUMBERS if edit in OF_NUMBERS else NO_TIES for edit in impossible}
 
     def edits(self, case: Case) -> list[str]:
         """What may be changed in the inputs of a case (Judge.edits)."""
