@@ -1113,7 +1113,7 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path, dtypes: Sequ
             )
             name = Path(path).name
             below = sorted(str(p.relative_to(root)) for depth in ("*", "*/*") for p in root.glob(f"{depth}/{name}"))
-            begins = f"; did you mean {below[0]!r}? paths start at the repository's root" if below and name else ""
+            begins = f"; did you mean {below[0]!r}? paths start at the repository's root" if below else ""
             yield fault(key, f"{path!r} does not exist{elsewhere or _nearest(path, siblings) or begins}")
         elif not anywhere and not (root / path).resolve().is_relative_to(root.resolve()):
             yield fault(key, f"{path!r} leads out of the repository, whose files alone are packed; copy it here")

@@ -223,10 +223,10 @@ def run(config: Config | None, path: Path) -> GateResult:
             raise RecordError("no configuration is kept in it, as a run would have done", subject=now.name, hint=hint)
         own = configuration.of_run(now.config, f"{now.name}: config.json")
         config = replace(own, root=config.root if config else Path())
-    rows = [*_rows(config, now), *_strangers(config, now)]
-    configured = [variant.key for operator in config.operators.values() for variant in operator.variants.values()]
-    left_out = [key for key in configured if now.kind == runs.BUNDLE and key not in now.tests]
-    return GateResult(config.gate.max_ratio, rows, _regression(config, now), left_out)
+    rows = list(_rows(config, now))
+    keys = [f"{row.operator}/{row.variant}" for row in rows]
+    left_out = [key for key in keys if now.kind == runs.BUNDLE and key not in now.tests]
+    return GateResult(config.gate.max_ratio, [*rows, *_strangers(config, now)], _regression(config, now), left_out)
 
 
 def _rows(config: Config, now: Run) -> Iterator[Row]:

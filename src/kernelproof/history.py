@@ -87,8 +87,8 @@ class History:
     @property
     def still_wrong(self) -> list[Line]:
         """Variants that are not correct in the last run and were not before."""
-        wrong = [line for line in (*self.lines, *self.without_times) if line.points[-1].verdict in BAD]
-        return [line for line in wrong if line not in self.broke]
+        every = (*self.lines, *self.without_times)
+        return [line for line in every if line.points[-1].verdict in BAD and _last_tested(line.points[:-1]) != CORRECT]
 
     @property
     def _correct_before(self) -> list[Line]:

@@ -564,8 +564,8 @@ class Chamber:
         exact = [call.tensor(name) for name, reference in tied.items() if not bool(reference.bound.any())]
         if job.part == "close" and (len(exact) < len(tied) or not any(each.is_floating_point() for each in exact)):
             return "values would be neighbours, which are equal to who rounds what he compares"
-        bytes_of_it = [each for each in exact if _is_whole(each) and not _is_whole(each, wide=True)]
-        if bytes_of_it and job.part in BEHIND_TIES:
+        codes = [each for each in exact if not each.is_floating_point() and each.element_size() == 1]
+        if codes and job.part in BEHIND_TIES:
             return (
                 "values would be equal, and an output of exact whole numbers may say by an index which of them it means"
             )
@@ -631,7 +631,7 @@ class Chamber:
         from kernelproof.operators import changeable
 
         call = self._call(Job(case))
-        if _has_indices(call, wide=False):
+        if _has_whole_numbers(call):
             return []
         alike: dict[tuple[Any, ...], list[str]] = {}
         for name, tensor in changeable(self.operator, call).items():
@@ -820,8 +820,9 @@ class Chamber:
         before = changeable(self.operator, call)
         inputs = {name: placed(tensor, tensor) for name, tensor in before.items()}
         _edit(inputs, other, number, random.Random(job.name))
-        wide = EDITS[number] in BEHIND_TIES  # codes of a byte are told by the reference (do_ill_posed)
-        if _has_indices(call, wide=wide) and _take_ties_back(before, inputs):
+        # Whether codes of a byte are indices is told by the reference (do_ill_posed) where ties are meant.
+        telling = _has_indices if EDITS[number] in BEHIND_TIES else _has_whole_numbers
+        if telling(call) and _take_ties_back(before, inputs):
             self.undone.add(job.key)
             return call
         return changed(call, **inputs)
@@ -1116,13 +1117,15 @@ def _edit(inputs: Mapping[str, Tensor], other: Callable[[int], Call], number: in
         _replace_halves(inputs, other(1), later=edit == "later")
 
 
-def _is_whole(tensor: Tensor, *, wide: bool = False) -> bool:
-    """Whether it is of whole numbers, which may say where in the inputs something is; `wide`: of more than a byte."""
-    return not tensor.is_floating_point() and tensor.element_size() > wide
+def _has_indices(call: Call) -> bool:
+    """Whether an output may say where in the inputs something is."""
+    from kernelproof.operators import may_be_index
+
+    return any(may_be_index(call.tensor(name)) for name in call.outputs)
 
 
-def _has_indices(call: Call, *, wide: bool = True) -> bool:
-    return any(_is_whole(call.tensor(name), wide=wide) for name in call.outputs)
+def _has_whole_numbers(call: Call) -> bool:
+    return not all(call.tensor(name).is_floating_point() for name in call.outputs)
 
 
 def _take_ties_back(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> bool:

@@ -13,8 +13,10 @@ from kernelproof.consistency.inside import (
     MACHINE_CODE,
     Bundle,
     Contradiction,
+    made_of,
     other_bytes,
     other_source,
+    packed_source,
     quoted,
     setting_of,
 )
@@ -34,8 +36,8 @@ def check(bundle: Bundle, name: str) -> Iterator[Contradiction]:
     if asked and built and build["status"] == "ok" and asked != built:  # not all is read where it is not built
         yield Contradiction(name, f"sources is {quoted(sorted(built))}, in {CONFIG} {quoted(sorted(asked))}")
     sizes = {row["path"]: row["bytes"] for row in bundle.documents.get(MANIFEST, {"members": []})["members"]}
-    for file in (*build["sources"], *build["headers"], *build.get("binding", ())):
-        member, other = f"source/{posixpath.normpath(file['path'])}", list(other_source(bundle, name, file))
+    for file in made_of(build):
+        member, other = packed_source(file), list(other_source(bundle, name, file))
         yield from other
         if not other and (size := file.get("bytes")) is not None and sizes.get(member, size) != size:
             yield Contradiction(name, f"{quoted(member)} has {quoted(size)} bytes, and as packed {sizes[member]}")

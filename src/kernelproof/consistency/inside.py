@@ -93,9 +93,19 @@ def judged_by(test: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*filter(None, [test.get("module")]), *(test.get("imports") or ())]
 
 
+def made_of(build: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The files that a build was made of, as BuildRecord.files has them; older records have no binding."""
+    return [*build["sources"], *build["headers"], *build.get("binding", ())]
+
+
+def packed_source(file: Mapping[str, Any]) -> str:
+    """The member that a file of the project is packed as."""
+    return f"source/{posixpath.normpath(file['path'])}"
+
+
 def other_source(bundle: Bundle, name: str, file: Mapping[str, Any]) -> Iterator[Contradiction]:
     """A file that a record names is packed as it was then, where it is packed."""
-    member = f"source/{posixpath.normpath(file['path'])}"
+    member = packed_source(file)
     if bundle.sha256.get(member, file["sha256"]) != file["sha256"]:
         yield other_bytes(bundle, member, name, file["sha256"])
 

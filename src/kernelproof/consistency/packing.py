@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -17,6 +16,8 @@ from kernelproof.consistency.inside import (
     Contradiction,
     alike,
     judged_by,
+    made_of,
+    packed_source,
     quoted,
 )
 from kernelproof.verify import MANIFEST, SUMS
@@ -82,12 +83,12 @@ def _named(stage: str, subject: str, record: Mapping[str, Any]) -> Iterator[tupl
         for cubin in record["cubins"]:
             yield f"cubins/{subject}/{cubin['arch']}.cubin", None
             yield f"sass/{subject}/{cubin['arch']}.sass", None
-        for file in (*record["sources"], *record["headers"], *record.get("binding", ())):
+        for file in made_of(record):
             if not file["path"].startswith(("<", "/", "..")):  # a toolkit's, or outside of the repository
-                yield f"source/{posixpath.normpath(file['path'])}", file["sha256"]
+                yield packed_source(file), file["sha256"]
     elif stage == "test":
         for file in judged_by(record):
-            yield f"source/{posixpath.normpath(file['path'])}", file["sha256"]
+            yield packed_source(file), file["sha256"]
         if record.get("junit"):
             yield f"junit/{subject}.xml", None
         if (record.get("sealing") or {}).get("launches"):

@@ -211,7 +211,7 @@ def _arena(
     arguments = images.layout_images(timed, scratch / case.bench_id).spec
     other_values = images.layout_images(fresh, scratch / f"{case.bench_id}-fresh").spec
     changeable = operators.changeable(operator, timed)  # of which indices stay as they are: only numbers are moved
-    inputs = {name: each for name, each in changeable.items() if each.is_floating_point() or each.element_size() == 1}
+    inputs = {name: tensor for name, tensor in changeable.items() if not operators.may_be_index(tensor)}
     rows = _rows_to_move(inputs)
     calls = {TIMED: timed, "fresh": fresh} | ({"moved": _moved(timed, fresh, rows)} if rows else {})
     cost = operator.cost(case)

@@ -74,16 +74,17 @@ class CallPlan:
         # Each differs from the call before it in less than a kernel that recognises inputs by a few values, or by what
         # they sum up to, may notice; from the call before it, for who remembers no other.
         jobs += [(Job(other, edit, f"{seed + 2}.{number}"), *PARTS[edit]) for number, edit in enumerate(EDITS)]
-        left_out = {*self.left_out(case), *({"close"} - {*self.edits(case)})}
+        left_out = self.left_out(case)
         return [each for each in jobs if each[0].part not in left_out]
 
     def left_out(self, case: Case) -> dict[str, str]:
-        """Those of PARTS that no call of a case is made for, and why; of close values only few operators know."""
+        """Those of PARTS that no call of a case is made for, and why; of close values, which few operators know, ""."""
         possible = self.edits(case)
+        why = dict.fromkeys(EDITS, NO_TIES) | dict.fromkeys(OF_NUMBERS, NO_NUMBERS)
         if not possible:
-            return dict.fromkeys((part for part in PARTS if part != "close"), NO_PARTS)
-        impossible = [edit for edit in EDITS if edit not in (*possible, "close")]
-        return {edit: NO_NUMBERS if edit in OF_NUMBERS else NO_TIES for edit in impossible}
+            why = dict.fromkeys(PARTS, NO_PARTS)
+        why["close"] = ""
+        return {part: said for part, said in why.items() if part not in possible}
 
     def edits(self, case: Case) -> list[str]:
         """What may be changed in the inputs of a case (Judge.edits)."""

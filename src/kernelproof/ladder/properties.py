@@ -52,7 +52,9 @@ class Properties:
                 gravity = outcomes.gravity(failures, result)
                 wrong.append((name, Outcome("failed", f"{name} (expected: {claim}): {message}", gravity, case.id)))
         self.standing.properties_found += [
-            PropertyResult(*PARTS[part], case.id, "skipped", why) for part, why in self.plan.left_out(case).items()
+            PropertyResult(*PARTS[part], case.id, "skipped", why)
+            for part, why in self.plan.left_out(case).items()
+            if why
         ]
         if refused := self.plan.scalars_refused.get(case.id):
             for relation in self.plan.relations(case):

@@ -171,14 +171,12 @@ def _not_tried(standing: Standing) -> str | None:
 
 def _untouched(selection: RungCases) -> str | None:
     """Which inputs no call has another part of, since they may be indices."""
-    names = list[str]()
-    for case in selection.viewed_cases[:1]:
-        names += selection.session.judge.indices(selection.settings.module, case)
+    judge, module = selection.session.judge, selection.settings.module
+    names = [f"`{name}`" for case in selection.viewed_cases[:1] for name in judge.indices(module, case)]
     if not names:
         return None
-    listed = formats.listed([f"`{name}`" for name in names])
     return (
-        f"no call changes only a part of {listed}, of whole numbers that may belong together: name in "
+        f"no call changes only a part of {formats.listed(names)}, of whole numbers that may belong together: name in "
         "OPERATOR.independent what each element of may be another, and in OPERATOR.whole what may not"
     )
 

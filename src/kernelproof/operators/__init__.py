@@ -445,11 +445,12 @@ def changeable(operator: Operator, call: Call) -> dict[str, torch.Tensor]:
 def indices(operator: Operator, call: Call) -> list[str]:
     """The inputs that may be indices whose values belong together, for all that the operator says of them."""
     said = {*getattr(operator, "whole", ()), *getattr(operator, "independent", ())}
-    return [
-        name
-        for name, tensor in call.inputs.items()
-        if name not in said and not tensor.is_floating_point() and tensor.element_size() > 1
-    ]
+    return [name for name, tensor in call.inputs.items() if name not in said and may_be_index(tensor)]
+
+
+def may_be_index(tensor: torch.Tensor) -> bool:
+    """Whether it is of whole numbers of more than a byte, which may say where in another tensor something is."""
+    return not tensor.is_floating_point() and tensor.element_size() > 1
 
 
 def expect(kind: type[T], found: Any, method: str) -> list[T]:
