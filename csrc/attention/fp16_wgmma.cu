@@ -27,7 +27,7 @@ struct Tiling {
     static constexpr int kSlabs = kDim / kColumns;
     static constexpr int kQBytes = kRows * kDim * 2, kTileBytes = kKeys * kDim * 2;  // of K or V
     static constexpr int kSharedBytes = kQueries * kQBytes + 2 * kStages * kTileBytes + kSwizzleAlign;
-    static constexpr int kBlocks = kConsumers == 1 ? 2 : 1;  // a multiprocessor could hold; bounds the registers
+    static constexpr int kBlocks = kConsumers == 1 ? 2 : 1;  // a multiprocessor can hold; bounds the registers
     static constexpr int kShare =
         (kBlockRegisters / kBlocks / kWarpgroupSize - kProducerRegisters) / kConsumers / 8 * 8;
     static constexpr int kConsumerRegisters = kShare < 240 ? kShare : 240;
@@ -300,23 +300,27 @@ const char *launch_for(const AttentionArgs &args, int multiprocessors, void *str
     if (const char *why = make_tensor_map(kName, k_map, kType, k, Tile::kKeys)) return why;
     if (const char *why = make_tensor_map(kName, v_map, kType, v, Tile::kKeys)) return why;
     const Schedule schedule = make_schedule(args, Tile::kRows, 2, kSectionBytes);
-    const int64_t blocks = schedule.items < multiprocessors ? schedule.items : multiprocessors;
+    // Under a mask one block takes a long item and then a short one, and a second one beside it would only delay it.
+    const int64_t most = multiprocessors * (args.causal ? 1 : Tile::kBlocks);
+    const int64_t blocks = schedule.items < most ? schedule.items : most;
     return launch_kernel(kName,
                          args.causal ? attention<T, kDim, kConsumers, true> : attention<T, kDim, kConsumers, false>,
                          dependent({blocks, Tile::kThreads, Tile::kSharedBytes}), args.placement, stream, args,
                          finite_scale(args.scale), schedule, q_map, k_map, v_map);
 }
 
-// How long the busiest multiprocessor works if a block has so many consumers. On an H200 a tile of keys takes 0.88,
-// 1.16 or 1.52 µs with 1, 2 or 3: the more share it the better, as long as there is an item for every multiprocessor.
+// How long the busiest multiprocessor works if a block has so many consumers, in units of 10 ns of an H200 for 128
+// keys. The more share a tile the better, as long as there is an item for every multiprocessor. Without a mask one
+// consumer has a second block beside it once there are more items than multiprocessors: neither waits for a turn.
 double duration(const AttentionArgs &args, int consumers, int multiprocessors) {
+    constexpr double kAlone[] = {88, 116, 152}, kTwoBlocks = 114;
     const int64_t rows = consumers * kWarpgroupRows;
     const int64_t items = args.batch * args.query_heads * ((args.query_rows + rows - 1) / rows);
     const double least = visible_end(args, 0), most = visible_end(args, args.query_rows - 1);
-    const double rounds = static_cast<double>(items) / multiprocessors;
+    const double rounds = static_cast<double>(items) / multiprocessors, tile = kAlone[consumers - 1];
     // items of one length come in whole rounds; long and short ones make up for each other
-    const double keys = args.causal ? std::fmax(most, rounds * (least + most) / 2) : std::ceil(rounds) * most;
-    return keys * (9 + 5 * consumers);
+    if (args.causal) return tile * std::fmax(most, rounds * (least + most) / 2);
+    return most * (consumers == 1 && rounds > 1 ? kTwoBlocks * std::ceil(rounds / 2) : tile * std::ceil(rounds));
 }
 
 template <typename T>
@@ -328,7 +332,7 @@ const char *launch_for(const AttentionArgs &args, void *stream) {
     if (args.head_dim == 128) return launch_for<T, 128, 2>(args, multiprocessors, stream);
     int consumers = 1;
     for (int more = 2; more <= 3; ++more) {
-        if (duration(args, more, multiprocessors) < duration(args, consumers, multiprocessors)) consumers = more;
+        if (duration(args, more, multiprocessors) <= duration(args, consumers, multiprocessors)) consumers = more;
     }
     return consumers == 1   ? launch_for<T, 64, 1>(args, multiprocessors, stream)
            : consumers == 2 ? launch_for<T, 64, 2>(args, multiprocessors, stream)
