@@ -1,12 +1,16 @@
-"""What a call leaves its thread."""
+"""What a call leaves its thread, and threads that outlive it."""
 
 import ctypes
 import platform
+import threading
+import time
 
+import numpy as np
 import pytest
 
 from kernelproof import ordering
 from kernelproof.errors import WorkerReplyError
+from kernelproof.loading import Image
 
 pytest.importorskip("torch")
 
@@ -33,3 +37,30 @@ def test_the_rounding_mode_of_vector_units_is_kept_too() -> None:
         seen.append(round_upwards())
     assert seen == [(0, 1.0000000000000002)]
     assert float("1.0") + float("1e-30") == 1.0
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.002])
+def test_a_thread_that_writes_what_is_there_already_is_late_all_the_same(late_s: float) -> None:
+    image, right = Image(np.zeros(64, np.uint8), None), np.arange(64, dtype=np.uint8)
+    threads: list[threading.Thread] = []
+
+    def again(returned: threading.Event) -> None:
+        returned.wait()
+        time.sleep(late_s)
+        image.raw[-8:] = right[-8:]
+
+    def act() -> None:
+        image.raw[:] = right
+        returned = threading.Event()
+        threads.append(threading.Thread(target=again, args=(returned,)))
+        threads[-1].start()
+        returned.set()
+
+    order = ordering.OnHost()
+    taken = order.call(act, {"y": image}, ["y"])
+    threads[0].join()
+    assert (taken.when, taken.changed_bytes) == ("after", 8)
+    assert (taken.outputs["y"] == right).all()
+    assert (image.raw == right).all()
+    honest = order.call(lambda: image.raw.fill(7), {"y": image}, ["y"])
+    assert (honest.when, honest.outputs["y"].tolist(), image.raw.tolist()) == ("", [7] * 64, [7] * 64)

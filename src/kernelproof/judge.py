@@ -92,6 +92,7 @@ BINS_A_DECADE = 4
 HISTOGRAM_EDGES = [0.0, *(10 ** (exponent / BINS_A_DECADE) for exponent in range(-24, 13))]
 OF_MEMORY = (GUARD_BANDS, INPUTS)  # and not of one output
 # Of the limit of a case's bias, a quarter of what a suite may have: nothing is added to the limit for the sake of less.
+SMALL_ERROR = 4  # roundings of the largest result: so much a sum of terms as large loses where they cancel
 NEGLIGIBLE = 1 / 16
 BEYOND_ANY_LIMIT = 2.0**400  # times the largest value: an error that has a square
 NEAREST = {"max_bound_ratio": "max_abs_error", "rms_ratio": "rms_error", "bias_ratio": "bias"}
@@ -628,6 +629,12 @@ def _bound(found: Findings, result: CaseResult, factor: float) -> None:
         place += ", where the result is known exactly"
     else:
         place += f", an error of {off:.3g}{_over(off, limit, 'bound') if limit else ', and the bound there is 0'}"
+    most = float(found.usable(found.expected).abs().max())
+    if kind == BOUND and float(found.magnitude[bad].max()) <= SMALL_ERROR * found.unit * most:
+        place += (
+            f"; all are off by less than {SMALL_ERROR} roundings of the largest result, {most:.3g}: digits are lost "
+            "that the reference keeps, or its bound does not count a cancellation or the rounding of an argument"
+        )
     result.failures.append(Failure(kind, place))
 
 

@@ -70,11 +70,11 @@ REDRAWN = 3  # times that the inputs of a case are made until they are those tha
 TESTS_BESIDE = 4  # as many as the workflow runs at a time
 # What changes in the inputs of a case, call by call, so that each call differs from the one before it in that alone:
 # one element, of one input after the other; the places of two; the very last element, which no whole vector holds; the
-# last elements of each input, one in TAIL_SHARE; the later and the earlier half of all its rows; the order of all rows,
-# in which sums, maxima and histograms stay. And what random values never have: a row in order, values that come twice
-# in a row, and rows that are like others but for one value. Then only exponents of one input after the other, and
-# only signs, for who recognises inputs by all other bits. At last a value is the next number after its neighbour, for
-# who looks for the largest by fewer bits than that.
+# last elements of each input, one in TAIL_SHARE; the later and the earlier half of all its rows, and what is between
+# their ends; the order of all rows, in which sums, maxima and histograms stay. And what random values never have: a
+# row in order and one nearly so, values that come twice in a row, and rows that are like others but for one value. Then
+# only exponents of one input after the other, and only signs, for who recognises inputs by all other bits. At last a
+# value is the next number after its neighbour, for who looks for the largest by fewer bits than that.
 TIES = ("repeated", "alike")
 OF_NUMBERS = {"exponents": (2.0, 0.5), "signs": (-1.0,)}  # and by what some numbers are multiplied
 EDITS = (
@@ -84,6 +84,7 @@ EDITS = (
     "tail",
     "later",
     "earlier",
+    "middle",
     "sorted",
     "reversed",
     *TIES,
@@ -98,6 +99,7 @@ NOT_OF_SUCH_VALUES = "the reference of such values fails"
 TAIL_SHARE = 4
 TURNS = 16  # in which rows are given back their values, before all are
 MUCH_LARGER = 16  # than of the case's own values: an inverse near its pole, say
+LIKE_IN_SIZE = 4  # times: the largest of one tensor's values and of another's
 FEW_VALUES = 16  # of which draws may be the same by chance
 MOST_LOOKED_BACK = 8  # wrong results of a variant, for which several references are made
 LARGEST_LOOKED_AT = 1 << 22  # elements
@@ -117,9 +119,9 @@ class Job:
 
     case: the case itself. sanity: the exact call `name`. base, relation: the two calls of the relation `name`.
     repeat: the case once more, and of its repeats the first that gave other bits; `name` tells processes apart.
-    element, exchange, end, tail, later, earlier, sorted, reversed, repeated, alike, exponents, signs, close: the case
-    with the first of EDITS, up to and with this one, in what may be changed (`operators.changeable`); `name` is seed.n,
-    for the n-th.
+    element, exchange, end, tail, later, earlier, middle, sorted, reversed, repeated, alike, exponents, signs, close:
+    the case with the first of EDITS, up to and with this one, in what may be changed (`operators.changeable`); `name`
+    is seed.n, for the n-th.
     whole: the case, but all inputs that may not be changed in part are those of its seed `name`.
     low: the case, but the low half of every number's mantissa drawn with the seed `name`.
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
@@ -627,16 +629,25 @@ class Chamber:
         return [["zeroed", ""], *kept, *(["shifted", name] for name in ("", *tensors)), *aliased]
 
     def _interchangeable(self, case: Case) -> list[list[str]]:
-        """The inputs of a case, by name, of which several could be one tensor; none where that would make ties."""
+        """The inputs of a case, by name, of which several could be one tensor; none where that would make ties.
+
+        A tensor whose values are of another kind (all positive, whole, much larger) is not taken for another.
+        """
         from kernelproof.operators import changeable
 
         call = self._call(Job(case))
         if _has_whole_numbers(call):
             return []
-        alike: dict[tuple[Any, ...], list[str]] = {}
-        for name, tensor in changeable(self.operator, call).items():
-            alike.setdefault((tensor.shape, tensor.stride(), tensor.dtype), []).append(name)
-        return [names for names in alike.values() if len(names) > 1]
+        inputs = changeable(self.operator, call)
+        groups: list[list[str]] = []
+        for name, tensor in inputs.items():
+            for group in groups:
+                if _of_one_kind(inputs[group[0]], tensor):
+                    group.append(name)
+                    break
+            else:
+                groups.append([name])
+        return [names for names in groups if len(names) > 1]
 
     def do_outline(self, job: Job) -> dict[str, Any]:
         from kernelproof import images
@@ -1101,8 +1112,14 @@ def _edit(inputs: Mapping[str, Tensor], other: Callable[[int], Call], number: in
         _exchange(tensor, place, across=EDITS[:number].count(edit) // len(names) % 2 == 1)
     elif edit == "tail":
         _replace_tails(inputs, other(0))
+    elif edit == "later":
+        _replace_part(inputs, other(1), lambda size: slice(size - size // 2, None))
+    elif edit == "earlier":
+        _replace_part(inputs, other(1), lambda size: slice(size // 2))
+    elif edit == "middle":
+        _replace_part(inputs, other(2), lambda size: slice(size // 4, size - size // 4))
     elif edit == "sorted":
-        _sort_a_row(inputs, draw)
+        _sort_rows(inputs, draw)
     elif edit == "reversed":
         _reverse_rows(inputs)
     elif edit == "close":
@@ -1111,10 +1128,28 @@ def _edit(inputs: Mapping[str, Tensor], other: Callable[[int], Call], number: in
         _repeat_values(inputs, _generator(draw))
     elif edit == "alike":
         _make_alike(inputs, _generator(draw))
-    elif edit in OF_NUMBERS:
-        _scale(tensor, _generator(draw), OF_NUMBERS[edit])
     else:
-        _replace_halves(inputs, other(1), later=edit == "later")
+        _scale(tensor, _generator(draw), OF_NUMBERS[edit])
+
+
+def _of_one_kind(one: Tensor, other: Tensor) -> bool:
+    """Whether a tensor may stand for another, by its values too: zero points are whole numbers, and scales are not."""
+    if (one.shape, one.stride(), one.dtype) != (other.shape, other.stride(), other.dtype):
+        return False
+    first, second = (values[values.isfinite()] for values in (one.double(), other.double()))
+    if not first.numel() or not second.numel():
+        return True
+    alike = all(bool(test(first)) == bool(test(second)) for test in (_any_below_zero, _all_whole))
+    sizes = sorted(float(values.abs().max()) for values in (first, second))
+    return alike and sizes[1] <= LIKE_IN_SIZE * sizes[0]
+
+
+def _any_below_zero(values: Tensor) -> Tensor:
+    return (values < 0).any()
+
+
+def _all_whole(values: Tensor) -> Tensor:
+    return (values == values.round()).all()
 
 
 def _has_indices(call: Call) -> bool:
@@ -1199,23 +1234,36 @@ def _replace_tails(inputs: Mapping[str, Tensor], other: Call) -> None:
         tensor.copy_(values.reshape(tensor.shape))
 
 
-def _replace_halves(inputs: Mapping[str, Tensor], other: Call, *, later: bool) -> None:
-    """Give a half of each row of these inputs the values of another call's."""
+def _replace_part(inputs: Mapping[str, Tensor], other: Call, part: Callable[[int], slice]) -> None:
+    """Give a part of each row of these inputs, by a row's size, the values of another call's."""
     for name, tensor in inputs.items():
-        middle = tensor.shape[-1] - tensor.shape[-1] // 2
-        half = slice(middle, None) if later else slice(middle)
-        tensor[..., half] = other.tensor(name)[..., half]
+        if tensor.dim():
+            there = part(tensor.shape[-1])
+            tensor[..., there] = other.tensor(name)[..., there]
 
 
-def _sort_a_row(inputs: Mapping[str, Tensor], draw: random.Random) -> None:
-    """Put the values of one row of each input in rising order: those below zero together, none behind a larger one."""
+def _sort_rows(inputs: Mapping[str, Tensor], draw: random.Random) -> None:
+    """Put the values of one row of each input in rising order: those below zero together, none behind a larger one.
+
+    Of another row two neighbours in its later half change places then: what looks at the first ones, or at some, takes
+    it for sorted.
+    """
+    import numpy
+
     from kernelproof.results import bits_of
 
     for tensor in inputs.values():
-        if tensor.dim() and tensor.numel():
-            row = tuple(draw.randrange(size) for size in tensor.shape[:-1])
-            bits = bits_of(tensor)[row]
-            bits.copy_(bits[tensor[row].double().argsort()])
+        if not tensor.dim() or not tensor.numel():
+            continue
+        rows, size = math.prod(tensor.shape[:-1]), tensor.shape[-1]
+        for number, at in enumerate(draw.sample(range(rows), min(rows, 2))):
+            row = tensor[tuple(map(int, numpy.unravel_index(at, tensor.shape[:-1])))]
+            order = row.double().argsort()
+            if number == 1 and size >= FEWEST_ALIKE:
+                first = draw.randrange(size // 2, size - 1)
+                order[[first, first + 1]] = order[[first + 1, first]]
+            bits = bits_of(row)
+            bits.copy_(bits[order])
 
 
 def _reverse_rows(inputs: Mapping[str, Tensor]) -> None:
