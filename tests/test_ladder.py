@@ -1446,8 +1446,11 @@ class Largest:
 LARGEST += NOTHING_MORE.format("Largest")
 
 
-def test_the_largest_of_close_values_is_found_by_all_their_bits(tmp_path: Path) -> None:
-    """Who keeps the index in the low bits of the value was right for all random ones, and who allows an epsilon."""
+def test_the_largest_of_close_values_and_of_rows_that_begin_alike_is_found(tmp_path: Path) -> None:
+    """Who keeps the index in the low bits of the value was right for all random ones, and who allows an epsilon.
+
+    So was who takes rows for one by their first values. Of columns an index names a row, of which two may be alike.
+    """
     kernel = """
 import torch
 
@@ -1462,15 +1465,33 @@ def packed(x, y, at):
 def nearly(x, y, at):
     at.copy_((x >= x.amax(-1, keepdim=True) - 1e-6).int().argmax(-1))
     y.copy_(x.gather(-1, at[:, None])[:, 0])
+
+def by_their_start(x, y, at):
+    seen = {}
+    for number, row in enumerate(x):
+        y[number], at[number] = seen.setdefault(tuple(row[:8].tolist()), (row.amax(), row.argmax()))
+
+def right_of_columns(x, y, at):
+    y.copy_(x.amax(0))
+    at.copy_(x.argmax(0))
 """
-    names = ["right", "packed", "nearly"]
+    names = ["right", "packed", "nearly", "by_their_start"]
     loaded = built(tmp_path, "largest", "{rows: 40, cols: 24}", "float32", names, LARGEST, kernel, "float32")
     right, *wrong = test.run(loaded, "largest", names, loaded.results / "test" / "largest")
     assert (right.verdict, right.reason) == ("correct", None)
     assert "close values" in {each.name for each in right.properties if each.status == "passed"}
-    for record in wrong:
+    for record, name in zip(wrong, ["close values", "close values", "rows begun alike"], strict=True):
         assert record.verdict == "wrong"
-        assert "close values" in (record.reason or "")
+        assert name in (record.reason or "")
+    (tmp_path / "columns").mkdir()
+    of_columns = LARGEST.replace('d["rows"])', 'd["cols"])').replace('d["rows"], dtype', 'd["cols"], dtype')
+    of_columns = of_columns.replace("max(-1)", "max(0)").replace('("row",)', '("col",)')
+    names, shape = ["right_of_columns"], "{rows: 24, cols: 24}"
+    loaded = built(tmp_path / "columns", "largest", shape, "float32", names, of_columns, kernel, "float32")
+    (columns,) = test.run(loaded, "largest", names, loaded.results / "test" / "largest")
+    assert (columns.verdict, columns.reason) == ("correct", None)
+    found = {each.status: each.message for each in columns.properties if each.name == "rows begun alike"}
+    assert found == {"skipped": "an index of such values may name a place in either of two rows"}
 
 
 CODES = """

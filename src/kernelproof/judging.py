@@ -74,7 +74,8 @@ TESTS_BESIDE = 4  # as many as the workflow runs at a time
 # their ends; the order of all rows, in which sums, maxima and histograms stay. And what random values never have: a
 # row in order and one nearly so, values that come twice in a row, and rows that are like others but for one value. Then
 # only exponents of one input after the other, and only signs, for who recognises inputs by all other bits. At last a
-# value is the next number after its neighbour, for who looks for the largest by fewer bits than that.
+# value is the next number after its neighbour, for who looks for the largest by fewer bits than that, and rows begin
+# like others, where an index tells places of one row apart.
 TIES = ("repeated", "alike")
 OF_NUMBERS = {"exponents": (2.0, 0.5), "signs": (-1.0,)}  # and by what some numbers are multiplied
 EDITS = (
@@ -91,9 +92,17 @@ EDITS = (
     *3 * ("exponents",),
     *3 * ("signs",),
     "close",
+    "begun",
 )
 BEHIND_TIES = (*TIES, *OF_NUMBERS, "close")  # edits that are made behind those, of values that are equal then
-DOUBTFUL = (*TIES, *OF_NUMBERS, "sorted", "whole", "aliased")  # of which an operator may be for no values of the kind
+DOUBTFUL = (
+    *TIES,
+    *OF_NUMBERS,
+    "sorted",
+    "begun",
+    "whole",
+    "aliased",
+)  # of which an operator may be for no values of the kind
 CHANGED = ("low", *dict.fromkeys(EDITS), "whole")  # parts of a Job whose inputs are the case's but for changes of ours
 NOT_OF_SUCH_VALUES = "the reference of such values fails"
 TAIL_SHARE = 4
@@ -119,9 +128,9 @@ class Job:
 
     case: the case itself. sanity: the exact call `name`. base, relation: the two calls of the relation `name`.
     repeat: the case once more, and of its repeats the first that gave other bits; `name` tells processes apart.
-    element, exchange, end, tail, later, earlier, middle, sorted, reversed, repeated, alike, exponents, signs, close:
-    the case with the first of EDITS, up to and with this one, in what may be changed (`operators.changeable`); `name`
-    is seed.n, for the n-th.
+    element, exchange, end, tail, later, earlier, middle, sorted, reversed, repeated, alike, exponents, signs, close,
+    begun: the case with the first of EDITS, up to and with this one, in what may be changed (`operators.changeable`);
+    `name` is seed.n, for the n-th.
     whole: the case, but all inputs that may not be changed in part are those of its seed `name`.
     low: the case, but the low half of every number's mantissa drawn with the seed `name`.
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
@@ -545,6 +554,8 @@ class Chamber:
         # Of numbers alone it is certain which is larger: a difference to another input's is rounded.
         if not _has_indices(call) or sum(tensor.is_floating_point() for tensor in call.inputs.values()) != 1:
             impossible.append("close")
+        if not _has_indices(call):
+            impossible.append("begun")  # for such rows are made alike but for one value
         return [*(edit for edit in dict.fromkeys(EDITS) if edit not in impossible), *beside]
 
     def do_indices(self, case: Case) -> list[str]:
@@ -571,6 +582,8 @@ class Chamber:
             return (
                 "values would be equal, and an output of exact whole numbers may say by an index which of them it means"
             )
+        if job.part == "begun" and not self._of_each_row(job, tied, terms):
+            return "an index of such values may name a place in either of two rows"
         if job.part not in DOUBTFUL:
             return ""
         for name, reference in tied.items():
@@ -580,6 +593,26 @@ class Chamber:
             if not largest <= MUCH_LARGER * before:
                 return f"the right result of such values is {largest:.3g} where that of others is at most {before:.3g}"
         return ""
+
+    def _of_each_row(self, job: Job, now: Mapping[str, Reference], terms: Terms) -> bool:
+        """Whether whole numbers that belong to rows stay as they were where only the rows after those have changed."""
+        from kernelproof.operators import changeable
+
+        previous = _previous(job)
+        before = self._reference(previous, terms)
+        changed = [tensor for tensor in changeable(self.operator, self._call(job)).values() if _begins_alike(tensor)]
+        for name in self._call(job).outputs:
+            if self._call(job).tensor(name).is_floating_point():
+                continue
+            one, other = before[name].output, now[name].output
+            for tensor in changed:
+                above = tensor.shape[:-1]
+                if one.shape[: len(above)] != above:
+                    return False
+                kept = (slice(None),) * (len(above) - 1) + (slice(None, None, 2),)
+                if not bool((one[kept] == other[kept]).all()):
+                    return False
+        return True
 
     def do_insist_on_declared(self, job: Job, terms: Terms) -> None:
         from kernelproof import judge
@@ -826,14 +859,13 @@ class Chamber:
         def other(further: int) -> Call:
             return self._call(Job(dataclasses.replace(job.case, seed=seed + further)))
 
-        previous = Job(job.case, EDITS[number - 1], f"{seed}.{number - 1}") if number else Job(job.case)
-        call = self._call(previous)
+        call = self._call(_previous(job))
         before = changeable(self.operator, call)
         inputs = {name: placed(tensor, tensor) for name, tensor in before.items()}
         _edit(inputs, other, number, random.Random(job.name))
         # Whether codes of a byte are indices is told by the reference (do_ill_posed) where ties are meant.
         telling = _has_indices if EDITS[number] in BEHIND_TIES else _has_whole_numbers
-        if telling(call) and _take_ties_back(before, inputs):
+        if telling(call) and _take_ties_back(before, inputs, of_rows=EDITS[number] == "begun"):
             self.undone.add(job.key)
             return call
         return changed(call, **inputs)
@@ -1097,6 +1129,12 @@ def _digest(call: Call) -> str:
     return digest.hexdigest()
 
 
+def _previous(job: Job) -> Job:
+    """The call before an edit's."""
+    seed, number = map(int, job.name.split("."))
+    return Job(job.case, EDITS[number - 1], f"{seed}.{number - 1}") if number else Job(job.case)
+
+
 def _edit(inputs: Mapping[str, Tensor], other: Callable[[int], Call], number: int, draw: random.Random) -> None:
     """Make one of EDITS in inputs; new values are those of other calls of the case: 0, and 1 where it is halves."""
     names, edit = [name for name, tensor in inputs.items() if tensor.numel()], EDITS[number]
@@ -1124,6 +1162,8 @@ def _edit(inputs: Mapping[str, Tensor], other: Callable[[int], Call], number: in
         _reverse_rows(inputs)
     elif edit == "close":
         _bring_close(inputs, _generator(draw))
+    elif edit == "begun":
+        _begin_alike(inputs)
     elif edit == "repeated":
         _repeat_values(inputs, _generator(draw))
     elif edit == "alike":
@@ -1163,10 +1203,11 @@ def _has_whole_numbers(call: Call) -> bool:
     return not all(call.tensor(name).is_floating_point() for name in call.outputs)
 
 
-def _take_ties_back(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> bool:
+def _take_ties_back(before: Mapping[str, Tensor], now: Mapping[str, Tensor], *, of_rows: bool) -> bool:
     """Give rows of `now` their values of `before` where values became equal that were all different; True: all rows.
 
     Rows that are all different stay so: what is left of an edit makes no tie, whether by chance or by its kind.
+    of_rows: only values of one row are looked at.
     """
     import torch
 
@@ -1178,7 +1219,8 @@ def _take_ties_back(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> 
         edited |= not torch.equal(bits_of(tensor), bits_of(old))
         if not tensor.numel():
             continue
-        distinct = [dim for dim in (None, *range(tensor.dim())) if not bool(_tied(old, dim).any())]
+        dims = (None, *range(tensor.dim()))
+        distinct = [dim for dim in (dims[-1:] if of_rows else dims) if not bool(_tied(old, dim).any())]
         for turn in range(TURNS if distinct else 0):
             tied = torch.stack([_tied(tensor, dim) for dim in distinct]).any(0)
             if not bool(tied.any()):
@@ -1301,6 +1343,21 @@ def _bring_close(inputs: Mapping[str, Tensor], generator: Generator) -> None:
             coins = torch.randint(2, usual.shape, generator=generator, dtype=torch.bool) & usual
             first, second = bits[..., : bits.shape[-1] // 2 * 2 : 2], bits[..., 1::2]
             second.copy_(torch.where(coins, first + 1, second))
+
+
+def _begins_alike(tensor: Tensor) -> bool:
+    """Whether an input has rows of which some can begin like others."""
+    return tensor.dim() > 1 and tensor.numel() > 0 and bool(min(tensor.shape[-2:]) >= FEWEST_ALIKE)
+
+
+def _begin_alike(inputs: Mapping[str, Tensor]) -> None:
+    """Let the first half of every second row be that of the row before it."""
+    from kernelproof.results import bits_of
+
+    for tensor in filter(_begins_alike, inputs.values()):
+        bits = bits_of(tensor)[..., : tensor.shape[-1] // 2]
+        seconds = bits[..., 1::2, :]
+        seconds.copy_(bits[..., ::2, :].narrow(-2, 0, seconds.shape[-2]))
 
 
 def _make_alike(inputs: Mapping[str, Tensor], generator: Generator) -> None:

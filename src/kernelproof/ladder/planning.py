@@ -30,6 +30,7 @@ PARTS = {  # of the inputs, by the job's: a property's name and claim
     "exponents": ("other exponents", "numbers twice or half as large, of the same digits, change the result"),
     "signs": ("other signs", "numbers of the other sign, as large as before, change the result"),
     "close": ("close values", "values of a row of which one is the next number after another give their own result"),
+    "begun": ("rows begun alike", "rows that begin like the one before them have a result of their own"),
 }
 WHOLE = ("other whole inputs", "beside the same other inputs they give their own result")
 NO_PARTS = (
@@ -37,6 +38,7 @@ NO_PARTS = (
 )
 NO_TIES = "an output is of whole numbers, and of two places with one value an index may name either"
 NO_NUMBERS = "no input that may take other values has floating-point numbers, or none of either sign"
+FOR_INDICES = ("close", "begun")
 FEWER = 5  # times fewer repeats
 SIDES = {"end": "behind", "start": "in front of"}  # of a tensor, where it is fenced
 
@@ -79,12 +81,12 @@ class CallPlan:
         return [each for each in jobs if each[0].part not in left_out]
 
     def left_out(self, case: Case) -> dict[str, str]:
-        """Those of PARTS that no call of a case is made for, and why; of close values, which few operators know, ""."""
+        """Those of PARTS that no call of a case is made for, and why; of FOR_INDICES, for few operators, ""."""
         possible = self.edits(case)
         why = dict.fromkeys(EDITS, NO_TIES) | dict.fromkeys(OF_NUMBERS, NO_NUMBERS)
         if not possible:
             why = dict.fromkeys(PARTS, NO_PARTS)
-        why["close"] = ""
+        why |= dict.fromkeys(FOR_INDICES, "")
         return {part: said for part, said in why.items() if part not in possible}
 
     def edits(self, case: Case) -> list[str]:
