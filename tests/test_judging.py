@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import os
-import random
 import re
 import signal
 import subprocess
@@ -22,7 +21,7 @@ import torch
 from defects import REPOSITORY, project
 from two_devices import TwoDevices
 
-from kernelproof import images, judging, launches, test
+from kernelproof import edits, images, judging, launches, test
 from kernelproof.config import Precision, Tolerance
 from kernelproof.errors import JudgeError, TestError, ToolError
 from kernelproof.judging import Job, Judge, Terms
@@ -115,27 +114,27 @@ def test_references_are_kept_by_their_values(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_each_call_differs_from_the_one_before_in_one_edit(judge: Judge, tmp_path: Path) -> None:
-    jobs = [Job(CASE), *(Job(CASE, edit, f"9.{number}") for number, edit in enumerate(judging.EDITS))]
+    jobs = [Job(CASE), *(Job(CASE, edit, f"9.{number}") for number, edit in enumerate(edits.EDITS))]
     laid = [judge.lay_out(MODULE, job, tmp_path / job.key).arguments for job in jobs]
     calls = [{name: values(spec[name], spec[name]["image"]).copy() for name in ("x", "weight")} for spec in laid]
-    for number, (edit, before, after) in enumerate(zip(judging.EDITS, calls[:-1], calls[1:], strict=True)):
+    for number, (edit, before, after) in enumerate(zip(edits.EDITS, calls[:-1], calls[1:], strict=True)):
         changed = {name: before[name] != after[name] for name in before}
         counts = {name: int(where.sum()) for name, where in changed.items()}
         if edit in ("element", "exchange", "end"):
             name = ("x", "weight")[number % 2]
-            again = edit == "end" and number > judging.EDITS.index("end") + 1  # x has its other last value by then
+            again = edit == "end" and number > edits.EDITS.index("end") + 1  # x has its other last value by then
             assert counts == {"x": 0, "weight": 0} | {name: 0 if again else {"exchange": 2}.get(edit, 1)}
             assert edit != "exchange" or (np.sort(before[name]) == np.sort(after[name])).all()
             assert edit != "end" or again or changed[name].flat[-1]
             continue
-        if edit in judging.OF_NUMBERS:
+        if edit in edits.OF_NUMBERS:
             name, other = ("x", "weight") if number % 2 == 0 else ("weight", "x")
             assert counts[other] == 0
             if (edit, name) == ("signs", "weight"):
                 assert counts[name] <= before[name].size / 10, "few are below 0"
                 continue
             factors = np.unique(after[name][changed[name]] / before[name][changed[name]])
-            assert set(factors) == set(judging.OF_NUMBERS[edit])
+            assert set(factors) == set(edits.OF_NUMBERS[edit])
             assert 0.2 < changed[name].mean() < 0.6
             assert after[name].min() >= before[name].min()
             assert after[name].max() <= before[name].max()
@@ -195,31 +194,7 @@ def test_each_call_differs_from_the_one_before_in_one_edit(judge: Judge, tmp_pat
                 start, end = parts.get(edit, (size // 4, size - size // 4))
                 all_of[..., start:end] = True
             assert not where[~all_of].any()
-            assert counts[name] == pytest.approx(int(all_of.sum()), abs=len(judging.EDITS))
-
-
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float64, torch.uint8])
-def test_heads_and_batches_become_alike_as_rows_do(dtype: torch.dtype) -> None:
-    kept = torch.randperm(5 * 6 * 2 * 7).reshape(5, 6, 2, 7).remainder(250).to(dtype).transpose(1, 2)
-    inputs = {"x": kept.clone(), "few": torch.ones(3, 3), "none": torch.empty(0, 4), "scale": torch.tensor(2.0)}
-    judging._make_alike(inputs, torch.Generator().manual_seed(1))
-    x = inputs["x"].double()
-    assert x.shape == (5, 2, 6, 7)
-    assert [(x[batch] != x[batch + 1]).sum() <= 1 for batch in (0, 2)] == [True, True]
-    assert ((x[0, :, ::2] != x[0, :, 1::2]).sum(-1) <= 1).all()
-    assert (x[0, 0] != x[0, 1]).sum() > 12, "two heads are too few"
-    assert (x[4, :, ::2] == kept.double()[4, :, ::2]).all(), "whoever has no neighbour stays as it is, and so do firsts"
-    assert (inputs["few"] == 1).all()
-
-
-def test_rows_are_sorted_wherever_they_lie() -> None:
-    strided, flat, one = torch.randn(3, 4, 12)[:, :, ::2].transpose(0, 1), torch.randn(9), torch.randn(1, 3)
-    inputs = {"x": strided.clone(), "flat": flat.clone(), "one": one.clone(), "scale": torch.tensor(2.0)}
-    judging._sort_rows(inputs, random.Random(3))
-    assert torch.equal(inputs["x"].sort(-1).values, strided.sort(-1).values)
-    assert ((inputs["x"] != strided).any(-1)).sum() == 2
-    assert torch.equal(inputs["flat"], flat.sort().values)
-    assert torch.equal(inputs["one"], one.sort(-1).values)
+            assert counts[name] == pytest.approx(int(all_of.sum()), abs=len(edits.EDITS))
 
 
 @pytest.mark.parametrize(
@@ -240,101 +215,6 @@ def test_a_tensor_stands_for_another_of_its_kind_alone(other: torch.Tensor, of_o
     one = torch.tensor([[0.5, -3.0], [2.5, -1.0]])
     assert judging._of_one_kind(one, other) == of_one_kind
     assert judging._of_one_kind(other, one) == of_one_kind
-
-
-def test_a_row_that_repeats_values_keeps_two_at_least() -> None:
-    row, short = torch.arange(5.0), torch.arange(3.0)
-    for seed in range(20):
-        inputs = {"row": row.clone(), "short": short.clone(), "scale": torch.tensor(2.0)}
-        judging._repeat_values(inputs, torch.Generator().manual_seed(seed))
-        assert inputs["row"][[0, 2, 4]].tolist() == [0, 2, 4]
-        assert torch.equal(inputs["short"], short)
-
-
-@pytest.mark.parametrize("rows", [torch.full((2, 3), 3.0), torch.ones(4, 1), torch.ones(0, 4)])
-def test_what_cannot_be_exchanged_stays(rows: torch.Tensor) -> None:
-    after = rows.clone()
-    other = Call({"x": rows, "y": torch.empty(1)}, ("y",), ("row",))
-    judging._edit({"x": after}, lambda _: other, judging.EDITS.index("exchange"), random.Random(1))
-    assert torch.equal(after, rows)
-
-
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float16, torch.bfloat16, torch.float64])
-def test_numbers_with_other_exponents_or_signs_stay_among_their_like(dtype: torch.dtype) -> None:
-    drawn = torch.randn(30, 40, generator=torch.Generator().manual_seed(0)).to(dtype)
-    drawn[0, :4] = torch.tensor([0.0, -0.0, torch.finfo(dtype).tiny, 1.0], dtype=torch.float64).to(dtype)
-    for factors in judging.OF_NUMBERS.values():
-        after = drawn.clone()
-        judging._scale(after, torch.Generator().manual_seed(1), factors)
-        before, now = drawn.double(), after.double()
-        assert set((now / before)[before != 0].unique().tolist()) == {1.0, *factors}
-        assert before.min() <= now.min()
-        assert now.max() <= before.max()
-        assert now[0, 2].abs() >= torch.finfo(dtype).tiny
-        assert torch.equal(now == 0, before == 0)
-
-
-def test_what_has_no_numbers_of_either_sign_keeps_its_own() -> None:
-    """An operator may have no meaning for others: probabilities, norms."""
-    above, whole = torch.rand(9, 9) + 1, torch.arange(9, dtype=torch.uint8)
-    for factors in judging.OF_NUMBERS.values():
-        after = above.clone()
-        judging._scale(after, torch.Generator().manual_seed(1), factors)
-        assert torch.equal(after, above)  # between 1 and 2 nothing twice or half as large is
-    assert judging._without_room({"x": above, "i": whole}) == ["signs"]
-    assert judging._without_room({"i": whole}) == ["exponents", "signs"]
-    assert judging._without_room({"x": above - 1.5, "i": whole}) == []
-
-
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float64, torch.uint8])
-def test_values_of_every_size_are_exchanged(dtype: torch.dtype) -> None:
-    strided = torch.arange(24.0).to(dtype).reshape(4, 6)[:, ::2]
-    before = strided.clone()
-    judging._exchange(strided, (2, 2), across=False)
-    assert (strided.float() != before.float()).nonzero().tolist() == [[2, 0], [2, 2]]
-    strided.copy_(before)
-    judging._exchange(strided, (2, 2), across=True)
-    assert torch.equal(strided.float(), before.float()[[0, 1, 3, 2]])
-    deep = before.reshape(2, 2, 3).clone()
-    for place, order in (((0, 1, 0), [0, 2, 1, 3]), ((1, 1, 2), [3, 2, 1, 0])):
-        judging._exchange(deep, place, across=True)
-        assert torch.equal(deep.reshape(4, 3).float(), before.float()[order])
-    one = torch.arange(3.0)
-    judging._exchange(one, (1,), across=True)
-    assert one.tolist() == [0, 2, 1], "one row has no other"
-
-
-def test_of_one_input_values_of_different_rows_are_exchanged_too() -> None:
-    """A median of each row is the same in whatever order its values are; who remembers results by all values' sum."""
-    x = torch.randn(8, 9, generator=torch.Generator().manual_seed(0))
-    places = [number for number, edit in enumerate(judging.EDITS) if edit == "exchange"]
-    other = Call({"x": x, "y": torch.empty(8)}, ("y",), ("row",))
-    changed = []
-    for number in places:
-        after = x.clone()
-        judging._edit({"x": after}, lambda _: other, number, random.Random(1))
-        changed.append(len((after != x).nonzero()[:, 0].unique()))
-        assert torch.equal(after.flatten().sort().values, x.flatten().sort().values)
-    assert changed == [1, 2, 1]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "bits"), [(torch.float64, 26), (torch.float32, 12), (torch.float16, 5), (torch.bfloat16, 4)]
-)
-def test_low_bits_are_others_and_nothing_else_is(dtype: torch.dtype, bits: int) -> None:
-    whole = {8: torch.int64, 4: torch.int32, 2: torch.int16}[dtype.itemsize]
-    x = torch.randn(40, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
-    x[0] = torch.tensor([0.0, -0.0, 1.0, 10.0, math.inf]).repeat(10)
-    x[1] = torch.finfo(dtype).max
-    call = Call({"x": x.clone(), "codes": torch.arange(99), "y": torch.empty(1)}, outputs=("y",), axes=("row",))
-    judging._replace_low_bits(call.inputs, 7)
-    after = call.inputs["x"]
-    changed = x.view(whole) ^ after.view(whole)
-    assert (int(changed.min()), int(changed.max())) == (0, pytest.approx(2**bits, rel=0.1))
-    assert torch.equal(after[0], x[0])
-    assert bool(after[1:].isfinite().all())
-    assert float((changed[1:] != 0).float().mean()) > 0.8
-    assert torch.equal(call.inputs["codes"], torch.arange(99))
 
 
 def test_inputs_that_are_to_arrive_slowly_are_marked_and_outputs_are_not(judge: Judge, tmp_path: Path) -> None:
@@ -531,7 +411,7 @@ def test_a_reference_that_is_not_for_changed_inputs_is_told_how_to_say_so(tmp_pa
     (tmp_path / "fragile.py").write_text(FRAGILE)
     judge = Judge(tmp_path, tmp_path, LIMIT_S)
     try:
-        for job in (Job(CASE), Job(CASE, "reversed", f"5.{judging.EDITS.index('reversed')}")):
+        for job in (Job(CASE), Job(CASE, "reversed", f"5.{edits.EDITS.index('reversed')}")):
             run_right(judge.lay_out("fragile.py", job, tmp_path / job.key).arguments)
             judge.take("fragile.py", job, tmp_path / job.key)
             if job.part == "case":

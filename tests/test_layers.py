@@ -30,6 +30,7 @@ NEEDS_TENSORS = {
     "judge",
     "causes",
     "findings",
+    "edits",
     "judging",  # its process; the supervisor's end of it has no tensors
     "images",
     "loading",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from kernelproof.judging import EDITS, OF_NUMBERS, Job
+from kernelproof.edits import EDITS, OF_NUMBERS
+from kernelproof.judging import Job
 from kernelproof.ladder.calling import AWAKE
 from kernelproof.ladder.selection import CPU_REPEATED_ELEMENTS, elements
 from kernelproof.records import Case

@@ -6,8 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from kernelproof import formats
+from kernelproof.edits import OF_NUMBERS
 from kernelproof.errors import TestError, WorkerError, WorkerRefused, WorkerReplyError, WorkerTimeout
-from kernelproof.judging import CHANGED, DOUBTFUL, OF_NUMBERS, Job
+from kernelproof.judging import CHANGED, DOUBTFUL, Job
 from kernelproof.ladder import outcomes
 from kernelproof.ladder.outcomes import DEVICE_FAULT, NO_GRAVITY, Outcome
 from kernelproof.ladder.planning import PARTS, SIDES, view_name

@@ -1,0 +1,316 @@
+"""What changes in the inputs of a case, call by call, for who recognises inputs by a part of their values.
+
+The judge makes these edits of inputs whose parts may take other values (`operators.changeable`), one after the other.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+    from kernelproof.operators import Call
+
+# What changes in the inputs of a case, call by call, so that each call differs from the one before it in that alone:
+# one element, of one input after the other; the places of two; the very last element, which no whole vector holds; the
+# last elements of each input, one in TAIL_SHARE; the later and the earlier half of all its rows, and what is between
+# their ends; the order of all rows, in which sums, maxima and histograms stay. And what random values never have: a
+# row in order and one nearly so, values that come twice in a row, and rows that are like others but for one value. Then
+# only exponents of one input after the other, and only signs, for who recognises inputs by all other bits. At last a
+# value is the next number after its neighbour, for who looks for the largest by fewer bits than that, and rows begin
+# like others, where an index tells places of one row apart.
+TIES = ("repeated", "alike")
+OF_NUMBERS = {"exponents": (2.0, 0.5), "signs": (-1.0,)}  # and by what some numbers are multiplied
+EDITS = (
+    *3 * ("element",),
+    *3 * ("exchange",),
+    *3 * ("end",),
+    "tail",
+    "later",
+    "earlier",
+    "middle",
+    "sorted",
+    "reversed",
+    *TIES,
+    *3 * ("exponents",),
+    *3 * ("signs",),
+    "close",
+    "begun",
+)
+BEHIND_TIES = (*TIES, *OF_NUMBERS, "close")  # edits that are made behind those, of values that are equal then
+TAIL_SHARE = 4
+TURNS = 16  # in which rows are given back their values, before all are
+FEWEST_ALIKE = 4  # values of a row, or rows, of which some become like others: two at least differ all the same
+
+
+def edit(inputs: Mapping[str, Tensor], other: Callable[[int], Call], number: int, draw: random.Random) -> None:
+    """Make one of EDITS in inputs; new values are those of other calls of the case: 0, and 1 where it is halves."""
+    names, edit = [name for name, tensor in inputs.items() if tensor.numel()], EDITS[number]
+    if not names:
+        return
+    name = names[number % len(names)]
+    tensor = inputs[name]
+    place = tuple(draw.randrange(size) for size in tensor.shape)
+    if edit in ("element", "end"):
+        place = place if edit == "element" else tuple(size - 1 for size in tensor.shape)
+        tensor[place] = other(0).tensor(name)[place]
+    elif edit == "exchange":
+        _exchange(tensor, place, across=EDITS[:number].count(edit) // len(names) % 2 == 1)
+    elif edit == "tail":
+        _replace_tails(inputs, other(0))
+    elif edit == "later":
+        _replace_part(inputs, other(1), lambda size: slice(size - size // 2, None))
+    elif edit == "earlier":
+        _replace_part(inputs, other(1), lambda size: slice(size // 2))
+    elif edit == "middle":
+        _replace_part(inputs, other(2), lambda size: slice(size // 4, size - size // 4))
+    elif edit == "sorted":
+        _sort_rows(inputs, draw)
+    elif edit == "reversed":
+        _reverse_rows(inputs)
+    elif edit == "close":
+        _bring_close(inputs, _generator(draw))
+    elif edit == "begun":
+        _begin_alike(inputs)
+    elif edit == "repeated":
+        _repeat_values(inputs, _generator(draw))
+    elif edit == "alike":
+        _make_alike(inputs, _generator(draw))
+    else:
+        _scale(tensor, _generator(draw), OF_NUMBERS[edit])
+
+
+def take_ties_back(before: Mapping[str, Tensor], now: Mapping[str, Tensor], *, of_rows: bool) -> bool:
+    """Give rows of `now` their values of `before` where values became equal that were all different; True: all rows.
+
+    Rows that are all different stay so: what is left of an edit makes no tie, whether by chance or by its kind.
+    of_rows: only values of one row are looked at.
+    """
+    import torch
+
+    from kernelproof.results import bits_of
+
+    edited = left = False
+    for name, tensor in now.items():
+        old = before[name]
+        edited |= not torch.equal(bits_of(tensor), bits_of(old))
+        if not tensor.numel():
+            continue
+        dims = (None, *range(tensor.dim()))
+        distinct = [dim for dim in (dims[-1:] if of_rows else dims) if not bool(_tied(old, dim).any())]
+        for turn in range(TURNS if distinct else 0):
+            tied = torch.stack([_tied(tensor, dim) for dim in distinct]).any(0)
+            if not bool(tied.any()):
+                break
+            rows = tied.any(-1, keepdim=True).expand(tied.shape) if turn < TURNS - 1 else torch.ones_like(tied)
+            bits_of(tensor)[rows] = bits_of(old)[rows]
+        left |= not torch.equal(bits_of(tensor), bits_of(old))
+    return edited and not left
+
+
+def _tied(tensor: Tensor, dim: int | None) -> Tensor:
+    """Where a value is equal to another along a dimension; without one, to another of all."""
+    import torch
+
+    values = (tensor.flatten() if dim is None else tensor.movedim(dim, -1)).double()
+    rising, order = values.sort(-1)
+    same = rising[..., 1:] == rising[..., :-1]
+    none = torch.zeros_like(rising[..., :1], dtype=torch.bool)
+    tied = torch.empty_like(rising, dtype=torch.bool)
+    tied.scatter_(-1, order, torch.cat([none, same], -1) | torch.cat([same, none], -1))
+    return tied.view(tensor.shape) if dim is None else tied.movedim(-1, dim)
+
+
+def _exchange(tensor: Tensor, place: tuple[int, ...], *, across: bool) -> None:
+    """Exchange an element with the next of its row that is another: what is summed up over the row stays.
+
+    across: exchange its row with the next one, where there are several: of what goes by a row's values in whatever
+    order the first changes nothing, and what is summed up over all rows stays. Where all are alike, nothing changes.
+    """
+    import numpy
+
+    from kernelproof.results import bits_of
+
+    bits, (*above, first) = bits_of(tensor), place
+    if across and (rows := math.prod(tensor.shape[:-1])) > 1:
+        after = (numpy.ravel_multi_index(above, tensor.shape[:-1]) + 1) % rows
+        ours, theirs = tuple(above), tuple(map(int, numpy.unravel_index(after, tensor.shape[:-1])))
+        bits[ours], bits[theirs] = bits[theirs].clone(), bits[ours].clone()
+        return
+    row = bits[tuple(above)]
+    others = (row.roll(-first) != row[first]).nonzero()
+    if len(others):
+        second = (first + int(others[0])) % len(row)
+        row[[first, second]] = row[[second, first]]
+
+
+def _replace_tails(inputs: Mapping[str, Tensor], other: Call) -> None:
+    """Give the last elements of these inputs the values of another call's."""
+    for name, tensor in inputs.items():
+        values = tensor.contiguous().flatten()
+        kept = len(values) - -(-len(values) // TAIL_SHARE)
+        values[kept:] = other.tensor(name).contiguous().flatten()[kept:]
+        tensor.copy_(values.reshape(tensor.shape))
+
+
+def _replace_part(inputs: Mapping[str, Tensor], other: Call, part: Callable[[int], slice]) -> None:
+    """Give a part of each row of these inputs, by a row's size, the values of another call's."""
+    for name, tensor in inputs.items():
+        if tensor.dim():
+            there = part(tensor.shape[-1])
+            tensor[..., there] = other.tensor(name)[..., there]
+
+
+def _sort_rows(inputs: Mapping[str, Tensor], draw: random.Random) -> None:
+    """Put the values of one row of each input in rising order: those below zero together, none behind a larger one.
+
+    Of another row two neighbours in its later half change places then: what looks at the first ones, or at some, takes
+    it for sorted.
+    """
+    import numpy
+
+    from kernelproof.results import bits_of
+
+    for tensor in inputs.values():
+        if not tensor.dim() or not tensor.numel():
+            continue
+        rows, size = math.prod(tensor.shape[:-1]), tensor.shape[-1]
+        for number, at in enumerate(draw.sample(range(rows), min(rows, 2))):
+            row = tensor[tuple(map(int, numpy.unravel_index(at, tensor.shape[:-1])))]
+            order = row.double().argsort()
+            if number == 1 and size >= FEWEST_ALIKE:
+                first = draw.randrange(size // 2, size - 1)
+                order[[first, first + 1]] = order[[first + 1, first]]
+            bits = bits_of(row)
+            bits.copy_(bits[order])
+
+
+def _reverse_rows(inputs: Mapping[str, Tensor]) -> None:
+    from kernelproof.results import bits_of
+
+    for bits in map(bits_of, inputs.values()):
+        bits.copy_(bits.flip(-1) if bits.dim() else bits)
+
+
+def _repeat_values(inputs: Mapping[str, Tensor], generator: Generator) -> None:
+    """Let the second of every two neighbours in a row have the value of the first, as a coin says."""
+    import torch
+
+    from kernelproof.results import bits_of
+
+    for tensor in inputs.values():
+        if tensor.dim() and tensor.shape[-1] >= FEWEST_ALIKE:
+            bits = bits_of(tensor)
+            second = bits[..., 1::2]
+            coins = torch.randint(2, second.shape, generator=generator, dtype=torch.bool)
+            second.copy_(torch.where(coins, bits[..., : bits.shape[-1] // 2 * 2 : 2], second))
+
+
+def _bring_close(inputs: Mapping[str, Tensor], generator: Generator) -> None:
+    """Let the second of every two neighbours in a row be the next number after the first, where a coin falls so."""
+    import torch
+
+    from kernelproof.results import bits_of
+
+    for tensor in inputs.values():
+        if tensor.is_floating_point() and tensor.dim() and tensor.shape[-1] >= FEWEST_ALIKE:
+            numbers, bits = tensor.double()[..., : tensor.shape[-1] // 2 * 2 : 2].abs(), bits_of(tensor)
+            limits = torch.finfo(tensor.dtype)  # beyond them there is no next one, or it may be flushed to zero
+            usual = (numbers >= limits.tiny) & (numbers < limits.max / 2)
+            coins = torch.randint(2, usual.shape, generator=generator, dtype=torch.bool) & usual
+            first, second = bits[..., : bits.shape[-1] // 2 * 2 : 2], bits[..., 1::2]
+            second.copy_(torch.where(coins, first + 1, second))
+
+
+def begins_alike(tensor: Tensor) -> bool:
+    """Whether an input has rows of which some can begin like others."""
+    return tensor.dim() > 1 and tensor.numel() > 0 and bool(min(tensor.shape[-2:]) >= FEWEST_ALIKE)
+
+
+def _begin_alike(inputs: Mapping[str, Tensor]) -> None:
+    """Let the first half of every second row be that of the row before it."""
+    from kernelproof.results import bits_of
+
+    for tensor in filter(begins_alike, inputs.values()):
+        bits = bits_of(tensor)[..., : tensor.shape[-1] // 2]
+        seconds = bits[..., 1::2, :]
+        seconds.copy_(bits[..., ::2, :].narrow(-2, 0, seconds.shape[-2]))
+
+
+def _make_alike(inputs: Mapping[str, Tensor], generator: Generator) -> None:
+    """Make every second row like the one before it but for one value, then what rows make up, a head, a batch."""
+    import torch
+
+    from kernelproof.results import bits_of
+
+    for tensor in inputs.values():
+        bits = bits_of(tensor) if tensor.numel() else tensor
+        for axis in reversed(range(bits.dim() - 1)):
+            if bits.shape[axis] < FEWEST_ALIKE:
+                continue
+            firsts, seconds = (bits[(slice(None),) * axis + (slice(start, None, 2),)] for start in (0, 1))
+            firsts = firsts.narrow(axis, 0, seconds.shape[axis])
+            each = math.prod(seconds.shape[: axis + 1])
+            kept = torch.zeros(each, seconds.numel() // each, dtype=torch.bool)
+            kept[torch.arange(each), torch.randint(kept.shape[1], (each,), generator=generator)] = True
+            seconds.copy_(torch.where(kept.reshape(seconds.shape), seconds, firsts))
+
+
+def _scale(tensor: Tensor, generator: Generator, factors: Sequence[float]) -> None:
+    """Multiply every second number, as a coin says, by one of these powers of 2.
+
+    Nothing leaves the range of the tensor's own values, outside which an operator may have no meaning, nor loses bits.
+    """
+    import torch
+
+    if not tensor.is_floating_point():
+        return
+    before = tensor.double()
+    numbers = before[before.isfinite()]
+    if not numbers.numel():
+        return
+    which = torch.randint(2 * len(factors), before.shape, generator=generator)
+    after = before
+    for number, factor in enumerate(factors):
+        scaled = before * factor
+        inside = (
+            (scaled >= numbers.min()) & (scaled <= numbers.max()) & (scaled.abs() >= torch.finfo(tensor.dtype).tiny)
+        )
+        after = torch.where((which == number) & inside, scaled, after)
+    tensor.copy_(after.to(tensor.dtype))
+
+
+def without_room(inputs: Mapping[str, Tensor]) -> list[str]:
+    """Those of OF_NUMBERS that change nothing in these inputs: where none has numbers of either sign, say."""
+    floating = [tensor.double() for tensor in inputs.values() if tensor.is_floating_point() and tensor.numel()]
+    signed = any(bool((values < 0).any() and (values > 0).any()) for values in floating)
+    return [*(() if floating else ("exponents",)), *(() if signed else ("signs",))]
+
+
+def _generator(draw: random.Random) -> Generator:
+    import torch
+
+    return torch.Generator().manual_seed(draw.randrange(1 << 62))
+
+
+def replace_low_bits(inputs: Mapping[str, Tensor], seed: int) -> None:
+    """Draw anew the low half of the mantissa of each floating-point element of these, those of 8 bits left out.
+
+    Signs and exponents stay. So does what has no low bits: a zero, a small whole number, an infinity.
+    """
+    import torch
+
+    from kernelproof.results import bits_of
+
+    generator = torch.Generator().manual_seed(seed)
+    for tensor in inputs.values():
+        if tensor.is_floating_point() and tensor.element_size() > 1:
+            end = 1 << (1 - round(math.log2(torch.finfo(tensor.dtype).eps))) // 2
+            bits = bits_of(tensor)
+            high = bits & -end
+            drawn = torch.randint(end, bits.shape, generator=generator, dtype=bits.dtype)
+            bits.copy_(torch.where(bits == high, bits, high | drawn))
