@@ -1471,9 +1471,13 @@ def by_their_start(x, y, at):
     for number, row in enumerate(x):
         y[number], at[number] = seen.setdefault(tuple(row[:8].tolist()), (row.amax(), row.argmax()))
 
-def right_of_columns(x, y, at):
+def last_of_columns(x, y, at):
     y.copy_(x.amax(0))
-    at.copy_(x.argmax(0))
+    at.copy_(len(x) - 1 - x.flip(0).argmax(0))
+
+def rounded(x, y, at):
+    y.copy_(x.amax(-1))
+    at.copy_((x * 0.7).argmax(-1))
 """
     names = ["right", "packed", "nearly", "by_their_start"]
     loaded = built(tmp_path, "largest", "{rows: 40, cols: 24}", "float32", names, LARGEST, kernel, "float32")
@@ -1483,15 +1487,22 @@ def right_of_columns(x, y, at):
     for record, name in zip(wrong, ["close values", "close values", "rows begun alike"], strict=True):
         assert record.verdict == "wrong"
         assert name in (record.reason or "")
-    (tmp_path / "columns").mkdir()
     of_columns = LARGEST.replace('d["rows"])', 'd["cols"])').replace('d["rows"], dtype', 'd["cols"], dtype')
     of_columns = of_columns.replace("max(-1)", "max(0)").replace('("row",)', '("col",)')
-    names, shape = ["right_of_columns"], "{rows: 24, cols: 24}"
-    loaded = built(tmp_path / "columns", "largest", shape, "float32", names, of_columns, kernel, "float32")
-    (columns,) = test.run(loaded, "largest", names, loaded.results / "test" / "largest")
-    assert (columns.verdict, columns.reason) == ("correct", None)
-    found = {each.status: each.message for each in columns.properties if each.name == "rows begun alike"}
-    assert found == {"skipped": "an index of such values may name a place in either of two rows"}
+    not_exact = LARGEST.replace("zero, 0.0, exact=True", "zero + 1e-6, 2.0**-24")
+    for name, text, rows, why in (
+        ("last_of_columns", of_columns, 24, "an index of such values may name a place in either of two rows"),
+        ("last_of_columns", of_columns, 6, None),
+        ("rounded", not_exact, 40, ""),
+    ):
+        folder = tmp_path / f"{name}{rows}"
+        folder.mkdir()
+        shape = f"{{rows: {rows}, cols: {min(rows, 24)}}}"
+        loaded = built(folder, "largest", shape, "float32", [name], text, kernel, "float32")
+        (honest,) = test.run(loaded, "largest", [name], loaded.results / "test" / "largest")
+        assert (honest.verdict, honest.reason) == ("correct", None)
+        found = [each.message or "" for each in honest.properties if each.name == "rows begun alike"]
+        assert found == ([] if why is None else [why])
 
 
 CODES = """

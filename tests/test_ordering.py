@@ -64,3 +64,23 @@ def test_a_thread_that_writes_what_is_there_already_is_late_all_the_same(late_s:
     assert (image.raw == right).all()
     honest = order.call(lambda: image.raw.fill(7), {"y": image}, ["y"])
     assert (honest.when, honest.outputs["y"].tolist(), image.raw.tolist()) == ("", [7] * 64, [7] * 64)
+
+
+def test_of_large_outputs_a_late_write_is_seen_too() -> None:
+    image = Image(np.zeros(ordering.SCRAMBLED_BYTES + 1, np.uint8), None)
+    threads: list[threading.Thread] = []
+
+    def clear() -> None:
+        time.sleep(0.005)
+        image.raw[0] = 0
+
+    def act() -> None:
+        image.raw[:] = 7
+        threads.append(threading.Thread(target=clear))
+        threads[-1].start()
+        time.sleep(0.004)
+
+    order = ordering.OnHost()
+    taken = order.call(act, {"y": image}, ["y"])
+    threads[0].join()
+    assert (taken.when, taken.changed_bytes, taken.outputs["y"].min()) == ("after", 1, 7)

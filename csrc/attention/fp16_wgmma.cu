@@ -309,8 +309,8 @@ const char *launch_for(const AttentionArgs &args, int multiprocessors, void *str
                          finite_scale(args.scale), schedule, q_map, k_map, v_map);
 }
 
-// How long the busiest multiprocessor works if a block has so many consumers, in units of 10 ns of an H200 for 128
-// keys. The more share a tile the better, as long as there is an item for every multiprocessor. Without a mask one
+// How long the busiest multiprocessor works if a block has so many consumers: for every 128 keys, in units of 10 ns, on
+// an H200. The more share a tile the better, as long as there is an item for every multiprocessor. Without a mask one
 // consumer has a second block beside it once there are more items than multiprocessors: neither waits for a turn.
 double duration(const AttentionArgs &args, int consumers, int multiprocessors) {
     constexpr double kAlone[] = {88, 116, 152}, kTwoBlocks = 114;

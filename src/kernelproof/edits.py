@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # row in order and one nearly so, values that come twice in a row, and rows that are like others but for one value. Then
 # only exponents of one input after the other, and only signs, for who recognises inputs by all other bits. At last a
 # value is the next number after its neighbour, for who looks for the largest by fewer bits than that, and rows begin
-# like others, where an index tells places of one row apart.
+# like others, where an index tells places of one row apart; these two are each made of the call before both.
 TIES = ("repeated", "alike")
 OF_NUMBERS = {"exponents": (2.0, 0.5), "signs": (-1.0,)}  # and by what some numbers are multiplied
 EDITS = (
@@ -44,11 +44,12 @@ EDITS = (
 BEHIND_TIES = (*TIES, *OF_NUMBERS, "close")  # edits that are made behind those, of values that are equal then
 TAIL_SHARE = 4
 TURNS = 16  # in which rows are given back their values, before all are
+FEWEST_BEGUN = 8  # rows and columns: of fewer chance may hide that an index is not of a row
 FEWEST_ALIKE = 4  # values of a row, or rows, of which some become like others: two at least differ all the same
 
 
 def edit(inputs: Mapping[str, Tensor], other: Callable[[int], Call], number: int, draw: random.Random) -> None:
-    """Make one of EDITS in inputs; new values are those of other calls of the case: 0, and 1 where it is halves."""
+    """Make one of EDITS in inputs; new values are those of other calls of the case: 0; 1 of halves, 2 of middles."""
     names, edit = [name for name, tensor in inputs.items() if tensor.numel()], EDITS[number]
     if not names:
         return
@@ -228,7 +229,7 @@ def _bring_close(inputs: Mapping[str, Tensor], generator: Generator) -> None:
 
 def begins_alike(tensor: Tensor) -> bool:
     """Whether an input has rows of which some can begin like others."""
-    return tensor.dim() > 1 and tensor.numel() > 0 and bool(min(tensor.shape[-2:]) >= FEWEST_ALIKE)
+    return tensor.dim() > 1 and tensor.numel() > 0 and bool(min(tensor.shape[-2:]) >= FEWEST_BEGUN)
 
 
 def _begin_alike(inputs: Mapping[str, Tensor]) -> None:

@@ -92,8 +92,10 @@ BINS_A_DECADE = 4
 HISTOGRAM_EDGES = [0.0, *(10 ** (exponent / BINS_A_DECADE) for exponent in range(-24, 13))]
 OF_MEMORY = (GUARD_BANDS, INPUTS)  # and not of one output
 # Of the limit of a case's bias, a quarter of what a suite may have: nothing is added to the limit for the sake of less.
-SMALL_ERROR = 4  # roundings of the largest result: so much a sum of terms as large loses where they cancel
 NEGLIGIBLE = 1 / 16
+# Roundings of the largest result: so much a sum of terms as large loses where they cancel. And the share of wrong
+# results that may be off by half of themselves then: where it is more, something is left out.
+SMALL_ERROR, LOST_SHARE = 4, 0.1
 BEYOND_ANY_LIMIT = 2.0**400  # times the largest value: an error that has a square
 NEAREST = {"max_bound_ratio": "max_abs_error", "rms_ratio": "rms_error", "bias_ratio": "bias"}
 FIRST_OVER = HISTOGRAM_EDGES.index(1.0)  # the bin that begins at the bound
@@ -630,9 +632,11 @@ def _bound(found: Findings, result: CaseResult, factor: float) -> None:
     else:
         place += f", an error of {off:.3g}{_over(off, limit, 'bound') if limit else ', and the bound there is 0'}"
     most = float(found.usable(found.expected).abs().max())
-    if kind == BOUND and float(found.magnitude[bad].max()) <= SMALL_ERROR * found.unit * most:
+    small = float(found.magnitude[bad].max()) <= SMALL_ERROR * found.unit * most
+    lost = (found.magnitude > found.expected.abs() / 2)[bad].double().mean()
+    if kind == BOUND and small and float(lost) < LOST_SHARE:
         place += (
-            f"; all are off by less than {SMALL_ERROR} roundings of the largest result, {most:.3g}: digits are lost "
+            f"; all are off by {SMALL_ERROR} roundings of the largest result, {most:.3g}, at most: digits are lost "
             "that the reference keeps, or its bound does not count a cancellation or the rounding of an argument"
         )
     result.failures.append(Failure(kind, place))

@@ -69,14 +69,8 @@ MADE_BY = {  # by the part of a job: who else makes what these make of a case
 }
 REDRAWN = 3  # times that the inputs of a case are made until they are those that they were
 TESTS_BESIDE = 4  # as many as the workflow runs at a time
-DOUBTFUL = (
-    *edits.TIES,
-    *edits.OF_NUMBERS,
-    "sorted",
-    "begun",
-    "whole",
-    "aliased",
-)  # of which an operator may be for no values of the kind
+# Parts of a Job whose values an operator may not be for.
+DOUBTFUL = (*edits.TIES, *edits.OF_NUMBERS, "sorted", "begun", "whole", "aliased")
 # Parts of a Job whose inputs are the case's but for changes of ours.
 CHANGED = ("low", *dict.fromkeys(edits.EDITS), "whole")
 NOT_OF_SUCH_VALUES = "the reference of such values fails"
@@ -526,8 +520,8 @@ class Chamber:
         # Of numbers alone it is certain which is larger: a difference to another input's is rounded.
         if not _has_indices(call) or sum(tensor.is_floating_point() for tensor in call.inputs.values()) != 1:
             impossible.append("close")
-        if not _has_indices(call):
-            impossible.append("begun")  # for such rows are made alike but for one value
+        if not _has_indices(call) or not any(map(edits.begins_alike, inputs.values())):
+            impossible.append("begun")  # without indices rows are made alike but for one value
         return [*(edit for edit in dict.fromkeys(edits.EDITS) if edit not in impossible), *beside]
 
     def do_indices(self, case: Case) -> list[str]:
@@ -567,16 +561,19 @@ class Chamber:
         return ""
 
     def _of_each_row(self, job: Job, now: Mapping[str, Reference], terms: Terms) -> bool:
-        """Whether whole numbers that belong to rows stay as they were where only the rows after those have changed."""
-        from kernelproof.operators import changeable
+        """Whether whole numbers belong to rows of inputs: with those in the opposite order, they are in it too."""
+        import torch
 
-        before, call = self._reference(_previous(job), terms), self._call(job)
-        edited = filter(edits.begins_alike, changeable(self.operator, call).values())
+        from kernelproof.operators import changeable, changed, placed
+
+        call = self._call(job)
+        rows = {name: each for name, each in changeable(self.operator, call).items() if edits.begins_alike(each)}
+        flipped = changed(call, **{name: placed(tensor.flip(-2), tensor) for name, tensor in rows.items()})
+        reversed_rows = self._computed(flipped, job.case, terms)
         whole = [name for name in call.outputs if not call.tensor(name).is_floating_point()]
-        for name, above in itertools.product(whole, {tensor.shape[:-1] for tensor in edited}):
-            one, other = before[name].output, now[name].output
-            kept = (slice(None),) * (len(above) - 1) + (slice(None, None, 2),)
-            if one.shape[: len(above)] != above or not bool((one[kept] == other[kept]).all()):
+        for name, above in itertools.product(whole, {tensor.shape[:-1] for tensor in rows.values()}):
+            one, other = now[name].output, reversed_rows[name].output
+            if one.shape[: len(above)] != above or not torch.equal(one.flip(len(above) - 1), other):
                 return False
         return True
 
@@ -820,7 +817,7 @@ class Chamber:
         """
         from kernelproof.operators import changeable, changed, placed
 
-        seed, number = map(int, job.name.split("."))
+        seed, number = _edit_of(job)
 
         def other(further: int) -> Call:
             return self._call(Job(dataclasses.replace(job.case, seed=seed + further)))
@@ -1095,21 +1092,31 @@ def _digest(call: Call) -> str:
     return digest.hexdigest()
 
 
-def _previous(job: Job) -> Job:
-    """The call before an edit's."""
+def _edit_of(job: Job) -> tuple[int, int]:
+    """The seed, and which of EDITS."""
     seed, number = map(int, job.name.split("."))
-    return Job(job.case, edits.EDITS[number - 1], f"{seed}.{number - 1}") if number else Job(job.case)
+    return seed, number
+
+
+def _previous(job: Job) -> Job:
+    """The call before an edit's; no edit is made of close values, which rounding makes equal."""
+    seed, number = _edit_of(job)
+    before = [earlier for earlier in range(number) if edits.EDITS[earlier] != "close"]
+    return Job(job.case, edits.EDITS[before[-1]], f"{seed}.{before[-1]}") if before else Job(job.case)
 
 
 def _of_one_kind(one: Tensor, other: Tensor) -> bool:
-    """Whether a tensor may stand for another, by its values too: zero points are whole numbers, and scales are not."""
+    """Whether a tensor may stand for another, by its values too: zero points are whole numbers, and scales are not.
+
+    Of fewer than FEW_VALUES chance says which sign they have, and how large they are.
+    """
     if (one.shape, one.stride(), one.dtype) != (other.shape, other.stride(), other.dtype):
         return False
     first, second = (values[values.isfinite()] for values in (one.double(), other.double()))
-    if not first.numel() or not second.numel():
-        return True
-    alike = all(bool(test(first)) == bool(test(second)) for test in (_any_below_zero, _all_whole))
-    sizes = sorted(float(values.abs().max()) for values in (first, second))
+    few = min(first.numel(), second.numel()) < FEW_VALUES
+    tests = (_all_whole,) if few else (_all_whole, _any_below_zero)
+    alike = all(bool(test(first)) == bool(test(second)) for test in tests if first.numel() and second.numel())
+    sizes = (1.0, 1.0) if few else sorted(float(values.abs().max()) for values in (first, second))
     return alike and sizes[1] <= LIKE_IN_SIZE * sizes[0]
 
 
