@@ -569,7 +569,10 @@ class Chamber:
         call = self._call(job)
         rows = {name: each for name, each in changeable(self.operator, call).items() if edits.begins_alike(each)}
         flipped = changed(call, **{name: placed(tensor.flip(-2), tensor) for name, tensor in rows.items()})
-        reversed_rows = self._computed(flipped, job.case, terms)
+        try:
+            reversed_rows = self._computed(flipped, job.case, terms)
+        except Exception:  # rows that have to be in this order
+            return False
         whole = [name for name in call.outputs if not call.tensor(name).is_floating_point()]
         for name, above in itertools.product(whole, {tensor.shape[:-1] for tensor in rows.values()}):
             one, other = now[name].output, reversed_rows[name].output
