@@ -41,6 +41,7 @@ EDITS = (
     "close",
     "begun",
 )
+FOR_INDICES = ("close", "begun")  # each made of the last call before both, for where an output is an index alone
 BEHIND_TIES = (*TIES, *OF_NUMBERS, "close")  # edits that are made behind those, of values that are equal then
 TAIL_SHARE = 4
 TURNS = 16  # in which rows are given back their values, before all are
@@ -50,39 +51,39 @@ FEWEST_ALIKE = 4  # values of a row, or rows, of which some become like others: 
 
 def edit(inputs: Mapping[str, Tensor], other: Callable[[int], Call], number: int, draw: random.Random) -> None:
     """Make one of EDITS in inputs; new values are those of other calls of the case: 0; 1 of halves, 2 of middles."""
-    names, edit = [name for name, tensor in inputs.items() if tensor.numel()], EDITS[number]
+    names, kind = [name for name, tensor in inputs.items() if tensor.numel()], EDITS[number]
     if not names:
         return
     name = names[number % len(names)]
     tensor = inputs[name]
     place = tuple(draw.randrange(size) for size in tensor.shape)
-    if edit in ("element", "end"):
-        place = place if edit == "element" else tuple(size - 1 for size in tensor.shape)
+    if kind in ("element", "end"):
+        place = place if kind == "element" else tuple(size - 1 for size in tensor.shape)
         tensor[place] = other(0).tensor(name)[place]
-    elif edit == "exchange":
-        _exchange(tensor, place, across=EDITS[:number].count(edit) // len(names) % 2 == 1)
-    elif edit == "tail":
+    elif kind == "exchange":
+        _exchange(tensor, place, across=EDITS[:number].count(kind) // len(names) % 2 == 1)
+    elif kind == "tail":
         _replace_tails(inputs, other(0))
-    elif edit == "later":
+    elif kind == "later":
         _replace_part(inputs, other(1), lambda size: slice(size - size // 2, None))
-    elif edit == "earlier":
+    elif kind == "earlier":
         _replace_part(inputs, other(1), lambda size: slice(size // 2))
-    elif edit == "middle":
+    elif kind == "middle":
         _replace_part(inputs, other(2), lambda size: slice(size // 4, size - size // 4))
-    elif edit == "sorted":
+    elif kind == "sorted":
         _sort_rows(inputs, draw)
-    elif edit == "reversed":
+    elif kind == "reversed":
         _reverse_rows(inputs)
-    elif edit == "close":
+    elif kind == "close":
         _bring_close(inputs, _generator(draw))
-    elif edit == "begun":
+    elif kind == "begun":
         _begin_alike(inputs)
-    elif edit == "repeated":
+    elif kind == "repeated":
         _repeat_values(inputs, _generator(draw))
-    elif edit == "alike":
+    elif kind == "alike":
         _make_alike(inputs, _generator(draw))
     else:
-        _scale(tensor, _generator(draw), OF_NUMBERS[edit])
+        _scale(tensor, _generator(draw), OF_NUMBERS[kind])
 
 
 def take_ties_back(before: Mapping[str, Tensor], now: Mapping[str, Tensor], *, of_rows: bool) -> bool:
@@ -126,6 +127,13 @@ def _tied(tensor: Tensor, dim: int | None) -> Tensor:
     return tied.view(tensor.shape) if dim is None else tied.movedim(-1, dim)
 
 
+def _row_at(tensor: Tensor, number: int) -> tuple[int, ...]:
+    """The place of a row, by its number among all rows."""
+    import numpy
+
+    return tuple(map(int, numpy.unravel_index(number, tensor.shape[:-1])))
+
+
 def _exchange(tensor: Tensor, place: tuple[int, ...], *, across: bool) -> None:
     """Exchange an element with the next of its row that is another: what is summed up over the row stays.
 
@@ -139,7 +147,7 @@ def _exchange(tensor: Tensor, place: tuple[int, ...], *, across: bool) -> None:
     bits, (*above, first) = bits_of(tensor), place
     if across and (rows := math.prod(tensor.shape[:-1])) > 1:
         after = (numpy.ravel_multi_index(above, tensor.shape[:-1]) + 1) % rows
-        ours, theirs = tuple(above), tuple(map(int, numpy.unravel_index(after, tensor.shape[:-1])))
+        ours, theirs = tuple(above), _row_at(tensor, int(after))
         bits[ours], bits[theirs] = bits[theirs].clone(), bits[ours].clone()
         return
     row = bits[tuple(above)]
@@ -172,8 +180,6 @@ def _sort_rows(inputs: Mapping[str, Tensor], draw: random.Random) -> None:
     Of another row two neighbours in its later half change places then: what looks at the first ones, or at some, takes
     it for sorted.
     """
-    import numpy
-
     from kernelproof.results import bits_of
 
     for tensor in inputs.values():
@@ -181,7 +187,7 @@ def _sort_rows(inputs: Mapping[str, Tensor], draw: random.Random) -> None:
             continue
         rows, size = math.prod(tensor.shape[:-1]), tensor.shape[-1]
         for number, at in enumerate(draw.sample(range(rows), min(rows, 2))):
-            row = tensor[tuple(map(int, numpy.unravel_index(at, tensor.shape[:-1])))]
+            row = tensor[_row_at(tensor, at)]
             order = row.double().argsort()
             if number == 1 and size >= FEWEST_ALIKE:
                 first = draw.randrange(size // 2, size - 1)

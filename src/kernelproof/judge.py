@@ -631,15 +631,23 @@ def _bound(found: Findings, result: CaseResult, factor: float) -> None:
         place += ", where the result is known exactly"
     else:
         place += f", an error of {off:.3g}{_over(off, limit, 'bound') if limit else ', and the bound there is 0'}"
-    most = float(found.usable(found.expected).abs().max())
-    small = float(found.magnitude[bad].max()) <= SMALL_ERROR * found.unit * most
-    lost = (found.magnitude > found.expected.abs() / 2)[bad].double().mean()
-    if kind == BOUND and small and float(lost) < LOST_SHARE:
+    if kind == BOUND and _is_little(found, bad):
         place += (
-            f"; all are off by {SMALL_ERROR} roundings of the largest result, {most:.3g}, at most: digits are lost "
-            "that the reference keeps, or its bound does not count a cancellation or the rounding of an argument"
+            f"; all are off by {SMALL_ERROR} roundings of the largest result, {_largest(found):.3g}, at most: digits "
+            "are lost that the reference keeps, or its bound does not count a cancellation or an argument's rounding"
         )
     result.failures.append(Failure(kind, place))
+
+
+def _is_little(found: Findings, bad: torch.Tensor) -> bool:
+    """Whether what is wrong may be what rounding leaves where terms as large as the largest result cancel."""
+    magnitude = found.magnitude[bad]
+    lost = (magnitude > found.expected[bad].abs() / 2).double().mean()
+    return float(magnitude.max()) <= SMALL_ERROR * found.unit * _largest(found) and float(lost) < LOST_SHARE
+
+
+def _largest(found: Findings) -> float:
+    return float(found.usable(found.expected).abs().max())
 
 
 def _rms(

@@ -516,12 +516,16 @@ class Chamber:
         if not inputs:
             return []
         beside = ["whole"] if len(inputs) < len(call.inputs) else []
-        impossible = [*(edits.TIES if _has_indices(call) else ()), *edits.without_room(inputs)]
-        # Of numbers alone it is certain which is larger: a difference to another input's is rounded.
-        if not _has_indices(call) or sum(tensor.is_floating_point() for tensor in call.inputs.values()) != 1:
-            impossible.append("close")
-        if not _has_indices(call) or not any(map(edits.begins_alike, inputs.values())):
-            impossible.append("begun")  # without indices rows are made alike but for one value
+        impossible = edits.without_room(inputs)
+        if _has_indices(call):
+            impossible += edits.TIES
+            # Of numbers alone it is certain which is larger: a difference to another input's is rounded.
+            if sum(tensor.is_floating_point() for tensor in call.inputs.values()) != 1:
+                impossible.append("close")
+            if not any(map(edits.begins_alike, inputs.values())):
+                impossible.append("begun")
+        else:
+            impossible += edits.FOR_INDICES
         return [*(edit for edit in dict.fromkeys(edits.EDITS) if edit not in impossible), *beside]
 
     def do_indices(self, case: Case) -> list[str]:
@@ -640,12 +644,10 @@ class Chamber:
         inputs = changeable(self.operator, call)
         groups: list[list[str]] = []
         for name, tensor in inputs.items():
-            for group in groups:
-                if _of_one_kind(inputs[group[0]], tensor):
-                    group.append(name)
-                    break
-            else:
-                groups.append([name])
+            group = next((each for each in groups if _of_one_kind(inputs[each[0]], tensor)), None)
+            if group is None:
+                groups.append(group := [])
+            group.append(name)
         return [names for names in groups if len(names) > 1]
 
     def do_outline(self, job: Job) -> dict[str, Any]:
@@ -1102,9 +1104,9 @@ def _edit_of(job: Job) -> tuple[int, int]:
 
 
 def _previous(job: Job) -> Job:
-    """The call before an edit's; no edit is made of close values, which rounding makes equal."""
+    """The call that an edit is made of: none of FOR_INDICES, whose values rounding makes equal."""
     seed, number = _edit_of(job)
-    before = [earlier for earlier in range(number) if edits.EDITS[earlier] != "close"]
+    before = [earlier for earlier in range(number) if edits.EDITS[earlier] not in edits.FOR_INDICES]
     return Job(job.case, edits.EDITS[before[-1]], f"{seed}.{before[-1]}") if before else Job(job.case)
 
 
@@ -1116,19 +1118,14 @@ def _of_one_kind(one: Tensor, other: Tensor) -> bool:
     if (one.shape, one.stride(), one.dtype) != (other.shape, other.stride(), other.dtype):
         return False
     first, second = (values[values.isfinite()] for values in (one.double(), other.double()))
-    few = min(first.numel(), second.numel()) < FEW_VALUES
-    tests = (_all_whole,) if few else (_all_whole, _any_below_zero)
-    alike = all(bool(test(first)) == bool(test(second)) for test in tests if first.numel() and second.numel())
-    sizes = (1.0, 1.0) if few else sorted(float(values.abs().max()) for values in (first, second))
-    return alike and sizes[1] <= LIKE_IN_SIZE * sizes[0]
-
-
-def _any_below_zero(values: Tensor) -> Tensor:
-    return (values < 0).any()
-
-
-def _all_whole(values: Tensor) -> Tensor:
-    return (values == values.round()).all()
+    if not first.numel() or not second.numel():
+        return True
+    whole = [bool((values == values.round()).all()) for values in (first, second)]
+    if whole[0] != whole[1] or min(first.numel(), second.numel()) < FEW_VALUES:
+        return whole[0] == whole[1]
+    negative = [bool((values < 0).any()) for values in (first, second)]
+    smaller, larger = sorted(float(values.abs().max()) for values in (first, second))
+    return negative[0] == negative[1] and larger <= LIKE_IN_SIZE * smaller
 
 
 def _has_indices(call: Call) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from kernelproof.edits import EDITS, OF_NUMBERS
+from kernelproof.edits import EDITS, FOR_INDICES, OF_NUMBERS
 from kernelproof.judging import Job
 from kernelproof.ladder.calling import AWAKE
 from kernelproof.ladder.selection import CPU_REPEATED_ELEMENTS, elements
@@ -39,7 +39,6 @@ NO_PARTS = (
 )
 NO_TIES = "an output is of whole numbers, and of two places with one value an index may name either"
 NO_NUMBERS = "no input that may take other values has floating-point numbers, or none of either sign"
-FOR_INDICES = ("close", "begun")
 FEWER = 5  # times fewer repeats
 SIDES = {"end": "behind", "start": "in front of"}  # of a tensor, where it is fenced
 
