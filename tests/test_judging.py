@@ -552,6 +552,38 @@ def test_a_judge_that_is_killed_condemns_nobody(tmp_path: Path) -> None:
     judge.close()
 
 
+def test_what_was_begun_is_done_beside_the_caller_and_answered_to_who_asks_for_the_same(
+    judge: Judge, tmp_path: Path
+) -> None:
+    jobs = [Job(dataclasses.replace(CASE, seed=seed)) for seed in range(40)]
+    folders = [tmp_path / str(seed) for seed in range(40)]
+    for job, folder in zip(jobs[1:], folders[1:], strict=True):
+        judge.begin_to_lay_out(MODULE, job, folder)
+    assert judge.families(MODULE)  # behind them
+    assert all(folder.is_dir() for folder in folders[1:])
+    made = (folders[3] / "x.img").stat().st_mtime_ns
+    laid = [judge.lay_out(MODULE, job, folder) for job, folder in zip(jobs[:4], folders[:4], strict=True)]
+    assert (folders[3] / "x.img").stat().st_mtime_ns == made
+    for place, each in enumerate(laid):
+        run_right(each.arguments, spoil=float(place == 2))
+        judge.take(MODULE, jobs[place], folders[place])
+    judge.drop()
+    assert judge.families(MODULE)
+    judge.lay_out(MODULE, jobs[5], folders[5])  # once more, for nobody took the first
+    assert [judge.judge(MODULE, job, TERMS)[0].status for job in jobs[:4]] == ["passed", "passed", "failed", "passed"]
+
+
+def test_what_was_begun_and_fails_is_told_to_who_takes_it(judge: Judge, tmp_path: Path) -> None:
+    impossible = Job(dataclasses.replace(CASE, dtype="float8"))
+    for _ in range(2):
+        judge.begin_to_lay_out(MODULE, impossible, tmp_path / "impossible")
+        judge.drop()
+    judge.begin_to_lay_out(MODULE, impossible, tmp_path / "impossible")
+    assert judge.families(MODULE)
+    with pytest.raises(JudgeError, match="float8"):
+        judge.lay_out(MODULE, impossible, tmp_path / "impossible")
+
+
 def test_projects_whose_operators_are_our_own_share_a_judge_and_no_case(tmp_path: Path) -> None:
     resources = Resources(tmp_path)
     first, second = (tmp_path / name for name in ("first", "second"))
@@ -671,6 +703,35 @@ def test_no_worker_lives_when_a_result_is_judged(tmp_path: Path, monkeypatch: py
     assert record.verdict == "correct"
     assert len(living) > 10
     assert not any(living)
+
+
+@pytest.mark.parametrize("foreseen", [True, False])
+def test_calls_are_laid_out_while_those_before_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, foreseen: bool
+) -> None:
+    config = project(tmp_path, "good")
+    run, begin, lay_out = Calls.run, Judge.begin_to_lay_out, Judge.lay_out
+    begun, made = [], []
+
+    def running(self: Calls, jobs: Any, *arguments: Any, following: Any = (), **options: Any) -> Any:
+        other = () if foreseen else [*jobs, Job(dataclasses.replace(CASE, seed=len(begun)))]
+        return run(self, jobs, *arguments, following=other or following, **options)
+
+    def beginning(self: Judge, module: str, job: Job, folder: Path) -> None:
+        begun.append((job.key, folder))
+        begin(self, module, job, folder)
+
+    def laying_out(self: Judge, module: str, job: Job, folder: Path) -> Any:
+        made.append((job.key, folder))
+        return lay_out(self, module, job, folder)
+
+    monkeypatch.setattr(Calls, "run", running)
+    monkeypatch.setattr(Judge, "begin_to_lay_out", beginning)
+    monkeypatch.setattr(Judge, "lay_out", laying_out)
+    (record,) = test.run(config, "rmsnorm", ["good"], config.results / "test" / "rmsnorm")
+    assert record.verdict == "correct", record
+    assert len(made) > len(begun) > 10
+    assert set(begun) <= set(made) if foreseen else not set(begun) & set(made)
 
 
 def test_the_supervisor_has_no_tensors(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import copy
 import dataclasses
 import faulthandler
 import functools
-import hashlib
 import importlib.util
 import itertools
 import json
@@ -29,11 +28,11 @@ import socket
 import sys
 import tempfile
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernelproof import edits, formats, records
 from kernelproof.cases import usual_family
@@ -79,6 +78,7 @@ LIKE_IN_SIZE = 4  # times: the largest of one tensor's values and of another's
 FEW_VALUES = 16  # of which draws may be the same by chance
 MOST_LOOKED_BACK = 8  # wrong results of a variant, for which several references are made
 LARGEST_LOOKED_AT = 1 << 22  # elements
+PIECE_BYTES = 1 << 16  # of an answer, in one go
 END_LIMIT_S = 5.0
 SAYS_WITHIN_S = 1.0
 PATIENCE_S = 20.0  # after which is said what is waited for
@@ -147,6 +147,15 @@ class Terms:
     same_bits: bool
 
 
+@dataclass(frozen=True)
+class _Request:
+    """What a judge is asked for; `about` in words."""
+
+    module: str
+    about: str
+    line: bytes
+
+
 # --- the supervisor's end ---------------------------------------------------------------------------------------------
 
 
@@ -173,7 +182,9 @@ class Judge:
                 stdout=log,
                 stderr=log,
             )
-        self._lines = self._connection.makefile("rb")
+        self._unread = bytearray()  # of answers that came with the one before
+        self._asked: deque[_Request] = deque()  # without an answer yet, in order
+        self._answers: dict[_Request, bytes] = {}  # that nobody has taken
 
     def of(self, root: Path) -> Judge:
         """The same process for another project, of whose cases it knows nothing."""
@@ -244,6 +255,17 @@ class Judge:
         """Write the images of a call into a folder, which is made; outputs hold fresh random bits."""
         return LaidOut(**self._ask(module, "lay_out", job=job, folder=str(folder)))
 
+    def begin_to_lay_out(self, module: str, job: Job, folder: Path) -> None:
+        """Ask for `lay_out` and go on: that, called likewise, takes the answer, and `drop` does without."""
+        with contextlib.suppress(OSError):  # who waits for the answer is told
+            self._send(self._request(module, "lay_out", job=job, folder=str(folder)))
+
+    def drop(self) -> None:
+        """Wait for what was begun and is no longer wanted, and take no answer."""
+        while self._asked:
+            self._receive()
+        self._answers.clear()
+
     def take(self, module: str, job: Job, folder: Path, *, differing: bool = False) -> None:
         """Read what the worker handed over in its folder; of a repeat that gave other bits, if it says there was one.
 
@@ -303,51 +325,84 @@ class Judge:
 
     def close(self) -> None:
         """End the process."""
-        self._lines.close()
         self._connection.close()
         end(self._process, END_LIMIT_S)
 
     def _ask(self, module: str, command: str, **payload: Any) -> Any:
-        about = _about(command, payload)
-        try:
-            self._connection.sendall(_line([self._root, module, command, payload]))
-            line = self._awaited(module, about)
-        except TimeoutError:
-            place = self._at_work(module)
-            kill_group(self._process)
-            raise JudgeError(
-                f"it did not answer `{about}` within {self._limit_s:g} s, and was ended",
-                subject=place or module,
-                log=self._kept_log,
-                hint="mend the operator's module, or set test.operator_limit_s to more seconds",
-            ) from None
-        except ConnectionError:
-            line = b""
-        if not line:
-            end(self._process, END_LIMIT_S)
-            code = self._process.returncode
-            raise JudgeError(
-                f"the judge's process {describe_exit(code)} in the middle of `{about}`; nobody is condemned for that",
-                subject=module,
-                log=self._kept_log,
-                hint=self._why_ended(code),
-            )
-        answer = json.loads(line)
+        request = self._request(module, command, **payload)
+        if request not in self._answers and request not in self._asked:
+            try:
+                self._send(request)
+            except TimeoutError:
+                self._give_up(request)
+            except ConnectionError:
+                self._say_why_it_ended(request)
+        while request not in self._answers:
+            self._receive()
+        answer = json.loads(self._answers.pop(request))
         if "error" in answer:
             raise JudgeError(**answer["error"])
         return answer["result"]
 
+    def _request(self, module: str, command: str, **payload: Any) -> _Request:
+        return _Request(module, _about(command, payload), _line([self._root, module, command, payload]))
+
+    def _send(self, request: _Request) -> None:
+        self._connection.sendall(request.line)
+        self._asked.append(request)
+
+    def _receive(self) -> None:
+        """Wait for the next answer: they come in the order in which was asked."""
+        request = self._asked.popleft()
+        try:
+            line = self._awaited(request.module, request.about)
+        except TimeoutError:
+            self._give_up(request)
+        except ConnectionError:
+            line = b""
+        if not line:
+            self._say_why_it_ended(request)
+        self._answers[request] = line
+
+    def _give_up(self, request: _Request) -> NoReturn:
+        place = self._at_work(request.module)
+        kill_group(self._process)
+        raise JudgeError(
+            f"it did not answer `{request.about}` within {self._limit_s:g} s, and was ended",
+            subject=place or request.module,
+            log=self._kept_log,
+            hint="mend the operator's module, or set test.operator_limit_s to more seconds",
+        ) from None
+
+    def _say_why_it_ended(self, request: _Request) -> NoReturn:
+        end(self._process, END_LIMIT_S)
+        code = self._process.returncode
+        raise JudgeError(
+            f"the judge's process {describe_exit(code)} in the middle of `{request.about}`; "
+            "nobody is condemned for that",
+            subject=request.module,
+            log=self._kept_log,
+            hint=self._why_ended(code),
+        )
+
     def _awaited(self, module: str, about: str) -> bytes:
         """The answer; who waits long for it is told for what. Raises TimeoutError where there is none in time."""
         soon = min(PATIENCE_S, self._limit_s)
-        if not select.select([self._connection], [], [], soon)[0]:
+        if b"\n" not in self._unread and not select.select([self._connection], [], [], soon)[0]:
             if soon < self._limit_s:
                 what = f"{self._at_work(module) or module} (`{about}`), since {soon:g} of {self._limit_s:g} s"
                 # What the process of a test prints is otherwise for its log.
                 print(f"kernelproof: waiting for {what}", file=sys.__stderr__ or sys.stderr, flush=True)
             if not select.select([self._connection], [], [], self._limit_s - soon)[0]:
                 raise TimeoutError
-        return self._lines.readline()
+        while (end := self._unread.find(b"\n")) < 0:
+            piece = self._connection.recv(PIECE_BYTES)
+            if not piece:
+                return b""
+            self._unread += piece
+        line = bytes(self._unread[:end])
+        del self._unread[: end + 1]
+        return line
 
     def _at_work(self, module: str) -> str | None:
         """Which line of an operator's module the process is in, `mine.py:31, in reference`; None where in none."""
@@ -1087,14 +1142,15 @@ def _misread(call: Call, name: str, layout: Layout) -> dict[str, Call]:
 
 
 def _digest(call: Call) -> str:
-    """Of a call's arguments: the values of all but its outputs, whatever their layout."""
+    """Of a call's arguments, in this process: the values of all but its outputs, whatever their layout.
+
+    Python's own hash takes less than half of the time that SHA-256 takes, for which processors have instructions.
+    """
     import torch
 
     kinds = [(name, tensor.dtype, tensor.shape) for name, tensor in call.tensors.items()]
-    digest = hashlib.sha256(repr((call.scalars, kinds)).encode())  # processors have instructions for it
-    for tensor in call.inputs.values():
-        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    values = (tensor.contiguous().reshape(-1).view(torch.uint8).numpy() for tensor in call.inputs.values())
+    return repr((call.scalars, kinds, [hash(each.tobytes()) for each in values]))
 
 
 def _edit_of(job: Job) -> tuple[int, int]:

@@ -60,7 +60,7 @@ REPEATS_SUFFIX = ".repeats"  # of an output image: some of the repeats, one behi
 REPEATS_KEPT_BYTES = 1 << 30
 # Results are the caller's and are held for it, as many as these bytes hold: later calls must leave them alone, and so
 # must what earlier ones left running. Of those that a candidate returned in memory of its own, a few of any size.
-HELD_BYTES, HELD_MOST, RETURNED_HELD = 64 << 20, 64, 8
+HELD_BYTES, HELD_MOST, RETURNED_HELD = 16 << 20, 64, 8
 SETTLING_S = 0.04  # behind a call's repeats, for what they left running
 POISON_FLIP = 0x55  # XORed into every element of every second repeat's output poison
 

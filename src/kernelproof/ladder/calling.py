@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import itertools
 import os
 import random
 import shutil
@@ -63,6 +64,8 @@ FULL, FREED_S = 0.02, 2.0
 # What memory holds that nobody has written, by a case's seed: what one of them hides, another case of its shape shows.
 FRESH = (FILL, NAN_FILL)
 FILLED_LONG_BYTES = 1 << 30  # of memory that a process held: to fill so much in each of some calls takes seconds
+# Of calls that are laid out while others are made: this many at most, and none beside larger ones than that.
+AHEAD_MOST, AHEAD_BYTES = 16, 64 << 20
 SPACE_BYTES = 1 << 20  # with less than this free, besides its results, a worker's failure proves nothing
 
 
@@ -126,6 +129,8 @@ class Calls:
         self.histogram: Histogram | None = None
         self._kinds: dict[str, str] = {}  # by a job's key: its shapes, strides, data types and scalars
         self._takes: dict[str, bool] = {}  # by kind, once a call of it was made
+        self._begun: dict[str, Path] = {}  # by the key of a call of the next request: where it is laid out already
+        self._numbers = itertools.count()  # of folders
         self._worker: Worker | None = None
         self._holds_cubins = False  # the worker, and not the library
         self._is_awake = False  # its idle threads spin for a while
@@ -180,23 +185,34 @@ class Calls:
             "cubins": self.sealer.files if self.sealer and sealed else None,
         }
 
-    def run(self, jobs: Sequence[Job], limit_s: float, repeats: int = 1, *, sealable: bool = True) -> Handed:
+    def run(
+        self,
+        jobs: Sequence[Job],
+        limit_s: float,
+        repeats: int = 1,
+        *,
+        sealable: bool = True,
+        following: Sequence[Job] = (),
+    ) -> Handed:
         """One request to the worker, for calls in the same memory one after another.
 
-        The judge has taken the results when this returns. Calls that are not `sealable` are made through the library,
-        whatever else is: what its host code keeps from call to call shows between calls only.
+        The judge has taken the results when this returns, and laid out some of the `following`, the calls of the next
+        request. Calls that are not `sealable` are made through the library, whatever else is: what its host code keeps
+        from call to call shows between calls only.
 
         Who asks for gigabytes and uses some of them has not hung while we filled all: it is called again without.
         """
         try:
-            return self._run(jobs, limit_s, repeats, sealable=sealable)
+            return self._run(jobs, limit_s, repeats, sealable=sealable, following=following)
         except WorkerTimeout as error:
             if not self._fills or error.most_bytes < FILLED_LONG_BYTES:
                 raise
         self._fills = False
-        return self._run(jobs, limit_s, repeats, sealable=sealable)
+        return self._run(jobs, limit_s, repeats, sealable=sealable, following=following)
 
-    def _run(self, jobs: Sequence[Job], limit_s: float, repeats: int, *, sealable: bool) -> Handed:
+    def _run(
+        self, jobs: Sequence[Job], limit_s: float, repeats: int, *, sealable: bool, following: Sequence[Job]
+    ) -> Handed:
         started, self.called = time.monotonic(), jobs[0]
         if self._has_refused and jobs[0].part not in REFUSABLE:
             self.leave()
@@ -205,15 +221,20 @@ class Calls:
         worker = self.ready_worker(sealed=launches is not None, awake=awake)
         judge = self.session.judge
         self._has_run = True
+        folders, self._begun = self._folders(jobs), {}
         try:
-            laid = [judge.lay_out(self.settings.module, job, self.images / str(n)) for n, job in enumerate(jobs)]
+            laid = [judge.lay_out(self.settings.module, *each) for each in zip(jobs, folders, strict=True)]
+            judge.drop()
+            size = sum(other.bytes for other in laid)
+            if size <= AHEAD_BYTES:
+                self._begin(following, jobs)
             kinds = {job.key: signature(outlined(other.arguments)) for job, other in zip(jobs, laid, strict=True)}
             self._kinds |= kinds
             try:
                 answer = worker.request(
                     "run",
                     timeout_s=limit_s,
-                    room_bytes=2 * sum(other.bytes for other in laid),
+                    room_bytes=2 * size,
                     arguments=laid[0].arguments,
                     outputs=laid[0].outputs,
                     repeats=repeats,
@@ -232,7 +253,7 @@ class Calls:
             except WorkerError as error:
                 if sealable and not isinstance(error, WorkerRefused):
                     self._note_launches(jobs, launches)
-                _blame_a_full_disk(self.images, sum(other.bytes for other in laid))
+                _blame_a_full_disk(self.images, size)
                 if self.variant.device == "cuda" and isinstance(error, WorkerReplyError):
                     self._has_refused = jobs[0].part in REFUSABLE and self._settled(worker, limit_s)
                     if not self._has_refused:
@@ -244,9 +265,23 @@ class Calls:
                 )
         finally:
             worker.clear()
+            kept = set(self._begun.values())
             for laid_out in self.images.iterdir():  # the folder itself stays: the worker may read that one
-                shutil.rmtree(laid_out, ignore_errors=True)
+                if laid_out not in kept:
+                    shutil.rmtree(laid_out, ignore_errors=True)
         return Handed(laid[0], reply, time.monotonic() - started, unlike)
+
+    def _folders(self, jobs: Sequence[Job]) -> list[Path]:
+        """Where the images of calls are laid out, or soon will be."""
+        return [self._begun.get(job.key) or self.images / str(next(self._numbers)) for job in jobs]
+
+    def _begin(self, following: Sequence[Job], now: Sequence[Job]) -> None:
+        """Have the judge lay out calls while the worker makes those of `now`, each of which it knows by its key."""
+        made = {job.key for job in now}
+        jobs = [job for job in following[:AHEAD_MOST] if job.key not in made]
+        for job, folder in zip(jobs, self._folders(jobs), strict=True):
+            self._begun[job.key] = folder
+            self.session.judge.begin_to_lay_out(self.settings.module, job, folder)
 
     def leave(self) -> None:
         """End the worker."""
