@@ -1063,7 +1063,7 @@ def test_results_that_are_kept_where_nobody_looks_are_an_escape(tmp_path: Path, 
     """Each computes whenever it is looked at once: what is new, what has changed, what is alone in its process."""
     # Only who has been through all copies once can remember.
     modes, longer = (
-        (("hot", "cold"), {"sample_ms": 20.0, "max_seconds": 2.0}) if name == "keeps_where_cold" else (("hot",), {})
+        (("hot", "cold"), {"sample_ms": 30.0, "max_seconds": 3.0}) if name == "keeps_where_cold" else (("hot",), {})
     )
     loaded = project(tmp_path, {name: contender(name)}, {"base": contender("marking")}, modes)
     record = measured(dataclasses.replace(loaded, bench=dataclasses.replace(loaded.bench, processes=1, **longer)))

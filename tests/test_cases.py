@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from dataclasses import replace
@@ -71,6 +72,15 @@ def test_every_shape_gets_every_value_of_every_option() -> None:
 def test_shapes_between_them_get_every_pair_of_option_and_data_type() -> None:
     cases = [c for c in enumerate_cases(operator(), variant()) if c.shape != "main"]
     assert len({(c.options["causal"], c.options["layout"], c.dtype) for c in cases}) == 8
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": [False, True]}, {"causal": [False, True], "scale": [1, 2, 3]}])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_every_shape_meets_every_data_type(options: dict[str, list[Any]], count: int) -> None:
+    dtypes = ["float32", "float16", "bfloat16", "float64"][:count]
+    settings = operator(test=CaseSelection(list(SHAPES), options, ["normal", "peaky"], [0, 1, 2]))
+    cases = enumerate_cases(settings, variant(dtypes=dtypes))
+    assert {(case.shape, case.dtype) for case in cases} == set(itertools.product(SHAPES, dtypes))
 
 
 def test_every_family_meets_the_profiled_shape_with_and_without_each_option() -> None:

@@ -217,6 +217,28 @@ def test_defaults_and_names_are_filled_in(folder: Path) -> None:
     assert loaded.gate.max_ratio == 0.95
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "output", "usual"),
+    [
+        (["float32"], "input", "float32"),
+        (["float16", "float32"], "input", "float32"),
+        (["float32", "float64"], "input", "input"),
+        (["float32", "float64"], "float32", "float32"),
+        (["float64"], "float64", "float64"),
+        (["float32"], "float64", "float64"),
+        (["float64"], "int64", "float32"),
+    ],
+)
+def test_who_promises_float64_promises_its_arithmetic(folder: Path, dtypes: list[str], output: str, usual: str) -> None:
+    data = changed("operators.op.variants.v.dtypes", dtypes)
+    data["operators"]["op"]["variants"]["v"]["precision"] = {"output": output}
+    precision = config.load(written(data, folder)).operator("op").variant("v").precision
+    assert (precision.p, precision.accumulate) == (usual, usual)
+    data["operators"]["op"]["variants"]["v"]["precision"] |= {"p": "bfloat16", "accumulate": "float32"}
+    precision = config.load(written(data, folder)).operator("op").variant("v").precision
+    assert (precision.p, precision.accumulate) == ("bfloat16", "float32")
+
+
 def test_resolved_configuration_reads_back_the_same(folder: Path) -> None:
     loaded = config.load(written(GOOD, folder), ["bench.processes=3"])
     config.save(loaded, folder / "results" / "config.json")

@@ -396,6 +396,19 @@ def test_nan_is_counted_and_located() -> None:
     assert "2048 NaN and 1 +inf values" in result.failures[0].message
 
 
+@pytest.mark.parametrize("of_input", [True, False])
+def test_nan_of_an_input_is_said_to_be_handed_on(of_input: bool) -> None:
+    x = torch.arange(32.0).reshape(4, 8)
+    output = x.clone()
+    output[1, 3] = math.nan
+    call = Call({"x": output.clone() if of_input else x, "y": torch.empty(4, 8)}, ("y",), ("row", "column"))
+    wanted = x.double()
+    reference = Reference(wanted, torch.full_like(wanted, 1e-5), 2.0**-24)
+    (failure,) = judge.judge(case_of(), call, reference, Returned(output), TOLERANCE).failures
+    assert ("NaN of an input that is handed on" in failure.message) == of_input
+    assert ("a read past the end of an input" in failure.message) != of_input
+
+
 def test_rows_of_nan_and_overflow_have_their_causes() -> None:
     call, output = correct_output(case_of())
     output[0, 2, 64:96] = math.nan
@@ -1043,6 +1056,19 @@ ROW = torch.arange(100)
 )
 def test_places_in_words(mask: torch.Tensor, words: str) -> None:
     assert findings.describe_indices(mask, OPERATOR.axes) == words
+
+
+@pytest.mark.parametrize(
+    ("size", "period", "words"),
+    [
+        (64, 28, "62 of 64 columns from 0 to 63"),  # by chance: all but two
+        (64, 32, "columns 0..26 of each 32-column tile (27 of 32)"),
+        (84, 28, "columns 0..26 of each 28-column tile (27 of 28)"),
+    ],
+)
+def test_what_repeats_twice_and_a_bit_repeats_by_chance(size: int, period: int, words: str) -> None:
+    mask = torch.arange(size) % period < 27
+    assert findings.describe_indices(mask, ("column",)) == words
 
 
 def test_places_scattered_over_everything_are_a_sentence() -> None:

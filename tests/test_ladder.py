@@ -12,7 +12,8 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -22,9 +23,10 @@ from kernelproof import bench, build, cli, contest, gpu, lease, operators, recor
 from kernelproof import config as configuration
 from kernelproof.config import Config
 from kernelproof.errors import ConfigError, TestError, WorkerReplyError, WorkerStarved
-from kernelproof.ladder import calling, outcomes
+from kernelproof.ladder import calling, outcomes, verdicts
 from kernelproof.ladder.calling import Calls
-from kernelproof.records import BuildRecord, FileHash, TestRecord
+from kernelproof.ladder.planning import PARTS
+from kernelproof.records import BuildRecord, FileHash, PropertyResult, Rung, TestRecord
 from kernelproof.supervisor import Worker
 
 
@@ -1361,6 +1363,23 @@ def test_whose_inputs_may_not_be_changed_learns_how_to_say_so(tmp_path: Path) ->
     (right,) = test.run(loaded, "factors", ["right"], loaded.results / "test" / "factors")
     assert right.verdict == "wrong"
     assert "name these inputs in OPERATOR.whole" in (right.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        ("the mantissas are wrong", True),
+        ("all of these are bit for bit what the call medium gave there, for other inputs: a result", False),
+        ("weight is that of an earlier call (medium): it, or what was made of it, is kept", False),
+    ],
+)
+def test_whose_results_are_an_earlier_calls_is_not_told_to_leave_inputs_alone(cause: str, said: bool) -> None:
+    found = [PropertyResult(PARTS["tail"][0], "", "case", "failed", f"12 of 34 values differ; {cause}")]
+    rungs = [Rung("correctness", "passed", 1.0), Rung("properties", "failed", 1.0)]
+    standing = SimpleNamespace(properties_found=found)
+    selection = SimpleNamespace(settings=SimpleNamespace(module="mine.py"))
+    remedy = verdicts._whole(rungs, cast(Any, standing), cast(Any, selection))
+    assert ("OPERATOR.whole" in (remedy or "")) == said
 
 
 def test_no_values_are_made_equal_where_an_index_says_which(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def _others_on(board: int) -> int | None:
 
 
 def _measure_and_summarise(config: Config, record: BenchRecord, entrants: list[Entrant], samples_path: Path) -> None:
-    """All of it, from the host's start on; a GPU is held from when interpreters and inputs are there."""
+    """All of it, from the host's start on; a GPU is held from when interpreters and inputs are there until the end."""
     from kernelproof.supervisor import WorkerHost
 
     started = time.monotonic()
@@ -144,7 +144,7 @@ def _measure_and_summarise(config: Config, record: BenchRecord, entrants: list[E
             startup_s = time.monotonic() - started - record.states.get(WAITED, 0.0)
             startup_s -= found.measuring_s + found.counters.get("seconds", 0.0)
             checked = judge_outputs(config, measurement, operator)
-        held.close()
+        # Still held: references were computed on the GPU, and this process counts as one there until it ends.
         measurement.drop_escaped()
         record.threads = threads if record.device == "cpu" else None
         record.cases = [arena.cost for arena in arenas]

@@ -25,9 +25,8 @@ from kernelproof.findings import (
 from kernelproof.images import Returned
 from kernelproof.operators import Call, Suspect
 from kernelproof.processes import FILL, NAN_FILL
-from kernelproof.records import BIAS, BOUND, EXACT, RMS, CaseResult
+from kernelproof.records import BIAS, BOUND, EXACT, OF_EARLIER, RMS, SAME_AS_EARLIER, CaseResult
 
-OF_EARLIER = "is that of an earlier call"  # an input, to who keeps it
 MOSTLY = 0.9  # of the wrong elements, for one cause to be it
 
 # Results of which an RMS says how precise they are as a whole.
@@ -105,7 +104,7 @@ def _remembered(found: Findings, earlier: Earlier) -> str | None:
         values = found.output[kept].unique()
         if int(kept.sum()) >= MOSTLY * count and int((values != 0).sum()) >= fewest and _unlike(call, found.call):
             return (
-                f"{found.share(int(kept.sum()))} are bit for bit what the call {name} gave there, for other inputs: a "
+                f"{found.share(int(kept.sum()))} {SAME_AS_EARLIER} {name} gave there, for other inputs: a "
                 "result that is remembered, by an address or by a part of the inputs, or memory that holds it still "
                 "and is never written"
             )

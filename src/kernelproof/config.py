@@ -1074,6 +1074,16 @@ def _name_members(data: dict[str, Any]) -> None:
             for name, variant in group.items():
                 variant |= {"name": name, "operator": operator_name, "role": role}
                 variant.setdefault("passing", "destination" if variant["abi"] == "tvm_ffi" else "return")
+                _fill_precision(variant["precision"], {*variant["dtypes"]})
+
+
+def _fill_precision(precision: dict[str, Any], dtypes: set[str]) -> None:
+    """What is not declared is float32, and where results of float64 are promised, that."""
+    usual = "float32"
+    if precision["output"] == "float64" or ("float64" in dtypes and dtypes <= {"float32", "float64"}):
+        usual = precision["output"]
+    for name in ("p", "accumulate"):
+        precision.setdefault(name, usual if usual in ("float64", "input") else "float32")
 
 
 def _faults_across(

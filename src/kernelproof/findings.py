@@ -205,7 +205,9 @@ def _range(places: list[int]) -> str | None:
 
 
 def _period(places: list[int], size: int) -> int | None:
-    """The smallest period, fitting twice, with which the places repeat; a last, incomplete period counts too.
+    """The smallest period with which the places repeat: fitting twice and nothing over, or three times or more.
+
+    A last, incomplete period counts too; two and a part are there by chance where most places are hit.
 
     By the borders of the text that the axis is, in linear time. Source: Knuth, Morris & Pratt, *Fast pattern matching
     in strings*, SIAM J. Comput. 6 (1977).
@@ -223,7 +225,8 @@ def _period(places: list[int], size: int) -> int | None:
         borders[i] = border
     while border and size - border < 2:
         border = borders[border - 1]
-    return size - border if border > 0 and size - border <= size // 2 else None
+    period = size - border
+    return period if border and (3 * period <= size or 2 * period == size) else None
 
 
 def plural_of(name: str) -> str:

@@ -509,6 +509,8 @@ def _nonfinite(found: Findings, result: CaseResult) -> None:
         cause = ADDED
     elif fresh := never_written(found, bad):
         cause = fresh
+    elif counts["NaN"] and any(bool(t.double().isnan().any()) for t in found.call.inputs.values()):
+        cause = f"NaN of an input that is handed on, or {UNSET}"
     elif counts["-inf"] == count:
         cause = (
             "log(0) (a sum of exponentials that underflowed: the maximum was not subtracted), an overflow of negative "

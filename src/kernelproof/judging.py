@@ -47,7 +47,7 @@ from kernelproof.processes import (
     own_environment,
     spawn,
 )
-from kernelproof.records import Case, CaseResult, Failure, Histogram
+from kernelproof.records import OF_EARLIER, Case, CaseResult, Failure, Histogram
 from kernelproof.sandbox import hide_memory
 
 if TYPE_CHECKING:
@@ -1016,7 +1016,6 @@ class Chamber:
 
     def _of_earlier(self, job: Job) -> dict[str, Call]:
         """What a call is to who has one input of an earlier one, the first or last of those most like it, by cause."""
-        from kernelproof.causes import OF_EARLIER
         from kernelproof.operators import changed
 
         call = self._call(job)

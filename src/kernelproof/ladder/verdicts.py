@@ -139,12 +139,18 @@ def _told_rung(standing: Standing) -> Rung | None:
 
 
 def _whole(rungs: Sequence[Rung], standing: Standing, selection: RungCases) -> str | None:
-    """What an operator's author may have to declare, where only calls are wrong whose inputs we changed in part."""
+    """What an operator's author may have to declare, where only calls are wrong whose inputs we changed in part.
+
+    Nothing where a result is known as an earlier call's: then that is what is wrong.
+    """
     ours = selection.settings.module.startswith("kernelproof.")
     if ours or [rung.name for rung in rungs if rung.status == "failed"] != ["properties"]:
         return None
-    failed = {each.name for each in standing.properties_found if each.status == "failed"}
-    return WHOLE_INPUTS if all(name in CHANGED_INPUTS or name.startswith("aliased ") for name in failed) else None
+    failed = [each for each in standing.properties_found if each.status == "failed"]
+    if any(words in (each.message or "") for each in failed for words in (records.SAME_AS_EARLIER, records.OF_EARLIER)):
+        return None
+    changed = all(each.name in CHANGED_INPUTS or each.name.startswith("aliased ") for each in failed)
+    return WHOLE_INPUTS if changed else None
 
 
 def _unvaried(selection: RungCases) -> str | None:
