@@ -69,16 +69,19 @@ def test_a_thread_that_writes_what_is_there_already_is_late_all_the_same(late_s:
 def test_of_large_outputs_a_late_write_is_seen_too() -> None:
     image = Image(np.zeros(ordering.SCRAMBLED_BYTES + 1, np.uint8), None)
     threads: list[threading.Thread] = []
+    over = threading.Event()
 
     def clear() -> None:
-        time.sleep(0.005)
+        over.wait()
+        time.sleep(0.001)  # the outputs are copied
         image.raw[0] = 0
 
     def act() -> None:
         image.raw[:] = 7
         threads.append(threading.Thread(target=clear))
         threads[-1].start()
-        time.sleep(0.004)
+        time.sleep(ordering.LATE_WAIT_S)
+        over.set()
 
     order = ordering.OnHost()
     taken = order.call(act, {"y": image}, ["y"])

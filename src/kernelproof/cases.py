@@ -3,8 +3,8 @@
 The full cross product would be thousands of cases and say no more. What is kept, in this order:
 
 1. the profiled shape with every combination of options and every data type, on the default family;
-2. every other shape on the default family, data types in turn, with every combination of options where there are few,
-   else with some that between them hold every value of every option;
+2. every other shape on the default family, in every data type, these and the options in turn: every combination where
+   there are few, else some that between them hold every value of every option;
 3. every other family on one shape (`family_shape`, else the profiled one), twice, options and data types in turn; and
    once on each of `families_also_on`.
 
