@@ -18,7 +18,6 @@ import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle, islice
 from typing import Any, Literal
 
 from kernelproof.config import CaseSelection, OperatorConfig, VariantConfig
@@ -224,7 +223,7 @@ def _tested(
     seeds: Sequence[int],
     quick: bool,
 ) -> list[Case]:
-    seed_of, dtype_of = cycle(seeds), cycle(variant.dtypes)
+    seed_of, dtype_of = itertools.cycle(seeds), itertools.cycle(variant.dtypes)
     main = operator.profile.shape
     family_shape = chosen.family_shape or main
     default = usual_family(families)
@@ -243,7 +242,8 @@ def _tested(
     for turn, shape in enumerate(s for s in chosen.shapes_on(variant.device) if s != main):
         seed, those = next(seed_of), covering[turn % len(covering)]
         count = max(len(those), len(variant.dtypes))  # of every type too
-        cases += [case(shape, options, next(dtype_of), default, seed) for options in islice(cycle(those), count)]
+        in_turn = itertools.islice(itertools.cycle(those), count)
+        cases += [case(shape, options, next(dtype_of), default, seed) for options in in_turn]
         if turn % len(covering) == len(covering) - 1:
             next(dtype_of)  # else an even number of types would always meet the same options
     for turn, family in enumerate(f for f in families if f != default):

@@ -1079,11 +1079,10 @@ def _name_members(data: dict[str, Any]) -> None:
 
 def _fill_precision(precision: dict[str, Any], dtypes: set[str]) -> None:
     """What is not declared is float32, and where results of float64 are promised, that."""
-    usual = "float32"
-    if precision["output"] == "float64" or ("float64" in dtypes and dtypes <= {"float32", "float64"}):
-        usual = precision["output"]
+    output = precision["output"]
+    of_input = output == "input" and "float64" in dtypes and dtypes <= {"float32", "float64"}
     for name in ("p", "accumulate"):
-        precision.setdefault(name, usual if usual in ("float64", "input") else "float32")
+        precision.setdefault(name, output if output == "float64" or of_input else "float32")
 
 
 def _faults_across(

@@ -64,9 +64,9 @@ class Collection:
         while upcoming is not None:
             step, upcoming = upcoming, next(steps, None)
             self._make(step, upcoming.jobs if upcoming else ())
-        for of, (job, refused) in self._refused.items():
-            if self._handed[of] is refused:
-                self._handed[of] = self.calls.refusal(job, job.case, refused)
+        for place, (job, refused) in self._refused.items():
+            if self._handed[place] is refused:
+                self._handed[place] = self.calls.refusal(job, job.case, refused)
         self.calls.leave()
         try:
             for awake in (False, True)[: 1 + cases.has_team]:
@@ -110,16 +110,20 @@ class Collection:
         return Step("properties", case, jobs, self.limits.correctness * len(jobs))
 
     def _make(self, step: Step, following: Sequence[Job]) -> None:
-        """Make the calls of a step; of a property case in further attempts without those with other scalars, should
-        the candidate refuse these, and without those whose changed inputs are none of the operator's, should it raise.
-        """
         if step.jobs[0].key in self.plan.begin_anew:
             self.calls.leave()  # what earlier calls left behind may be large enough for all
-        self._attempt(step, following)
-        if step.rung != "properties":
-            return
+        if step.rung == "properties":
+            self._hold_together(step, following)
+        else:
+            self._attempt(step, following)
+
+    def _hold_together(self, step: Step, following: Sequence[Job]) -> None:
+        """Make the calls of a property case; without those with other scalars, should the candidate refuse these, and
+        without those whose changed inputs are none of the operator's, should it raise.
+        """
         case, ill_posed = step.case, set[str]()  # keys
-        for _ in range(2):
+        for _ in range(3):
+            self._attempt(step, following)
             handed = self._handed.get(("properties", case.id))
             if isinstance(handed, WorkerRefused):
                 if not any(relation["other_scalars"] for relation in self.plan.relations(case)):
@@ -132,7 +136,6 @@ class Collection:
                 if not ill_posed:
                     return
             step = self._together(case, ill_posed)
-            self._attempt(step, following)
 
     def _ill_posed(self, jobs: Sequence[Job]) -> set[str]:
         """The keys of those whose changed inputs the operator's own reference fails on."""
