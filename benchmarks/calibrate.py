@@ -256,7 +256,7 @@ def run(combined: Combined, function: Callable[..., Any], seed: int, chosen: Con
         except NotImplementedError:
             made.refused += 1
             continue
-        reference = module.reference(call, judge.resolved(variant.precision, case.dtype), variant.device)
+        reference = module.reference(call, variant.precision.of(case.dtype), variant.device)
         results.append(judge.judge(case, call, reference, Returned(output), tolerance, operator=module))
     exact = [_exact(combined, function, sanity, chosen) for sanity in _sanity(combined, seed)]
     made.relations, broken = _related(combined, function, seed, chosen)
@@ -304,7 +304,7 @@ def _related(combined: Combined, function: Callable[..., Any], seed: int, chosen
     module, variant, case = _module(combined.operator), combined.variant, next(cases(combined, seed), None)
     if case is None:
         return 0, []
-    generator, precision = judge.generator(case), judge.resolved(variant.precision, case.dtype)
+    generator, precision = judge.generator(case), variant.precision.of(case.dtype)
     call = module.make_call(case, generator)
 
     def computed(call: operators.Call) -> operators.Reference:
@@ -367,7 +367,7 @@ def in_process(
             return [], error.message
         started = time.monotonic()
         runs = [_run_or_raised(combined, function, first + place * seeds + turn, chosen) for turn in range(seeds)]
-        p = judge.resolved(combined.variant.precision, combined.dtype).p
+        p = combined.variant.precision.of(combined.dtype).p
         found.append(
             Combination(combined.operator.name, combined.variant.name, combined.dtype, combined.layout, p, runs)
         )

@@ -297,7 +297,7 @@ def naively(project: Config, device: str) -> Iterator[tuple[str, Naive]]:
             shape = settings.profile.shape
             case = Case(operator.name, shape, settings.shapes[shape], {}, variant.dtypes[0], "normal", 0)
             call = module.make_call(case, judge.generator(case))
-            precision = judge.resolved(variant.precision, case.dtype)
+            precision = variant.precision.of(case.dtype)
             expected = module.reference(call, precision).output
             if len(running) == AT_ONCE[device]:
                 yield running.pop(0).said()

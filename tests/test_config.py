@@ -222,7 +222,8 @@ def test_defaults_and_names_are_filled_in(folder: Path) -> None:
     [
         (["float32"], "input", "float32"),
         (["float16", "float32"], "input", "float32"),
-        (["float32", "float64"], "input", "input"),
+        (["float32", "float64"], "input", "at_least_float32"),
+        (["float16", "float64"], "input", "at_least_float32"),
         (["float32", "float64"], "float32", "float32"),
         (["float64"], "float64", "float64"),
         (["float32"], "float64", "float64"),
@@ -234,6 +235,10 @@ def test_who_promises_float64_promises_its_arithmetic(folder: Path, dtypes: list
     data["operators"]["op"]["variants"]["v"]["precision"] = {"output": output}
     precision = config.load(written(data, folder)).operator("op").variant("v").precision
     assert (precision.p, precision.accumulate) == (usual, usual)
+    if "float64" in (*dtypes, output) and output in ("input", "float64"):
+        assert precision.of(dtypes[-1]).accumulate == "float64"
+    if "float16" in dtypes:
+        assert precision.of("float16").accumulate == "float32"
     data["operators"]["op"]["variants"]["v"]["precision"] |= {"p": "bfloat16", "accumulate": "float32"}
     precision = config.load(written(data, folder)).operator("op").variant("v").precision
     assert (precision.p, precision.accumulate) == ("bfloat16", "float32")

@@ -1158,8 +1158,8 @@ def test_the_random_numbers_of_a_case_do_not_depend_on_its_options() -> None:
 
 
 def test_resolved_precision() -> None:
-    assert judge.resolved(Precision("input", "input"), "bfloat16") == Precision("bfloat16", "bfloat16", "float32")
-    assert judge.resolved(Precision("float32"), "uint8") == Precision("float32")
+    assert Precision("input", "input").of("bfloat16") == Precision("bfloat16", "bfloat16", "float32")
+    assert Precision("float32").of("uint8") == Precision("float32")
 
 
 def test_an_output_of_zeros_is_judged_by_the_bound_alone() -> None:

@@ -18,7 +18,7 @@ import tvm_ffi
 import yaml
 
 from kernelproof import baselines, judge, operators, simfp8, toolchain
-from kernelproof.config import Precision, Tolerance, load, schema_file, stated
+from kernelproof.config import AT_LEAST_FLOAT32, Precision, Tolerance, load, schema_file, stated
 from kernelproof.errors import ConfigError, JudgeError, KernelproofError, TestError
 from kernelproof.images import Returned
 from kernelproof.operators import attention, qkt, quantised_attention, rmsnorm
@@ -1025,7 +1025,7 @@ def test_the_schema_names_the_data_types_that_operators_know() -> None:
     assert schema["$defs"]["dtype"]["enum"] == list(operators.DTYPES)
     assert precision["output"]["enum"] == [*operators.DTYPES, "input"]
     known = set(operators.UNIT_ROUNDOFF) & set(operators.SMALLEST_SUBNORMAL)
-    assert {name for part in ("output", "p") for name in precision[part]["enum"]} - {"input"} <= known
+    assert {name for part in ("output", "p") for name in precision[part]["enum"]} - {"input", AT_LEAST_FLOAT32} <= known
 
 
 def test_terms_are_alike_as_far_as_they_are_the_same() -> None:

@@ -67,7 +67,7 @@ def run(kernel: Kernel, call: Call) -> torch.Tensor:
 
 
 def precision_of(operator: operators.Operator, dtype: str, declared: Precision) -> Precision:
-    return Precision("float32") if operator is qkt.OPERATOR else judge.resolved(declared, dtype)
+    return Precision("float32") if operator is qkt.OPERATOR else declared.of(dtype)
 
 
 def broken(
@@ -539,7 +539,7 @@ def test_a_leak_is_located_and_said_to_hold_bit_for_bit() -> None:
 def test_two_numbers_that_differ_are_shown_apart() -> None:
     """By one unit in the last place of float32, in a relation that holds bit for bit."""
     _, call, relation = future_of_a_tile(dtype="float32")
-    references = [A.reference(c, judge.resolved(INPUT, "float32")) for c in (call, relation.call)]
+    references = [A.reference(c, INPUT.of("float32")) for c in (call, relation.call)]
     base = run(Flash(), call)
     moved = torch.nextafter(base, torch.full_like(base, math.inf))
     failure = judge.related(relation, references[0], base, references[1], moved, TOLERANCE)
@@ -559,7 +559,7 @@ def test_a_result_that_is_handed_over_again_is_named() -> None:
     case = case_of(A)
     call, relations = call_and_relations(A, case)
     relation = next(r for r in relations if r.name == "permuted heads")
-    references = [A.reference(c, judge.resolved(INPUT, "float16")) for c in (call, relation.call)]
+    references = [A.reference(c, INPUT.of("float16")) for c in (call, relation.call)]
     outputs = [run(memoised, c) for c in (call, relation.call)]
     failure = judge.related(relation, references[0], outputs[0], references[1], outputs[1], TOLERANCE)
     assert failure is not None

@@ -28,7 +28,7 @@ from kernelproof.records import BenchRecord
 if TYPE_CHECKING:
     from kernelproof.operators import Operator
 
-LEAVING_S = 3.0  # in which the processes of who had a GPU before are gone
+LEAVING_S, LOOK_S = 20.0, 0.1  # in which who had a GPU before writes its record and ends: over 3 s on a busy host
 WAITED, HELD = "waited_s", "held_s"  # for others to leave the GPU; from then on until others may have it
 
 
@@ -108,7 +108,7 @@ def _others_on(board: int) -> int | None:
 
     deadline = time.monotonic() + LEAVING_S
     while (seen := gpu.compute_processes(board)) and time.monotonic() < deadline:
-        time.sleep(LEAVING_S / 30)
+        time.sleep(LOOK_S)
     return None if seen is None else len(seen)
 
 

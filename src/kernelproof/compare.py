@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof import charts, differences, formats, rendering, runs, statistics
-from kernelproof.config import CRITERIA
+from kernelproof.config import CRITERIA, Precision
 from kernelproof.consistency.tests import LEVELS
 from kernelproof.differences import NotCompared, TimeChange
 from kernelproof.errors import ExitCode, RecordError
@@ -516,8 +516,8 @@ def _other_modules(old: TestRecord, new: TestRecord) -> Iterator[tuple[str, str,
 
 
 def _roundest(test: TestRecord, name: str) -> int:
-    """The place in PRECISE of what a test declared, `input` being the coarsest type of its cases; -1 if not known."""
-    kinds = {case.dtype for case in test.cases} if name == "input" else {name}
+    """The place in PRECISE of the coarsest that a test declared for any of its cases; -1 if not known."""
+    kinds = {Precision(name).of(case.dtype).output for case in test.cases} or {name}
     return max((PRECISE.index(kind) for kind in kinds if kind in PRECISE), default=-1)
 
 

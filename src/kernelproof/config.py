@@ -31,6 +31,7 @@ from kernelproof.own_modules import parsed
 from kernelproof.records import atomic_write, from_json
 from kernelproof.traces import FAMILIES
 
+AT_LEAST_FLOAT32 = "at_least_float32"  # a precision: float32, and of float64 that
 GIVEN = "config.given.yaml"  # beside the resolved configuration: the file that it was made from, if that lay elsewhere
 # Where an override was given: to a stage's own command, as strings, or to the workflow, which hands on a mapping.
 SET, CONFIG = "command line (--set)", "command line (--config)"
@@ -40,11 +41,16 @@ MAX_VALUES = 100_000  # of a document with its aliases followed: a few nested on
 
 @dataclass(frozen=True)
 class Precision:
-    """Data types of the output, of the softmax weights P and of accumulation; `input` is the case's own."""
+    """Data types of the output, of the softmax weights P and of accumulation; some depend on the case's own."""
 
     output: str
     p: str = "float32"
     accumulate: str = "float32"
+
+    def of(self, dtype: str) -> Precision:
+        """What is declared for cases of a data type, of which no name in it depends any more."""
+        case = {"input": dtype, AT_LEAST_FLOAT32: "float64" if dtype == "float64" else "float32"}
+        return Precision(*(case.get(name, name) for name in (self.output, self.p, self.accumulate)))
 
 
 @dataclass(frozen=True)
@@ -1080,9 +1086,11 @@ def _name_members(data: dict[str, Any]) -> None:
 def _fill_precision(precision: dict[str, Any], dtypes: set[str]) -> None:
     """What is not declared is float32, and where results of float64 are promised, that."""
     output = precision["output"]
-    of_input = output == "input" and "float64" in dtypes and dtypes <= {"float32", "float64"}
+    usual = "float64" if output == "float64" else "float32"
+    if output == "input" and "float64" in dtypes:
+        usual = AT_LEAST_FLOAT32
     for name in ("p", "accumulate"):
-        precision.setdefault(name, output if output == "float64" or of_input else "float32")
+        precision.setdefault(name, usual)
 
 
 def _faults_across(

@@ -132,12 +132,6 @@ def generator(case: Case) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def resolved(precision: Precision, case_dtype: str) -> Precision:
-    """A declared precision with `input` replaced by the data type of a case."""
-    declared = {name: case_dtype if kind == "input" else kind for name, kind in dataclasses.asdict(precision).items()}
-    return dataclasses.replace(precision, **declared)
-
-
 def insist_on_declared(call: Call, precision: Precision) -> None:
     """Raise TestError where a variant declares another type than its first floating-point output has, or its first.
 

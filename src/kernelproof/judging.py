@@ -642,7 +642,7 @@ class Chamber:
     def do_insist_on_declared(self, job: Job, terms: Terms) -> None:
         from kernelproof import judge
 
-        judge.insist_on_declared(self._call(job), judge.resolved(terms.precision, job.case.dtype))
+        judge.insist_on_declared(self._call(job), terms.precision.of(job.case.dtype))
 
     def _insist_on_values_of_each_seed(self, case: Case) -> None:
         """Raises TestError where a case of the usual values has the same ones under other seeds.
@@ -969,9 +969,7 @@ class Chamber:
         self.is_steady = True
         call = self._call(job)
         kept = self._computed(call, job.case, terms)
-        again = operators.references_of(
-            self.operator, call, judge.resolved(terms.precision, job.case.dtype), terms.device
-        )
+        again = operators.references_of(self.operator, call, terms.precision.of(job.case.dtype), terms.device)
         for output, reference in kept.items():
             judge.insist_on_same(reference, again[output])
 
@@ -1057,7 +1055,7 @@ class Chamber:
         """Kept by the values: it is asked for twice, and contenders, layouts and relations share it."""
         from kernelproof import judge, operators
 
-        precision = judge.resolved(terms.precision, case.dtype)
+        precision = terms.precision.of(case.dtype)
         judge.insist_on_declared(call, precision)
         digest = _digest(call)
         key = repr((digest, precision, terms.device))

@@ -39,7 +39,6 @@ def judge_outputs(config: Config, measurement: Measurement, operator: Operator) 
 
     Processes and modes that gave the same bytes are judged once.
     """
-    from kernelproof import judge
     from kernelproof.operators import references_of
 
     keep_freed_memory()
@@ -57,7 +56,7 @@ def judge_outputs(config: Config, measurement: Measurement, operator: Operator) 
         if name not in arena.names:
             continue
         call = arena.calls[values]
-        precision = judge.resolved(variant.precision, arena.case.dtype)
+        precision = variant.precision.of(arena.case.dtype)
         key = (case_id, values, repr(precision))
         if key not in references:
             references = {other: made for other, made in references.items() if other[0] == case_id}
@@ -94,10 +93,9 @@ def _gave_wrong(
     reply: Mapping[str, Any],
 ) -> bool:
     """Whether any result of a contender's calls in a case, in the answer of a process, is not right."""
-    from kernelproof import judge
     from kernelproof.operators import references_of
 
-    precision = judge.resolved(measurement.entrants[name].variant.precision, arena.case.dtype)
+    precision = measurement.entrants[name].variant.precision.of(arena.case.dtype)
     for output in (each for each in reply["outputs"] if each["contender"] == name):
         call = arena.calls[values_of(output["version"])]
         right = references_of(operator, call, precision, measurement.device)

@@ -737,21 +737,18 @@ def _to_nearest(values: torch.Tensor, roundoff: float, smallest: float) -> torch
 
 
 def units(precision: Precision, input_dtype: torch.dtype, output_dtype: torch.dtype | None = None) -> Units:
-    """The roundoffs of a declared precision; `input` in it stands for the inputs' own data type.
+    """The roundoffs of a declared precision, of what it is for the inputs' own data type.
 
     output_dtype: of an output that has another type than the declared one, as several may have.
     """
-    output, p, accumulate = (
-        dtype_name(input_dtype) if name == "input" else name
-        for name in (precision.output, precision.p, precision.accumulate)
-    )
-    output = dtype_name(output_dtype) if output_dtype else output
+    declared = precision.of(dtype_name(input_dtype))
+    output = dtype_name(output_dtype) if output_dtype else declared.output
     return Units(
         output=roundoff(output),
-        intermediate=roundoff(p),
-        accumulate=8 * roundoff(accumulate),
+        intermediate=roundoff(declared.p),
+        accumulate=8 * roundoff(declared.accumulate),
         smallest=SMALLEST_NORMAL.get(output, SMALLEST_SUBNORMAL[output]),
-        intermediate_smallest=SMALLEST_SUBNORMAL[p],
+        intermediate_smallest=SMALLEST_SUBNORMAL[declared.p],
     )
 
 

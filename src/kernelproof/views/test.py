@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from kernelproof import charts, formats
 from kernelproof.charts import Axis
+from kernelproof.config import AT_LEAST_FLOAT32
 from kernelproof.records import (
     FAILED,
     NOT_RUN,
@@ -35,6 +36,7 @@ TRUST = {
 }
 
 PRECISION = {"output": "output", "p": "intermediates", "accumulate": "sums"}
+DECLARED = {"input": "the inputs’ type", AT_LEAST_FLOAT32: "float32 at least"}
 
 
 @dataclass(frozen=True)
@@ -260,7 +262,7 @@ def _declared(ran: Iterable[TestRecord]) -> tuple[Declared, ...]:
     for record in ran:
         if record.precision:
             stated = [(words, record.precision[name]) for name, words in PRECISION.items() if name in record.precision]
-            words = ", ".join(f"{what} {'the inputs’ type' if kind == 'input' else kind}" for what, kind in stated)
+            words = ", ".join(f"{what} {DECLARED.get(kind, kind)}" for what, kind in stated)
             variants[words].append(record.variant)
     return tuple(Declared(words, tuple(names)) for words, names in variants.items())
 
