@@ -176,6 +176,19 @@ def test_a_test_says_itself_how_much_was_tried_of_a_claim_or_none(
     assert words in rows[name].reason
 
 
+def test_a_quick_test_is_enough_where_no_more_is_asked(loaded: config.Config) -> None:
+    for name in ("plain", "fast"):
+        after_test(loaded, name, "correct", level="quick", trials=10)
+    benched(loaded, {"hot": 0.90, "cold": 0.94})
+    config.save(loaded, loaded.results / "config.json")
+    assert judged(loaded)[1]["fast"].reason == (
+        "the configuration asks for more than was done (test.level: quick for default): test and measure again"
+    )
+    quick = dataclasses.replace(loaded, test=dataclasses.replace(loaded.test, level="quick"))
+    config.save(quick, quick.results / "config.json")
+    assert judged(quick)[1]["fast"].status == "passes"
+
+
 def test_a_benchmark_says_itself_of_how_many_processes_it_is(loaded: config.Config) -> None:
     after_test(loaded, "fast", "correct")
     benched(loaded, {"hot": 0.90, "cold": 0.94}, processes=2)

@@ -432,6 +432,31 @@ def test_wider_limits_than_the_criteria_stand_in_the_headline(tmp_path: Path) ->
     assert "Accepted:" not in summary
 
 
+def test_the_quick_level_stands_in_the_headline(tmp_path: Path) -> None:
+    manifest, records = report_records.gpu_run()
+    assert "quick level" not in render(tmp_path, (manifest, records))[1]
+    for record in records.values():
+        if isinstance(record, TestRecord):
+            record.level = "quick"
+    text, summary = render(tmp_path, (manifest, records))
+    said = "Tested at the quick level: one shape on normal values, and no properties."
+    assert said in checked(text).text
+    assert said in summary
+    assert "Accepted:" not in summary
+
+
+def test_who_has_no_ratio_may_be_the_fastest(tmp_path: Path) -> None:
+    manifest, records = report_records.gpu_run()
+    for record in records.values():
+        if isinstance(record, report_records.BenchRecord):
+            for row in record.oracle:
+                if row.variant == "fp16_fused":
+                    row.ratio = row.low = row.high = None
+    page = checked(render(tmp_path, (manifest, records))[0])
+    assert "the fastest correct variant that has a ratio, fp16_swizzled, takes" in page.text
+    assert "No ratio: fp16_fused." in page.text
+
+
 def test_the_criteria_are_the_defaults() -> None:
     assert config.load(REPOSITORY / "config.yaml", root=REPOSITORY).test.tolerance == CRITERIA
 

@@ -347,9 +347,12 @@ def _lines(stage: str, subject: str, record: Any) -> Iterator[str]:
     elif stage == "bench":
         yield from _bench_lines(record)
     elif stage == "test":
+        from kernelproof.consistency.tests import QUICK
+
         ran = sum(case.status != "skipped" for case in record.cases)
         drawn = f" and {record.searched} drawn" if record.searched else ""
-        yield f"{subject}: {verdict} ({formats.plural(ran, 'case')}{drawn}, {spent})"
+        quick = " at the quick level" if record.level == QUICK else ""
+        yield f"{subject}: {verdict}{quick} ({formats.plural(ran, 'case')}{drawn}, {spent})"
         yield from (
             f"  {rung.name}: {rung.message}" for rung in record.rungs if rung.status == "passed" and rung.message
         )

@@ -339,8 +339,8 @@ def _tested_less(config: Config, variant: VariantConfig, test: TestRecord, now: 
     The record itself says it, but for seeds and shapes, which the configuration of the run does.
     """
     less, levels = [], consistency.tests.LEVELS
-    if test.trials < config.test.trials:
-        less.append(f"test.trials: {test.trials} for {config.test.trials}")
+    if test.trials < (trials := consistency.tests.trials_at(test.level, config.test.trials)):
+        less.append(f"test.trials: {test.trials} for {trials}")
     if test.level in levels[: levels.index(config.test.level)]:
         less.append(f"test.level: {test.level} for {config.test.level}")
     tolerance = asdict(config.test.tolerance)

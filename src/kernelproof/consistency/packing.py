@@ -79,6 +79,8 @@ def left_out(bundle: Bundle) -> Iterator[Contradiction]:
 
 def _named(stage: str, subject: str, record: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
     """The members that a record names, as in members.py; a source with its hash."""
+    if stage in ("build", "test") and record.get("log"):
+        yield f"logs/{stage}/{subject}.{stage}.log", None
     if stage == "build":
         for cubin in record["cubins"]:
             yield f"cubins/{subject}/{cubin['arch']}.cubin", None

@@ -29,12 +29,18 @@ from kernelproof.consistency.inside import (
 )
 from kernelproof.verify import strict_json
 
-LEVELS = ("quick", "default", "deep")  # of a test, the least first
+QUICK = "quick"
+LEVELS = (QUICK, "default", "deep")  # of a test, the least first
 QUICK_TRIALS = 10  # at most, at the quick level
 NEEDED_PROPERTIES = frozenset({"fresh values", "new values"})  # whatever the operator, and the variant takes
 # The limits of the criteria themselves, which test.tolerance may widen.
 CRITERIA = {"bound_factor": 1.0, "rms_factor": 1.5, "bias_case": 1 / 16, "bias_suite": 1 / 64}
 NEEDED_RUNGS = frozenset({"build", "load", "launch", "sanity", "correctness", "determinism"})
+
+
+def trials_at(level: str, trials: int) -> int:
+    """How often a test of a level repeats a case where `test.trials` is so many."""
+    return min(trials, QUICK_TRIALS) if level == QUICK else trials
 
 
 def check(bundle: Bundle, name: str) -> Iterator[Contradiction]:
@@ -156,8 +162,8 @@ def _asked_of(bundle: Bundle, name: str, test: Mapping[str, Any]) -> Iterator[Co
     if drawn is not None and not any(case["seed"] == drawn for case in test["cases"]):
         yield Contradiction(name, f"{correct} none of its cases has the seed {drawn} that was drawn after the build")
     trials = in_config(bundle, "test", "trials")
-    quick = test.get("level", "quick") == "quick"
-    asked = min(trials, QUICK_TRIALS) if quick and trials is not None else trials
+    quick = test.get("level", QUICK) == QUICK
+    asked = None if trials is None else trials_at(test.get("level", QUICK), trials)
     if asked is not None and test.get("trials") != asked:
         yield Contradiction(name, f"{correct} it was repeated {quoted(test.get('trials'))} times, by {CONFIG} {asked}")
     if not quick:
@@ -190,7 +196,7 @@ def _counted(name: str, test: Mapping[str, Any], factor: float) -> Iterator[Cont
 
 def _correct(name: str, test: Mapping[str, Any], rungs: Mapping[str, str]) -> Iterator[Contradiction]:
     """What else a variant that is called correct has to show."""
-    needed = NEEDED_RUNGS | (set() if test.get("level", "quick") == "quick" else {"properties"})
+    needed = NEEDED_RUNGS | (set() if test.get("level", QUICK) == QUICK else {"properties"})
     for rung in sorted(needed):
         if rungs.get(rung) not in ("passed", "failed"):  # of a failed one there is a word already
             yield Contradiction(name, f"the verdict is 'correct', and the rung {rung!r} is {quoted(rungs.get(rung))}")

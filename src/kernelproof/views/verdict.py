@@ -11,6 +11,7 @@ from kernelproof import charts, claims, formats
 from kernelproof.charts import Axis
 from kernelproof.claims import Claim
 from kernelproof.config import CRITERIA
+from kernelproof.consistency.tests import QUICK
 from kernelproof.records import FAILED, NOT_RUN, OK, BenchCase, BenchRecord, OracleRow, Record, TestRecord, Verdict
 from kernelproof.views.common import (
     BADGES,
@@ -263,17 +264,20 @@ def _group_sentence(rows: Sequence[VerdictRow], settings: Settings) -> str:
     speed = best.speed
     assert speed is not None
     level = f"{100 * settings.confidence:g}{formats.THIN}%"
+    without = [r.name for r in rows if r.speed is None and r.correctness.word == "correct"]
+    who = f"fastest correct variant{' that has a ratio' if without else ''}, {best.name},"
+    others = f" No ratio: {formats.first_of(without)}." if without else ""
     if best.speed_word and best.speed_word.word == "undecided":
         several = speed.low < speed.high
         taken = f"{formats.interval(speed.low, speed.high)} times" if several else formats.ratio(speed.ratio)
         return (
-            f"Undecided: the fastest correct variant, {best.name}, takes {taken} the time of {speed.baseline} "
+            f"Undecided: the {who} takes {taken} the time of {speed.baseline} "
             f"({f'{level} interval; ' if several else ''}{speed.case}, {speed.mode})"
-            f"{': ' + speed.doubt.removeprefix('undecided: ') if speed.doubt else ''}."
+            f"{': ' + speed.doubt.removeprefix('undecided: ') if speed.doubt else ''}.{others}"
         )
     return (
-        f"The fastest correct variant, {best.name}, takes {formats.ratio(speed.ratio)} the time of {speed.baseline} "
-        f"({level} interval {formats.interval(speed.low, speed.high)}; {speed.case}, {speed.mode})."
+        f"The {who} takes {formats.ratio(speed.ratio)} the time of {speed.baseline} "
+        f"({level} interval {formats.interval(speed.low, speed.high)}; {speed.case}, {speed.mode}).{others}"
     )
 
 
@@ -311,6 +315,9 @@ def headline(records: Records, groups: Sequence[VerdictGroup]) -> Headline:
     bad = records.manifest.overall == "bad" or any(v.bad for v in records.manifest.verdicts) or bool(records.unreadable)
     short = records.manifest.overall == "incomplete" or waiting
     kind, word = ("bad", "Not accepted") if bad else ("warn", "Incomplete") if short else ("good", "Accepted")
+    if any(test.level == QUICK for test in records.tests):
+        kind, word = ("warn", "Accepted at the quick level") if kind == "good" else (kind, word)
+        details.insert(0, "Tested at the quick level: one shape on normal values, and no properties.")
     if looser := {name: value for test in records.tests for name, value in test.looser.items()}:
         kind, word = ("warn", "Accepted with looser limits") if kind == "good" else (kind, word)
         limits = [f"{name} {value:g} instead of {getattr(CRITERIA, name):g}" for name, value in looser.items()]
