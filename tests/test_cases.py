@@ -92,6 +92,20 @@ def test_every_family_meets_the_profiled_shape_with_and_without_each_option() ->
         assert {c.dtype for c in chosen} == {"float16", "bfloat16"}
 
 
+def test_every_family_meets_every_value_of_an_option_that_has_several() -> None:
+    options = {"reduction": ["none", "mean", "sum"], "smooth": [False, True], "ignore": [False, True]}
+    plain = operator()
+    other = next(name for name in plain.shapes if name != "main")
+    for also_on, most in (([], 3), ([other], 3), ([other, other], 4)):
+        test = replace(plain.test, options=options, families_also_on=also_on)
+        cases = enumerate_cases(operator(test=test), variant())
+        for family in ("peaky", "sink_last"):
+            chosen = [c for c in cases if c.family == family]
+            assert len(chosen) <= most
+            for name, values in options.items():
+                assert {c.options[name] for c in chosen} == set(values)
+
+
 def test_every_family_meets_the_shapes_that_are_named_for_it_too() -> None:
     plain = operator()
     other = next(name for name in plain.shapes if name != "main")

@@ -32,8 +32,20 @@ def test_rows_are_sorted_wherever_they_lie() -> None:
     edits._sort_rows(inputs, random.Random(3))
     assert torch.equal(inputs["x"].sort(-1).values, strided.sort(-1).values)
     assert ((inputs["x"] != strided).any(-1)).sum() == 2
-    assert torch.equal(inputs["flat"], flat.sort().values)
+    assert ((inputs["x"].diff(dim=-1) < 0).sum(-1) == 1).sum() > 0, "another row is nearly so"
+    assert ((inputs["flat"] != flat.sort().values).nonzero().flatten() >= 4).sum() == 2, "and so is an only one"
+    assert torch.equal(inputs["flat"].sort().values, flat.sort().values)
     assert torch.equal(inputs["one"], one.sort(-1).values)
+
+
+def test_whole_numbers_come_close_and_none_is_larger_than_the_largest() -> None:
+    keys, labels = torch.randint(-(2**31), 2**31 - 1, (4, 64), dtype=torch.int32), torch.tensor([[0, 2, 1, 2, 2, 0]])
+    inputs = {"keys": keys.clone(), "labels": labels.clone()}
+    edits._bring_close(inputs, torch.Generator().manual_seed(1))
+    close = inputs["keys"][:, 1::2] == keys[:, ::2] + 1
+    assert 32 < close.sum() < 96
+    assert torch.equal(inputs["keys"][:, 1::2][~close], keys[:, 1::2][~close])
+    assert inputs["labels"].max() == 2
 
 
 def test_a_row_that_repeats_values_keeps_two_at_least() -> None:

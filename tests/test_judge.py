@@ -488,6 +488,17 @@ def test_zeros_are_not_called_remembered() -> None:
     assert "bit for bit" not in result.failures[0].message
 
 
+def test_a_bound_of_negative_zero_lets_nothing_through() -> None:
+    wanted = torch.tensor([[-3.0, 2.0], [-1.0, 0.0]], dtype=torch.float64)
+    call = Call({"x": wanted.float(), "y": torch.empty(2, 2)}, ("y",), ("row", "column"))
+    reference = Reference(wanted, wanted * 0, 0.0, exact=True)
+    case = Case("op", "main", {"rows": 2, "cols": 2}, {}, "float32", "normal", 0)
+    right = judge.judge(case, call, reference, Returned(wanted.float()), TOLERANCE)
+    wrong = judge.judge(case, call, reference, Returned(wanted.float().clamp(min=-2.5)), TOLERANCE)
+    assert (right.status, wrong.status) == ("passed", "failed")
+    assert "1 of 4 elements" in wrong.failures[0].message
+
+
 def test_a_reference_that_is_not_finite_is_no_reference() -> None:
     call, output = correct_output(case_of())
     reference = OPERATOR.reference(call, INPUT)

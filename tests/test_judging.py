@@ -141,7 +141,8 @@ def test_each_call_differs_from_the_one_before_in_one_edit(judge: Judge, tmp_pat
             assert after[name].max() <= before[name].max()
             continue
         if edit == "sorted":
-            assert (np.diff(after["weight"]) >= 0).all()
+            (only,) = np.flatnonzero(np.diff(after["weight"]) < 0)
+            assert only >= after["weight"].size // 2
             rows = (before["x"] != after["x"]).any(-1)
             assert rows.sum() == 2
             assert (np.sort(before["x"][rows]) == np.sort(after["x"][rows])).all()

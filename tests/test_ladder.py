@@ -304,6 +304,8 @@ def test_a_library_may_decline_a_case(tmp_path: Path) -> None:
     assert record.verdict == "correct", record.reason
     declined = {case.shape: case.reason for case in record.cases if case.status == "skipped"}
     assert declined == {"odd": "refused: no 101 columns"}
+    told = next(rung.message for rung in record.rungs if rung.name == "correctness")
+    assert f"it refused 2 of {len(record.cases)} cases" in told
 
 
 def test_who_declines_the_profiled_shape_alone_is_told_what_to_profile(tmp_path: Path) -> None:

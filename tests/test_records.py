@@ -1,6 +1,9 @@
 """Records are whole or absent, and a reader refuses what it does not know."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,3 +130,14 @@ def test_case_ids_tell_cases_apart() -> None:
     case = records.Case("attention", "mission", {"seq": 512}, {"causal": True, "layout": "bshd"}, "float16", "peaky", 3)
     assert case.id == "mission-causal-bshd-float16-peaky-s3"
     assert case.bench_id == "mission-causal-bshd-float16"
+
+
+@pytest.mark.parametrize(("umask", "mode"), [("022", 0o644), ("077", 0o600), ("002", 0o664)])
+def test_a_file_is_for_whom_the_umask_lets_read_it(tmp_path: Path, umask: str, mode: int) -> None:
+    program = (
+        "import sys, pathlib; from kernelproof import records; records.atomic_write(pathlib.Path(sys.argv[1]), 'x')"
+    )
+    path = tmp_path / "file"
+    command = ["sh", "-c", f'umask {umask}; exec "$@"', "sh", sys.executable, "-c", program, str(path)]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    assert path.stat().st_mode & 0o777 == mode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -222,16 +223,30 @@ def test_some_other_values_are_repeated_too_where_a_race_may_be() -> None:
 
 
 def test_a_neighbour_differs_in_one_size() -> None:
-    rising, falling = (chosen().neighbours[way][0] for way in ("rising", "falling"))
-    (*rising, again), (*falling, _) = rising, falling  # the shape once more, with values of its own
-    assert (again.dims, again.seed) == (next(c.dims for c in rising if c.shape in SHAPES), rising[0].seed + 1)
-    sizes = [tuple(case.dims.values()) for case in rising]
-    assert sizes == [tuple(case.dims.values()) for case in reversed(falling)], "what grows by one shrinks by the other"
-    assert len(set(sizes)) > 2
-    (place,) = (number for number, case in enumerate(rising) if case.shape in SHAPES)
-    for number, other in enumerate(sizes):
-        (differs,) = [(a, b) for a, b in zip(sizes[place], other, strict=True) if a != b] or [(0, 0)]
-        assert (differs[1] > differs[0]) == (number > place)
+    found = chosen().neighbours
+    begun, beside = set[str](), set[str]()
+    for way, sequence in ((way, each) for way, those in found.items() for each in those):
+        *cases, again = sequence  # the shape once more, with values of its own
+        (base,) = (number for number, case in enumerate(cases) if case.shape in SHAPES)
+        assert (again.dims, again.seed) == (cases[base].dims, cases[base].seed + 1)
+        for number, case in enumerate(cases):
+            other = [name for name, size in case.dims.items() if size != again.dims[name]]
+            assert len(other) == (number != base)
+            assert all((case.dims[name] > again.dims[name]) == ((number > base) == (way == "rising")) for name in other)
+            begun |= {*other} if number == 0 else set()
+            beside |= {*other}
+    assert len(beside) > 1
+    assert begun == beside, "each dimension comes first in some process"
+
+
+def test_a_shape_of_ones_is_not_the_one_that_others_are_neighbours_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = dict.fromkeys(operator().shapes["main"], 1)
+    test = dataclasses.replace(operator().test, shapes=[*operator().test.shapes, "tiny"])
+    with_ones = dataclasses.replace(operator(), shapes={**operator().shapes, "tiny": tiny}, test=test)
+    monkeypatch.setattr(sys.modules[__name__], "operator", lambda: with_ones)
+    found = chosen()
+    assert "tiny" in shapes(found.cases)
+    assert all(each[-1].shape in SHAPES for those in found.neighbours.values() for each in those)
 
 
 def test_a_baseline_and_the_quick_level_do_less() -> None:

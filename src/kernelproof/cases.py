@@ -246,18 +246,34 @@ def _tested(
         cases += [case(shape, options, next(dtype_of), default, seed) for options in in_turn]
         if turn % len(covering) == len(covering) - 1:
             next(dtype_of)  # else an even number of types would always meet the same options
+    values = {each for options in combinations for each in options.items()}
     for turn, family in enumerate(f for f in families if f != default):
         # The two cases differ in every option and, if there are several, in the data type.
         first = turn % len(combinations)
+        met = set[tuple[str, Any]]()
         for repeat in range(FAMILY_REPEATS):
             options = combinations[first if repeat == 0 else len(combinations) - 1 - first]
             cases.append(case(family_shape, options, next(dtype_of), family, next(seed_of)))
+            met |= options.items()
         next(dtype_of)
         for place, shape in enumerate(chosen.families_also_on):
-            options = combinations[(turn + place) % len(combinations)]
+            options = _with_most_of(values - met, combinations, turn + place)
             dtype = variant.dtypes[(turn // len(combinations) + place) % len(variant.dtypes)]
             cases.append(case(shape, options, dtype, family, seeds[turn % len(seeds)]))
+            met |= options.items()
+        for extra in range(EVERY_COMBINATION if values - met else 0):
+            options = _with_most_of(values - met, combinations, turn + extra)
+            cases.append(case(family_shape, options, next(dtype_of), family, next(seed_of)))
+            met |= options.items()
+            if values <= met:
+                break
     return cases
+
+
+def _with_most_of(wanted: set[tuple[str, Any]], combinations: list[Options], start: int) -> Options:
+    """The combination with the most of these values, the first from a place on."""
+    begin = start % len(combinations)
+    return max(combinations[begin:] + combinations[:begin], key=lambda options: len(wanted & options.items()))
 
 
 def _opposites_apart(combinations: list[Options]) -> list[Options]:

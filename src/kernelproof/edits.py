@@ -177,8 +177,8 @@ def _replace_part(inputs: Mapping[str, Tensor], other: Call, part: Callable[[int
 def _sort_rows(inputs: Mapping[str, Tensor], draw: random.Random) -> None:
     """Put the values of one row of each input in rising order: those below zero together, none behind a larger one.
 
-    Of another row two neighbours in its later half change places then: what looks at the first ones, or at some, takes
-    it for sorted.
+    Of another row, or of the only one, two neighbours in its later half change places then: what looks at the first
+    ones, or at some, takes it for sorted.
     """
     from kernelproof.results import bits_of
 
@@ -189,7 +189,7 @@ def _sort_rows(inputs: Mapping[str, Tensor], draw: random.Random) -> None:
         for number, at in enumerate(draw.sample(range(rows), min(rows, 2))):
             row = tensor[_row_at(tensor, at)]
             order = row.double().argsort()
-            if number == 1 and size >= FEWEST_ALIKE:
+            if (number == 1 or rows == 1) and size >= FEWEST_ALIKE:
                 first = draw.randrange(size // 2, size - 1)
                 order[[first, first + 1]] = order[[first + 1, first]]
             bits = bits_of(row)
@@ -218,16 +218,22 @@ def _repeat_values(inputs: Mapping[str, Tensor], generator: Generator) -> None:
 
 
 def _bring_close(inputs: Mapping[str, Tensor], generator: Generator) -> None:
-    """Let the second of every two neighbours in a row be the next number after the first, where a coin falls so."""
+    """Let the second of every two neighbours in a row be the next number after the first, where a coin falls so.
+
+    Of whole numbers none becomes larger than the largest that is there.
+    """
     import torch
 
     from kernelproof.results import bits_of
 
     for tensor in inputs.values():
-        if tensor.is_floating_point() and tensor.dim() and tensor.shape[-1] >= FEWEST_ALIKE:
-            numbers, bits = tensor.double()[..., : tensor.shape[-1] // 2 * 2 : 2].abs(), bits_of(tensor)
-            limits = torch.finfo(tensor.dtype)  # beyond them there is no next one, or it may be flushed to zero
-            usual = (numbers >= limits.tiny) & (numbers < limits.max / 2)
+        if tensor.dim() and tensor.shape[-1] >= FEWEST_ALIKE:
+            numbers, bits = tensor[..., : tensor.shape[-1] // 2 * 2 : 2], bits_of(tensor)
+            if tensor.is_floating_point():
+                limits = torch.finfo(tensor.dtype)  # beyond them there is no next one, or it may be flushed to zero
+                usual = (numbers.double().abs() >= limits.tiny) & (numbers.double().abs() < limits.max / 2)
+            else:
+                usual = numbers < tensor.max()
             coins = torch.randint(2, usual.shape, generator=generator, dtype=torch.bool) & usual
             first, second = bits[..., : bits.shape[-1] // 2 * 2 : 2], bits[..., 1::2]
             second.copy_(torch.where(coins, first + 1, second))

@@ -207,7 +207,8 @@ def _range(places: list[int]) -> str | None:
 def _period(places: list[int], size: int) -> int | None:
     """The smallest period with which the places repeat: fitting twice and nothing over, or three times or more.
 
-    A last, incomplete period counts too; two and a part are there by chance where most places are hit.
+    A last, incomplete period counts too; two and a part are there by chance where most places are hit, and so are two
+    of one place each.
 
     By the borders of the text that the axis is, in linear time. Source: Knuth, Morris & Pratt, *Fast pattern matching
     in strings*, SIAM J. Comput. 6 (1977).
@@ -226,7 +227,7 @@ def _period(places: list[int], size: int) -> int | None:
     while border and size - border < 2:
         border = borders[border - 1]
     period = size - border
-    return period if border and (3 * period <= size or 2 * period == size) else None
+    return period if border and (3 * period <= size or (2 * period == size and len(places) > 2)) else None
 
 
 def plural_of(name: str) -> str:

@@ -620,7 +620,10 @@ def _bound(found: Findings, result: CaseResult, factor: float) -> None:
     got, wanted = float(found.output.flatten()[worst]), float(found.expected.flatten()[worst])
     off = abs(got - wanted)
     limit = float(found.reference.bound.flatten()[worst]) * factor
-    figures = " instead of ".join(told_apart(got, wanted))
+    whole = not found.dtype.is_floating_point
+    figures = " instead of ".join(
+        [f"{got:.0f}", f"{wanted:.0f}"] if whole and wanted.is_integer() else told_apart(got, wanted)
+    )
     place = f"{found.share(count)} are wrong: {found.where(bad)}; the worst at {index}: {figures}"
     kind = EXACT if found.reference.exact else BOUND
     if kind == EXACT and not limit:

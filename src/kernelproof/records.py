@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import reprlib
 import tempfile
 import types
@@ -1244,6 +1245,12 @@ def _unserialisable(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot go into a record")
 
 
+def usual_mode() -> int:
+    """The permissions of a new file, as this process's umask leaves them: temporary ones have less."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")  # `os.umask` says it by setting another
+    return 0o666 & ~int(re.search(r"^Umask:\s*([0-7]+)$", status, re.MULTILINE)[1], 8)  # type: ignore[index]
+
+
 def atomic_write(path: Path, content: str | bytes) -> None:
     """Write a file under a temporary name in the same folder, then rename it into place."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -1254,7 +1261,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(data)
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, usual_mode())
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

@@ -35,6 +35,7 @@ VECTOR, TILE = 8, 64  # elements that a vectorised kernel takes at a time; rows 
 DRAWN_FAMILIES = 3
 FENCED, FENCED_FAMILIES = 8, 4  # cases; input families, others in each run
 QUICK_TRIALS = 10
+SMALL_ELEMENTS = 1 << 16  # a shape of no more may be the one that others are neighbours of though others are smaller
 CPU_REPEATED_ELEMENTS = 40_000  # product of the dimensions: a hundred calls of a naive CPU kernel take a second or two
 
 
@@ -212,12 +213,16 @@ class RungCases:
 
     @functools.cached_property
     def neighbours(self) -> dict[str, list[list[Case]]]:
-        """A shape that gives most of its dimensions, each then taken from the nearest smaller and larger shape.
+        """A small shape with most dimensions, each then taken from the nearest smaller and larger shape.
+
+        One that has both to most of its sizes: beside a shape of ones there are no smaller ones, and larger ones may
+        never come to where a kernel begins to tile.
 
         A kernel that keeps something by a part of a call's sizes (a mask by its rows, a workspace) is right wherever
         all of them differ. A list is for one process: `rising` the smaller ones, the shape, the larger ones; `falling`
-        the other way. In every data type and combination of options that the shape is tested with, in turn; on no size
-        that no shape has. The same where one case alone is run again.
+        the other way. Dimensions take turns to come first, since what is kept is often of the first call. In every data
+        type and combination of options that the shape is tested with, in turn; on no size that no shape has. The same
+        where one case alone is run again.
         """
         if self.variant.role != "variant" or not self.cases:
             return {}
@@ -226,31 +231,47 @@ class RungCases:
         if not usual:
             return {}
         lengths = frozenset(suite.LENGTHS)
-        first = min(usual, key=lambda case: (-len(lengths & case.dims.keys()), -len(case.dims), elements(case)))
-        listed = {name: sorted({c.dims[name] for c in usual if name in c.dims}) for name in first.dims}
-        below, above = dict[str, dict[str, int]](), dict[str, dict[str, int]]()
+        names = dict.fromkeys(name for case in usual for name in case.dims)
+        listed = {name: sorted({c.dims[name] for c in usual if name in c.dims}) for name in names}
+
+        def order(case: Case) -> tuple[float, ...]:
+            sides = sum((size > listed[name][0]) + (size < listed[name][-1]) for name, size in case.dims.items())
+            given = -len(lengths & case.dims.keys()), -len(case.dims)
+            return *given, elements(case) > SMALL_ELEMENTS, -sides, elements(case)
+
+        first, most = min(usual, key=order), max(elements(case) for case in usual)
+        beside = dict[tuple[str, int], dict[str, int]]()  # by a dimension and 1 for larger, -1 for smaller
         for name, size in first.dims.items():
             every_dims = [{**first.dims, name: other} for other in listed[name]]
-            whole = [dims for dims in every_dims if dims.get("heads", 0) % dims.get("kv_heads", 1) == 0]
-            smaller, larger = ([dims for dims in whole if way * dims[name] > way * size] for way in (-1, 1))
-            below |= {shape_of(dims): dims for dims in smaller[-1:]}
-            above |= {shape_of(dims): dims for dims in larger[:1]}
-        shapes = {**below, first.shape: first.dims, **above}
+            small = [dims for dims in every_dims if math.prod(dims.values()) <= most]
+            whole = [dims for dims in small if dims.get("heads", 0) % dims.get("kv_heads", 1) == 0]
+            for way in (-1, 1):
+                further = [dims for dims in whole if way * dims[name] > way * size]
+                if further:
+                    beside[name, way] = min(further, key=lambda dims: abs(dims[name] - size))
+        shapes = {first.shape: first.dims, **{shape_of(dims): dims for dims in beside.values()}}
         refused = self.session.judge.declared(dataclasses.replace(self.settings, shapes=shapes)).refused
-        bases = [case for case in usual if case.shape == first.shape]
-        bases = list({(case.dtype, json.dumps(case.options)): case for case in bases}.values())
-        taken = [shape for shape in shapes if shape == first.shape or shape not in refused]
+        taken = {shape for shape in shapes if shape == first.shape or shape not in refused}
         if len(taken) == 1:
             return {}
+        bases = [case for case in usual if case.shape == first.shape]
+        bases = list({(case.dtype, json.dumps(case.options)): case for case in bases}.values())
+        turned = list(first.dims)
         found: dict[str, list[list[Case]]] = {"rising": [], "falling": []}
-        for turn, base in enumerate(bases * 2 if len(bases) == 1 else bases):
-            way = "falling" if turn % 2 else "rising"
+        for turn in range(max(len(bases), len(turned), 2)):
+            base, seed = bases[turn % len(bases)], self.property_cases[0].seed + 2 * (turn // len(bases))
+            way = -1 if turn % 2 == 0 else 1
+            ends = ([beside[name, end] for name in turned if (name, end) in beside] for end in (way, -way))
+            before, after = ([shape_of(dims) for dims in end] for end in ends)
             cases = [
-                dataclasses.replace(base, shape=shape, dims=shapes[shape], seed=self.property_cases[0].seed)
-                for shape in (taken if way == "rising" else reversed(taken))
+                dataclasses.replace(base, shape=shape, dims=shapes[shape], seed=seed)
+                for shape in (*before, first.shape, *after)
+                if shape in taken
             ]
-            again = dataclasses.replace(base, shape=first.shape, dims=first.dims, seed=cases[0].seed + 1)
-            found[way].append([case for case in [*cases, again] if not unsupported(self.variant, case)])
+            again = dataclasses.replace(base, shape=first.shape, dims=first.dims, seed=seed + 1)
+            sequence = [case for case in [*cases, again] if not unsupported(self.variant, case)]
+            found["falling" if turn % 2 else "rising"].append(sequence)
+            turned.append(turned.pop(0))
         return found
 
     @property

@@ -31,7 +31,7 @@ WHOLE_INPUTS = (
 )
 KILLED = re.compile("was killed by SIG(SEGV|BUS|ABRT|FPE|ILL)")
 WITHOUT = {
-    "sanity": "no exact call was made, for the operator has none that it takes: errors within the bounds are not "
+    "sanity": "no exact call was made, for the operator has none that it took: errors within the bounds are not "
     "looked for that way",
     "properties": "no relation between calls was tried, for the operator states none: errors within the bounds, and "
     "those that the reference shares, are not looked for that way",
@@ -51,8 +51,8 @@ def record(standing: Standing, calls: Calls, collection: Collection, examined: S
         rung.duration_s += collection.duration_s.pop(rung.name, 0.0)
         if rung.status == "passed" and standing.supplied.get(rung.name) == 0:
             rung.message = WITHOUT[rung.name]
-        if rung.name == "correctness" and rung.status == "passed" and (unvaried := _unvaried(selection)):
-            rung.message = "; ".join(filter(None, [rung.message, unvaried]))
+        if rung.name == "correctness" and rung.status == "passed":
+            rung.message = "; ".join(filter(None, [rung.message, _refused(standing), _unvaried(selection)])) or None
         if rung.name == "properties" and rung.status == "passed":
             rung.message = "; ".join(filter(None, [rung.message, _not_tried(standing), _untouched(selection)])) or None
         if (
@@ -151,6 +151,15 @@ def _whole(rungs: Sequence[Rung], standing: Standing, selection: RungCases) -> s
         return None
     changed = all(each.name in CHANGED_INPUTS or each.name.startswith("aliased ") for each in failed)
     return WHOLE_INPUTS if changed else None
+
+
+def _refused(standing: Standing) -> str | None:
+    """How many calls it refused that by its `dtypes`, `options` and `limits` it takes; the ladder's own among them."""
+    number = sum(result.status == "skipped" for result in standing.results)
+    if not number:
+        return None
+    cases = formats.plural(len(standing.results), "case")
+    return f"it refused {number} of {cases}, of which nothing is shown: let `limits` say what it takes"
 
 
 def _unvaried(selection: RungCases) -> str | None:

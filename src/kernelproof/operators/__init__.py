@@ -219,6 +219,8 @@ class Reference:
                 subject="bound of a Reference",
                 hint="give both the shape of what the call's output is",
             )
+        if bool(((self.bound == 0) & self.bound.signbit()).any()):  # -1.0 * 0: what is divided by it is below 0
+            self.bound = torch.where(self.bound == 0, 0.0, self.bound)
         for name, floor in (("rms_floor", self.rms_floor), ("bias_floor", self.bias_floor)):
             if isinstance(floor, float) and math.isnan(floor) and not bool(self.output.isfinite().all()):
                 continue  # what is told is why
