@@ -453,16 +453,19 @@ def _tested_less(before: Run, after: Run, keys: Iterable[str]) -> Iterator[Teste
         if old is None or new is None or not before.verdict(key) == after.verdict(key) == CORRECT:
             continue
         had, has = (_tried(test) for test in (old, new))
-        role = "variant" if "variant" in (before.role(key), after.role(key)) else after.role(key)
+        less = []
         if lost := [said for kind in had.covered if (said := _lost(kind, had.covered[kind], has.covered[kind]))]:
-            yield TestedLess(key, role, f"without {formats.listed(lost)}")
+            less.append(f"without {formats.listed(lost)}")
         levels = [LEVELS.index(test.level) for test in (old, new) if test.level in LEVELS]
         if levels != sorted(levels):
-            yield TestedLess(key, role, f"at the {new.level} level instead of {old.level}")
+            less.append(f"at the {new.level} level instead of {old.level}")
         if new.trials < old.trials:
-            yield TestedLess(key, role, f"{formats.plural(new.trials, 'repeat')} instead of {old.trials}")
+            less.append(f"{formats.plural(new.trials, 'repeat')} instead of {old.trials}")
         if has.cases < FEWER_CASES * had.cases:
-            yield TestedLess(key, role, f"{formats.plural(has.cases, 'case')} instead of {had.cases}")
+            less.append(f"{formats.plural(has.cases, 'case')} instead of {had.cases}")
+        if less:
+            role = "variant" if "variant" in (before.role(key), after.role(key)) else after.role(key)
+            yield TestedLess(key, role, "; ".join(less))
 
 
 def _judged_otherwise(before: Run, after: Run, keys: Iterable[str]) -> Iterator[JudgedOtherwise]:

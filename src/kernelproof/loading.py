@@ -140,7 +140,8 @@ def load(variant: Loadable, library: Path | None, root: Path) -> Callable[..., A
         raise
     except Exception as error:
         raise WorkerReplyError(
-            f"it cannot be loaded: {type(error).__name__}: {error}", subject=_name(variant, library)
+            f"it cannot be loaded: {type(error).__name__}: {error}{raised_in(error, root.resolve())}",
+            subject=_name(variant, library),
         ) from error
 
 
