@@ -851,11 +851,18 @@ def test_an_operator_that_works_in_place_is_the_one_that_does_not() -> None:
         return [{"name": f"aten::{name}", "duration_us": each} for name, each in us.items()]
 
     baselines = {"torch_cpu": operators(index_add=9.0)}
-    fault = traces.passed_off(operators(clone=2.0, index_add_=8.0), baselines, [])
+    fault = traces.passed_off(operators(mul=2.0, index_add_=8.0), baselines, [])
     assert fault is not None
     assert "aten::index_add_, which the baseline torch_cpu is, takes 80%" in fault.reason
-    assert traces.passed_off(operators(clone=2.0, index_add_=8.0), baselines, ["torch"]) is None
+    assert traces.passed_off(operators(mul=2.0, index_add_=8.0), baselines, ["torch"]) is None
     assert traces.passed_off(operators(scatter_add_=8.0), baselines, []) is None
+    wrapped = {"base": operators(gelu=5.0, copy_=4.0)}
+    fault = traces.passed_off(operators(empty=1.0, copy_=9.0, gelu=5.0), wrapped, [])
+    assert fault is not None
+    assert fault.is_all, "what it wraps is all that it does"
+    assert traces.passed_off(operators(copy_=9.0, erf=5.0), wrapped, []) is None
+    copied = {"base": operators(copy_=4.0)}
+    assert traces.passed_off(operators(copy_=9.0), copied, []) is not None, "a baseline that moves values is that"
 
 
 @pytest.mark.alone

@@ -27,6 +27,9 @@ FAMILIES = {
 LIBRARIES = ("cublas", "cutlass", "cudnn", "torch")
 COPIES = ("memcpy", "memset")
 OPERATOR = "aten::"  # what names of torch's operators begin with, in its profiler
+# Of them those that move or set values and compute nothing, without the `_` of what works in place.
+MOVES = {f"aten::{name}" for name in ("copy", "clone", "_to_copy", "to", "contiguous", "fill", "zero", "zeros", "ones")}
+MOVES |= {f"aten::{name}" for name in ("empty", "empty_like", "empty_strided", "zeros_like", "resize", "full", "cat")}
 IS_OPERATOR, MOSTLY = 0.8, 0.5  # shares of a call's time in torch's operators that one of them has
 OWN, DECLARED, COPY, FOREIGN = "own", "declared", "copy", "foreign"
 
@@ -78,9 +81,10 @@ def passed_off(
     """What is wrong with a call on a CPU that is for the most part the operator of torch which a baseline is.
 
     call, baselines: torch's operators in a call (torch_profiler.operators_of). A composition of other operators is own
-    work.
+    work; moving results to where they belong is nobody's, so that a wrapper of a baseline is what it wraps.
     """
-    for baseline, operators in baselines.items():
+    call = _work(call)
+    for baseline, operators in ((name, _work(operators)) for name, operators in baselines.items()):
         heaviest = max(operators, key=lambda operator: float(operator["duration_us"]))
         known = _names(heaviest)
         same = [operator for operator in call if _names(operator) & known]
@@ -94,6 +98,11 @@ def passed_off(
             )
             return PassedOff(reason, is_all=len(operators) == 1 and len(same) == len(call))
     return None
+
+
+def _work(operators: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Those that do more than to move or to set values; all where there are no others."""
+    return [operator for operator in operators if str(operator["name"]).rstrip("_") not in MOVES] or operators
 
 
 def _names(operator: Mapping[str, Any]) -> set[str]:

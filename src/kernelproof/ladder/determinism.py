@@ -53,7 +53,7 @@ class Determinism:
         )
         wrong = self._first_wrong(job, handed)
         if self.calls.variant.deterministic:
-            cause = "a race, a missing barrier, or memory that is read before it is written"
+            cause = "a race, a missing barrier, an output that is not written, or memory that is read before it is"
             if not wrong:
                 cause += f", or another way of computing after some calls; {IN_ANY_ORDER}"
             return f"{found}: {cause}"
