@@ -57,8 +57,11 @@ def test_a_thread_that_writes_what_is_there_already_is_late_all_the_same(late_s:
         returned.set()
 
     order = ordering.OnHost()
-    taken = order.call(act, {"y": image}, ["y"])
-    threads[0].join()
+    for _ in range(20):  # on a busy machine it may write before the call has returned, and is not late then
+        taken = order.call(act, {"y": image}, ["y"])
+        threads.pop().join()
+        if taken.when:
+            break
     assert (taken.when, taken.changed_bytes) == ("after", 8)
     assert (taken.outputs["y"] == right).all()
     assert (image.raw == right).all()
