@@ -1574,6 +1574,51 @@ def by_its_beginning(x, y):
     assert "rows alike" in (known.reason or "")
 
 
+POWER = """
+import torch
+
+from kernelproof.operators import Call, Cost, Reference, dims_of, units
+
+
+class Power:
+    name = "power"
+    dims = {"rows": None, "cols": None}
+    options = {}
+    families = ("normal", "other")
+    dtypes = ("float32",)
+    axes = ("row", "column")
+
+    def make_call(self, case, generator):
+        d = dims_of(self, case)
+        x = torch.rand(d["rows"], d["cols"], generator=generator)
+        shift = 0.25 if case.family == "normal" else 0.5
+        return Call({"x": x, "y": torch.empty_like(x), "factor": 2.0, "shift": shift}, ("y",), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        x, unit = call.tensor("x").to(device).double(), units(precision, torch.float32)
+        output = x * call.scalar("factor") + call.scalar("shift")
+        return Reference(output, output.abs() * 4 * unit.output, unit.coarse, bias_floor=unit.output)
+"""
+POWER += NOTHING_MORE.format("Power")
+
+
+def test_a_scalar_that_is_the_same_in_every_call_is_told(tmp_path: Path) -> None:
+    kernel = """
+def right(x, y, factor, shift):
+    y.copy_(x * factor + shift)
+
+def knows_one(x, y, factor, shift):
+    y.copy_(x * factor + 0.25)
+"""
+    names = ["right", "knows_one"]
+    loaded = built(tmp_path, "power", "{rows: 5, cols: 24}", "float32", names, POWER, kernel, "float32")
+    right, wrong = test.run(loaded, "power", names, loaded.results / "test" / "power")
+    assert (right.verdict, wrong.verdict) == ("correct", "wrong")
+    said = next(rung.message for rung in right.rungs if rung.name == "correctness")
+    assert "every call had the same `factor` (2.0): let" in said
+    assert "shift" not in said
+
+
 PICKED = """
 import torch
 

@@ -127,6 +127,7 @@ class Calls:
         self.late: dict[str, Failure] = {}  # by a job's key
         self.called: Job | None = None  # the first call of the last request
         self.histogram: Histogram | None = None
+        self.scalars: dict[str, set[Any]] = {}  # by argument: the values that calls had
         self._kinds: dict[str, str] = {}  # by a job's key: its shapes, strides, data types and scalars
         self._takes: dict[str, bool] = {}  # by kind, once a call of it was made
         self._begun: dict[str, Path] = {}  # by the key of a call of the next request: where it is laid out already
@@ -230,6 +231,9 @@ class Calls:
                 self._begin(following, jobs)
             kinds = {job.key: signature(outlined(other.arguments)) for job, other in zip(jobs, laid, strict=True)}
             self._kinds |= kinds
+            for name, value in itertools.chain.from_iterable(other.arguments.items() for other in laid):
+                if not isinstance(value, dict):
+                    self.scalars.setdefault(name, set()).add(value)
             try:
                 answer = worker.request(
                     "run",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kernelproof import formats, own_modules, records, suite
+from kernelproof.consistency.tests import QUICK
 from kernelproof.judging import NOT_OF_SUCH_VALUES
 from kernelproof.ladder.outcomes import ENDED, RUNGS
 from kernelproof.ladder.planning import PARTS, WHOLE
@@ -43,7 +44,7 @@ def record(standing: Standing, calls: Calls, collection: Collection, examined: S
     """The variant's record, as far as it came."""
     session, variant, selection = calls.session, calls.variant, calls.selection
     results = [*selection.left_out, *standing.results]
-    left_out = {"properties"} if session.config.test.level == "quick" else set()
+    left_out = {"properties"} if session.config.test.level == QUICK else set()
     left_out |= set() if selection.sanitizer_tools else {"sanitizer"}
     climbed = [name for name in RUNGS if name not in left_out]
     rungs = [standing.rungs.get(name) or Rung(name, "skipped", 0.0, "it was not reached") for name in climbed]
@@ -52,7 +53,8 @@ def record(standing: Standing, calls: Calls, collection: Collection, examined: S
         if rung.status == "passed" and standing.supplied.get(rung.name) == 0:
             rung.message = WITHOUT[rung.name]
         if rung.name == "correctness" and rung.status == "passed":
-            rung.message = "; ".join(filter(None, [rung.message, _refused(standing), _unvaried(selection)])) or None
+            notes = [rung.message, _refused(standing), _unvaried(selection), _of_one_value(calls)]
+            rung.message = "; ".join(filter(None, notes)) or None
         if rung.name == "properties" and rung.status == "passed":
             rung.message = "; ".join(filter(None, [rung.message, _not_tried(standing), _untouched(selection)])) or None
         if (
@@ -171,6 +173,22 @@ def _unvaried(selection: RungCases) -> str | None:
         return None
     named = formats.listed([f"`{name}`" for name in left])
     return f"no case varies the operator's {named}: name {'it' if len(left) == 1 else 'them'} in test.options"
+
+
+def _of_one_value(calls: Calls) -> str | None:
+    """Which scalars, options left out, had one value in all calls: a kernel may have that value written into it."""
+    session, settings = calls.session, calls.settings
+    if session.only or session.config.test.level == QUICK:
+        return None
+    options = session.judge.declared(settings).options or {}
+    same = [
+        f"`{name}` ({formats.one_line(str(*values), 20)})"
+        for name, values in calls.scalars.items()
+        if len(values) == 1 and name not in options and values != {None}
+    ]
+    if not same:
+        return None
+    return f"every call had the same {formats.listed(same)}: let `make_call` take several values, by `case.family`, say"
 
 
 def _not_tried(standing: Standing) -> str | None:
