@@ -215,9 +215,6 @@ class RungCases:
     def neighbours(self) -> dict[str, list[list[Case]]]:
         """A small shape with most dimensions, each then taken from the nearest smaller and larger shape.
 
-        One that has both to most of its sizes: beside a shape of ones there are no smaller ones, and larger ones may
-        never come to where a kernel begins to tile.
-
         A kernel that keeps something by a part of a call's sizes (a mask by its rows, a workspace) is right wherever
         all of them differ. A list is for one process: `rising` the smaller ones, the shape, the larger ones; `falling`
         the other way. Dimensions take turns to come first, since what is kept is often of the first call. In every data
@@ -230,25 +227,8 @@ class RungCases:
         usual = [case for case in every if case.family == self.family]
         if not usual:
             return {}
-        lengths = frozenset(suite.LENGTHS)
-        names = dict.fromkeys(name for case in usual for name in case.dims)
-        listed = {name: sorted({c.dims[name] for c in usual if name in c.dims}) for name in names}
-
-        def order(case: Case) -> tuple[float, ...]:
-            sides = sum((size > listed[name][0]) + (size < listed[name][-1]) for name, size in case.dims.items())
-            given = -len(lengths & case.dims.keys()), -len(case.dims)
-            return *given, elements(case) > SMALL_ELEMENTS, -sides, elements(case)
-
-        first, most = min(usual, key=order), max(elements(case) for case in usual)
-        beside = dict[tuple[str, int], dict[str, int]]()  # by a dimension and 1 for larger, -1 for smaller
-        for name, size in first.dims.items():
-            every_dims = [{**first.dims, name: other} for other in listed[name]]
-            small = [dims for dims in every_dims if math.prod(dims.values()) <= most]
-            whole = [dims for dims in small if dims.get("heads", 0) % dims.get("kv_heads", 1) == 0]
-            for way in (-1, 1):
-                further = [dims for dims in whole if way * dims[name] > way * size]
-                if further:
-                    beside[name, way] = min(further, key=lambda dims: abs(dims[name] - size))
+        first = _between(usual)
+        beside = _next_sizes(first, usual)
         shapes = {first.shape: first.dims, **{shape_of(dims): dims for dims in beside.values()}}
         refused = self.session.judge.declared(dataclasses.replace(self.settings, shapes=shapes)).refused
         taken = {shape for shape in shapes if shape == first.shape or shape not in refused}
@@ -366,6 +346,47 @@ def _repeated(cases: list[Case], settings: OperatorConfig, device: str) -> list[
 def _most_different(case: Case, among: list[Case]) -> Case:
     """The case whose options differ most."""
     return max(among, key=lambda other: sum(other.options[name] != value for name, value in case.options.items()))
+
+
+def _sizes(cases: Sequence[Case]) -> dict[str, list[int]]:
+    """By dimension all sizes that cases have, rising."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for case in cases:
+        for name, size in case.dims.items():
+            found[name].add(size)
+    return {name: sorted(sizes) for name, sizes in found.items()}
+
+
+def _between(cases: Sequence[Case]) -> Case:
+    """A case of most dimensions, of a small shape, and with smaller and larger sizes to as many of its own as may be.
+
+    Beside a shape of ones there are no smaller ones, and larger ones may never come to where a kernel begins to tile.
+    """
+    lengths, listed = frozenset(suite.LENGTHS), _sizes(cases)
+
+    def order(case: Case) -> tuple[float, ...]:
+        sides = sum((size > listed[name][0]) + (size < listed[name][-1]) for name, size in case.dims.items())
+        given = -len(lengths & case.dims.keys()), -len(case.dims)
+        return *given, elements(case) > SMALL_ELEMENTS, -sides, elements(case)
+
+    return min(cases, key=order)
+
+
+def _next_sizes(first: Case, cases: Sequence[Case]) -> dict[tuple[str, int], dict[str, int]]:
+    """A case's dimensions with one from the nearest other shape: by its name and 1 for a larger, -1 for a smaller one.
+
+    None has more elements than the largest of the cases.
+    """
+    most, listed, found = max(map(elements, cases)), _sizes(cases), {}
+    for name, size in first.dims.items():
+        changed = [{**first.dims, name: other} for other in listed[name]]
+        small = [dims for dims in changed if math.prod(dims.values()) <= most]
+        whole = [dims for dims in small if dims.get("heads", 0) % dims.get("kv_heads", 1) == 0]
+        if smaller := [dims for dims in whole if dims[name] < size]:
+            found[name, -1] = smaller[-1]
+        if larger := [dims for dims in whole if dims[name] > size]:
+            found[name, 1] = larger[0]
+    return found
 
 
 def elements(case: Case) -> int:
