@@ -35,6 +35,7 @@ VECTOR, TILE = 8, 64  # elements that a vectorised kernel takes at a time; rows 
 DRAWN_FAMILIES = 3
 FENCED, FENCED_FAMILIES = 8, 4  # cases; input families, others in each run
 QUICK_TRIALS = 10
+DIMENSIONS_FIRST = 3  # that come first in a process of their own, whatever the number of data types and options
 SMALL_ELEMENTS = 1 << 16  # a shape of no more may be the one that others are neighbours of though others are smaller
 CPU_REPEATED_ELEMENTS = 40_000  # product of the dimensions: a hundred calls of a naive CPU kernel take a second or two
 
@@ -217,9 +218,9 @@ class RungCases:
 
         A kernel that keeps something by a part of a call's sizes (a mask by its rows, a workspace) is right wherever
         all of them differ. A list is for one process: `rising` the smaller ones, the shape, the larger ones; `falling`
-        the other way. Dimensions take turns to come first, since what is kept is often of the first call. In every data
-        type and combination of options that the shape is tested with, in turn; on no size that no shape has. The same
-        where one case alone is run again.
+        the other way. Dimensions take turns to come first, lengths before others: what is kept is often of the first
+        call. In every data type and combination of options that the shape is tested with, in turn; on no size that no
+        shape has. The same where one case alone is run again.
         """
         if self.variant.role != "variant" or not self.cases:
             return {}
@@ -236,9 +237,9 @@ class RungCases:
             return {}
         bases = [case for case in usual if case.shape == first.shape]
         bases = list({(case.dtype, json.dumps(case.options)): case for case in bases}.values())
-        turned = list(first.dims)
+        turned = sorted(first.dims, key=lambda name: name not in suite.LENGTHS)
         found: dict[str, list[list[Case]]] = {"rising": [], "falling": []}
-        for turn in range(max(len(bases), len(turned), 2)):
+        for turn in range(max(len(bases), 2, min(len(turned), DIMENSIONS_FIRST))):
             base, seed = bases[turn % len(bases)], self.property_cases[0].seed + 2 * (turn // len(bases))
             way = -1 if turn % 2 == 0 else 1
             ends = ([beside[name, end] for name in turned if (name, end) in beside] for end in (way, -way))
