@@ -230,6 +230,17 @@ def test_an_argument_for_a_mutant_that_is_no_more_is_an_error(
     assert raised.value.subject == "rmsnorm/blocked/0123456789ab"
 
 
+def test_the_projects_arguments_are_about_mutants_that_can_be_made() -> None:
+    """Else a run on a GPU ends before it began: whoever changes a kernel looks at its arguments."""
+    root = Path(__file__).parents[1]
+    loaded = config.load(root / "config.yaml", root=root)
+    reasons = mutants._arguments(root / "reports/reference/nvidia-h200/arguments.yaml", required=True)
+    argued = [loaded.operator(operator).variant(name) for operator, name, _ in (key.split("/") for key in reasons)]
+    targets = list({variant.key: variant for variant in argued}.values())
+    made = [mutant for variant in targets for mutant in mutants._mutants(loaded, variant, variant.sources)]
+    mutants._insist_on_known(reasons, made, targets)
+
+
 def test_an_honest_variant_that_is_wrong_is_an_error_and_the_others_are_judged(
     judged: tuple[Config, MutantsRecord, list[str]], tmp_path: Path
 ) -> None:

@@ -254,8 +254,8 @@ def _insist_on_known(reasons: dict[str, str], possible: Sequence[Mutant], target
     gone = sorted(key for key in reasons if key.rpartition("/")[0] in keys and key not in known)
     if gone:
         raise MutantsError(
-            f"there is an argument for it, but no such mutant can be made any more ({len(gone)} in all)",
-            subject=gone[0],
+            "there is an argument for it, but no such mutant can be made any more",
+            subject=formats.listed(gone),
             hint="remove the argument; if the source was changed, look at the mutant that took its place",
         )
 
