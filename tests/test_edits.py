@@ -38,14 +38,21 @@ def test_rows_are_sorted_wherever_they_lie() -> None:
     assert torch.equal(inputs["one"], one.sort(-1).values)
 
 
-def test_whole_numbers_come_close_and_none_is_larger_than_the_largest() -> None:
-    keys, labels = torch.randint(-(2**31), 2**31 - 1, (4, 64), dtype=torch.int32), torch.tensor([[0, 2, 1, 2, 2, 0]])
-    inputs = {"keys": keys.clone(), "labels": labels.clone()}
+def test_whole_numbers_come_close_where_float32_cannot_tell_them_apart() -> None:
+    keys = torch.randint(-(2**31), 2**31 - 1, (4, 64), dtype=torch.int32)
+    few = {
+        "mask": torch.tensor([[0, 255, 255, 0, 0, 255]], dtype=torch.uint8),
+        "labels": torch.tensor([[0, -100, 1, 4, -100, 2]]),
+        "sentinels": torch.tensor([[-(2**62), 3, 2**62, 5, -(2**62), 7]]),
+        "narrow": torch.tensor([[1, 2, 3, 4]], dtype=torch.uint16),
+        "none": torch.zeros(0, 8, dtype=torch.int64),
+    }
+    inputs = {name: tensor.clone() for name, tensor in {"keys": keys, **few}.items()}
     edits._bring_close(inputs, torch.Generator().manual_seed(1))
     close = inputs["keys"][:, 1::2] == keys[:, ::2] + 1
     assert 32 < close.sum() < 96
     assert torch.equal(inputs["keys"][:, 1::2][~close], keys[:, 1::2][~close])
-    assert inputs["labels"].max() == 2
+    assert all(torch.equal(inputs[name], tensor) for name, tensor in few.items())
 
 
 def test_a_row_that_repeats_values_keeps_two_at_least() -> None:

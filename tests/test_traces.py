@@ -856,13 +856,25 @@ def test_an_operator_that_works_in_place_is_the_one_that_does_not() -> None:
     assert "aten::index_add_, which the baseline torch_cpu is, takes 80%" in fault.reason
     assert traces.passed_off(operators(mul=2.0, index_add_=8.0), baselines, ["torch"]) is None
     assert traces.passed_off(operators(scatter_add_=8.0), baselines, []) is None
+
+
+def test_a_baseline_that_wraps_an_operator_is_that_and_moving_is_nobodys() -> None:
+    def operators(**us: float) -> list[dict[str, Any]]:
+        return [{"name": f"aten::{name}", "duration_us": each} for name, each in us.items()]
+
     wrapped = {"base": operators(gelu=5.0, copy_=4.0)}
     fault = traces.passed_off(operators(empty=1.0, copy_=9.0, gelu=5.0), wrapped, [])
     assert fault is not None
-    assert fault.is_all, "what it wraps is all that it does"
-    assert traces.passed_off(operators(copy_=9.0, erf=5.0), wrapped, []) is None
+    assert fault.is_all, "what it wraps is all that it computes"
+    assert "takes 33% of the time" in fault.reason
+    for honest in (operators(copy_=9.0, erf=5.0), operators(copy_=9.0, erf=5.0, gelu=4.0), operators(copy_=19, gelu=5)):
+        assert traces.passed_off(honest, wrapped, []) is None
     copied = {"base": operators(copy_=4.0)}
     assert traces.passed_off(operators(copy_=9.0), copied, []) is not None, "a baseline that moves values is that"
+    mostly_moved = {"base": operators(clone=8.0, mul=7.0, copy_=8.0)}
+    assert traces.passed_off(operators(copy_=24.0, mul_=8.0), mostly_moved, []) is None
+    for looked_at in ({"base": operators(detach=9.0, to=1.0)}, {"base": []}):  # as of a baseline in numpy
+        assert traces.passed_off(operators(detach=2.0, to=0.2), looked_at, []) is None
 
 
 @pytest.mark.alone

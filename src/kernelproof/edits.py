@@ -46,6 +46,7 @@ BEHIND_TIES = (*TIES, *OF_NUMBERS, "close")  # edits that are made behind those,
 TAIL_SHARE = 4
 TURNS = 16  # in which rows are given back their values, before all are
 FEWEST_BEGUN = 8  # rows and columns: of fewer chance may hide that an index is not of a row
+EQUAL_IN_FLOAT32 = 1 << 24  # whole numbers from here on have no float32 of their own each
 FEWEST_ALIKE = 4  # values of a row, or rows, of which some become like others: two at least differ all the same
 
 
@@ -220,20 +221,26 @@ def _repeat_values(inputs: Mapping[str, Tensor], generator: Generator) -> None:
 def _bring_close(inputs: Mapping[str, Tensor], generator: Generator) -> None:
     """Let the second of every two neighbours in a row be the next number after the first, where a coin falls so.
 
-    Of whole numbers none becomes larger than the largest that is there.
+    Of whole numbers those that float32 takes for equal: smaller ones may be codes or labels, of which the next one may
+    be none, and the least and the largest what stands for a place that is left out.
     """
     import torch
 
     from kernelproof.results import bits_of
 
     for tensor in inputs.values():
-        if tensor.dim() and tensor.shape[-1] >= FEWEST_ALIKE:
+        wide = tensor.dtype in (torch.int32, torch.int64)
+        if (wide or tensor.is_floating_point()) and tensor.dim() and tensor.shape[-1] >= FEWEST_ALIKE:
             numbers, bits = tensor[..., : tensor.shape[-1] // 2 * 2 : 2], bits_of(tensor)
+            if not tensor.numel():
+                continue
             if tensor.is_floating_point():
                 limits = torch.finfo(tensor.dtype)  # beyond them there is no next one, or it may be flushed to zero
                 usual = (numbers.double().abs() >= limits.tiny) & (numbers.double().abs() < limits.max / 2)
             else:
-                usual = numbers < tensor.max()
+                least, most = tensor.aminmax()
+                usual = ((numbers >= EQUAL_IN_FLOAT32) | (numbers <= -EQUAL_IN_FLOAT32)) & (numbers > least)
+                usual &= numbers < most
             coins = torch.randint(2, usual.shape, generator=generator, dtype=torch.bool) & usual
             first, second = bits[..., : bits.shape[-1] // 2 * 2 : 2], bits[..., 1::2]
             second.copy_(torch.where(coins, first + 1, second))

@@ -27,9 +27,12 @@ FAMILIES = {
 LIBRARIES = ("cublas", "cutlass", "cudnn", "torch")
 COPIES = ("memcpy", "memset")
 OPERATOR = "aten::"  # what names of torch's operators begin with, in its profiler
-# Of them those that move or set values and compute nothing, without the `_` of what works in place.
-MOVES = {f"aten::{name}" for name in ("copy", "clone", "_to_copy", "to", "contiguous", "fill", "zero", "zeros", "ones")}
-MOVES |= {f"aten::{name}" for name in ("empty", "empty_like", "empty_strided", "zeros_like", "resize", "full", "cat")}
+# Of them, without the `_` of what works in place: those that move or set values, and those that only look at them in
+# another way or take memory.
+MOVES = {"copy", "clone", "_to_copy", "to", "contiguous", "fill", "zero", "zeros", "zeros_like", "ones", "full", "cat"}
+FREE = {"alias", "as_strided", "detach", "empty", "empty_like", "empty_strided", "expand", "lift_fresh", "permute"}
+FREE |= {"reshape", "resize", "resolve_conj", "resolve_neg", "select", "slice", "squeeze", "t", "transpose"}
+FREE |= {"unsqueeze", "view"}
 IS_OPERATOR, MOSTLY = 0.8, 0.5  # shares of a call's time in torch's operators that one of them has
 OWN, DECLARED, COPY, FOREIGN = "own", "declared", "copy", "foreign"
 
@@ -81,28 +84,46 @@ def passed_off(
     """What is wrong with a call on a CPU that is for the most part the operator of torch which a baseline is.
 
     call, baselines: torch's operators in a call (torch_profiler.operators_of). A composition of other operators is own
-    work; moving results to where they belong is nobody's, so that a wrapper of a baseline is what it wraps.
+    work. A baseline that wraps an operator is that, and then as much moving as it does itself counts for nobody.
     """
-    call = _work(call)
-    for baseline, operators in ((name, _work(operators)) for name, operators in baselines.items()):
-        heaviest = max(operators, key=lambda operator: float(operator["duration_us"]))
+    for baseline, operators in baselines.items():
+        work, moves = _work(operators)
+        heaviest = max(work, key=lambda operator: float(operator["duration_us"]), default={"name": "view"})
+        if _plain_name(heaviest) in FREE:
+            continue
         known = _names(heaviest)
-        same = [operator for operator in call if _names(operator) & known]
-        is_it, share = _share(operators, [heaviest]), _share(call, same)
+        is_it = _share(work, [heaviest]) >= IS_OPERATOR and _share([*work, *moves], [heaviest]) >= MOSTLY
+        mine, moved = _work(call) if moves else (call, [])
+        same = [operator for operator in mine if _names(operator) & known]
+        beyond = max(0.0, _us(moved) - _us(moves))
+        share = _us(same) / (_us(mine) + beyond) if same else 0.0
         declared = any(_belongs(name, calls) for name in {*known, str(heaviest["name"])})
-        if is_it >= IS_OPERATOR and share >= MOSTLY and not declared:
+        if is_it and share >= MOSTLY and not declared:
             name = max(same, key=lambda operator: float(operator["duration_us"]))["name"]
             reason = (
-                f"library call passed off as own work: {name}, which the baseline {baseline} is, takes {share:.0%} of "
-                "the time that a call spends in torch, and its `calls` does not declare `torch`"
+                f"library call passed off as own work: {name}, which the baseline {baseline} is, takes "
+                f"{_share(call, same):.0%} of the time that a call spends in torch, and its `calls` does not declare "
+                "`torch`"
             )
-            return PassedOff(reason, is_all=len(operators) == 1 and len(same) == len(call))
+            others = {_plain_name(operator) for operator in moved} - {_plain_name(operator) for operator in moves}
+            return PassedOff(reason, is_all=len(work) == 1 and len(same) == len(mine) and not others)
     return None
 
 
-def _work(operators: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Those that do more than to move or to set values; all where there are no others."""
-    return [operator for operator in operators if str(operator["name"]).rstrip("_") not in MOVES] or operators
+def _work(operators: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+    """What computes, and what moves values; all operators are the first where none computes."""
+    named = [(_plain_name(operator), operator) for operator in operators]
+    work = [operator for name, operator in named if name not in MOVES | FREE]
+    return (work, [operator for name, operator in named if name in MOVES]) if work else (operators, [])
+
+
+def _plain_name(operator: Mapping[str, Any]) -> str:
+    """`copy` of `aten::copy_`."""
+    return str(operator["name"]).removeprefix(OPERATOR).rstrip("_")
+
+
+def _us(operators: Sequence[Mapping[str, Any]]) -> float:
+    return sum(float(operator["duration_us"]) for operator in operators)
 
 
 def _names(operator: Mapping[str, Any]) -> set[str]:
@@ -112,8 +133,8 @@ def _names(operator: Mapping[str, Any]) -> set[str]:
 
 def _share(operators: Sequence[Mapping[str, Any]], some: Sequence[Mapping[str, Any]]) -> float:
     """Of the time of all operators, what some of them take."""
-    whole, part = (sum(float(operator["duration_us"]) for operator in each) for each in (operators, some))
-    return part / whole if whole else 0.0
+    whole = _us(operators)
+    return _us(some) / whole if whole else 0.0
 
 
 def other_names(one: Iterable[str], other: Iterable[str]) -> list[str]:

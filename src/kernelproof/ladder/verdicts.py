@@ -176,15 +176,18 @@ def _unvaried(selection: RungCases) -> str | None:
 
 
 def _of_one_value(calls: Calls) -> str | None:
-    """Which scalars, options left out, had one value in all calls: a kernel may have that value written into it."""
-    session, settings = calls.session, calls.settings
-    if session.only or session.config.test.level == QUICK:
+    """Which scalars had one value in all calls, options and sizes left out: a kernel may have it written into it."""
+    session, settings, variant = calls.session, calls.settings, calls.variant
+    if session.only or session.config.test.level == QUICK or variant.options or variant.limits:
         return None
-    options = session.judge.declared(settings).options or {}
+    given = {
+        *(session.judge.declared(settings).options or {}),
+        *(name for dims in settings.shapes.values() for name in dims),
+    }
     same = [
         f"`{name}` ({formats.one_line(str(*values), 20)})"
         for name, values in calls.scalars.items()
-        if len(values) == 1 and name not in options and values != {None}
+        if len(values) == 1 and name not in given and values != {None}
     ]
     if not same:
         return None
