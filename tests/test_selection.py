@@ -19,6 +19,7 @@ from kernelproof.ladder.selection import (
     QUICK_TRIALS,
     REPEATED_CASES,
     RungCases,
+    _next_sizes,
     elements,
 )
 from kernelproof.ladder.session import Session
@@ -247,6 +248,17 @@ def test_a_shape_of_ones_is_not_the_one_that_others_are_neighbours_of(monkeypatc
     found = chosen()
     assert "tiny" in shapes(found.cases)
     assert all(each[-1].shape in SHAPES for those in found.neighbours.values() for each in those)
+
+
+def test_sizes_come_together_that_no_shape_has_together_but_not_all_the_largest() -> None:
+    first = dataclasses.replace(chosen().cases[0], dims={"rows": 40, "keys": 24, "cols": 16})
+    others = [
+        dataclasses.replace(first, dims={"rows": 8, "keys": 300, "cols": 16}),
+        dataclasses.replace(first, dims={"rows": 40, "cols": 1 << 20}),
+    ]
+    beside = _next_sizes(first, [first, *others])
+    assert beside["keys", 1] == {"rows": 40, "keys": 300, "cols": 16}, "more elements than any of these has"
+    assert ("cols", 1) not in beside
 
 
 def test_a_baseline_and_the_quick_level_do_less() -> None:

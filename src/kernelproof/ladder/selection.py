@@ -37,6 +37,9 @@ FENCED, FENCED_FAMILIES = 8, 4  # cases; input families, others in each run
 QUICK_TRIALS = 10
 DIMENSIONS_FIRST = 3  # that come first in a process of their own, whatever the number of data types and options
 SMALL_ELEMENTS = 1 << 16  # a shape of no more may be the one that others are neighbours of though others are smaller
+LARGE_ELEMENTS = (
+    1 << 22
+)  # a neighbour may have as many, whatever the shapes have: not all of them state every dimension
 CPU_REPEATED_ELEMENTS = 40_000  # product of the dimensions: a hundred calls of a naive CPU kernel take a second or two
 
 
@@ -376,9 +379,9 @@ def _between(cases: Sequence[Case]) -> Case:
 def _next_sizes(first: Case, cases: Sequence[Case]) -> dict[tuple[str, int], dict[str, int]]:
     """A case's dimensions with one from the nearest other shape: by its name and 1 for a larger, -1 for a smaller one.
 
-    None has more elements than the largest of the cases.
+    None is larger than the largest of the cases, or LARGE_ELEMENTS: all largest sizes in one shape are nobody's.
     """
-    most, listed, found = max(map(elements, cases)), _sizes(cases), {}
+    most, listed, found = max(LARGE_ELEMENTS, *map(elements, cases)), _sizes(cases), {}
     for name, size in first.dims.items():
         changed = [{**first.dims, name: other} for other in listed[name]]
         small = [dims for dims in changed if math.prod(dims.values()) <= most]
