@@ -33,7 +33,7 @@ from typing import Any, ClassVar
 from kernelproof import consistency, members, privacy, verify
 from kernelproof.config import Config
 from kernelproof.errors import BundleError
-from kernelproof.records import ManifestRecord, Member, Record, atomic_write, read, usual_mode, write
+from kernelproof.records import ManifestRecord, Member, Record, atomic_write, read, write
 
 SCHEMA = "kernelproof.bundle/1"
 MANIFEST, SUMS, REPLAY, RECEIPT = "manifest.yaml", "SHA256SUMS", "REPLAY.md", "bundle.json"
@@ -397,4 +397,3 @@ def _write_through(path: Path, data: bytes) -> None:
         stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())
-    path.chmod(usual_mode())

@@ -230,10 +230,13 @@ def _bring_close(inputs: Mapping[str, Tensor], generator: Generator) -> None:
 
     for tensor in inputs.values():
         wide = tensor.dtype in (torch.int32, torch.int64)
-        if (wide or tensor.is_floating_point()) and tensor.dim() and tensor.shape[-1] >= FEWEST_ALIKE:
+        if (
+            (wide or tensor.is_floating_point())
+            and tensor.numel()
+            and tensor.dim()
+            and tensor.shape[-1] >= FEWEST_ALIKE
+        ):
             numbers, bits = tensor[..., : tensor.shape[-1] // 2 * 2 : 2], bits_of(tensor)
-            if not tensor.numel():
-                continue
             if tensor.is_floating_point():
                 limits = torch.finfo(tensor.dtype)  # beyond them there is no next one, or it may be flushed to zero
                 usual = (numbers.double().abs() >= limits.tiny) & (numbers.double().abs() < limits.max / 2)

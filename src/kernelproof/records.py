@@ -13,9 +13,8 @@ import hashlib
 import json
 import math
 import os
-import re
 import reprlib
-import tempfile
+import secrets
 import types
 import typing
 from collections.abc import Callable, Iterable
@@ -1245,26 +1244,19 @@ def _unserialisable(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot go into a record")
 
 
-def usual_mode() -> int:
-    """The permissions of a new file, as this process's umask leaves them: temporary ones have less."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")  # `os.umask` says it by setting another
-    return 0o666 & ~int(re.search(r"^Umask:\s*([0-7]+)$", status, re.MULTILINE)[1], 8)  # type: ignore[index]
-
-
 def atomic_write(path: Path, content: str | bytes) -> None:
     """Write a file under a temporary name in the same folder, then rename it into place."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():  # the system would name the temporary file
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     data = content.encode("utf-8") if isinstance(content, str) else content
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # mkstemp's would be for its owner alone
     try:
-        with os.fdopen(descriptor, "wb") as stream:
+        with temporary.open("xb") as stream:
             stream.write(data)
-        os.chmod(temporary, usual_mode())
-        os.replace(temporary, path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
