@@ -1191,11 +1191,13 @@ def test_a_baseline_that_is_slower_beside_the_variants_is_seen_without_them(
     [
         ([9.0] * 3, [0.5] * 3, 3, f"dropped: {contest.measurement.NOT_TRIED}"),
         ([9.0, 1.0], [0.5, 0.5], 2, "timed"),  # what others made long the first time
-        ([9.0], [0.0], 1, "dropped: wrong: library call passed off as own work: aten::mm"),
+        ([9.0] * 2, [0.0] * 2, 2, "dropped: wrong: library call passed off as own work: aten::mm"),
+        ([9.0] * 3, [0.0, 0.5, 0.0], 3, "dropped: wrong: library call passed off as own work: aten::mm"),
+        ([9.0, 1.0], [0.0] * 2, 2, "timed"),  # an interruption that nobody's share of the cores shows
         ([None], [0.5], 1, "dropped: wrong: library call passed off as own work: aten::mm"),  # and does nothing else
     ],
 )
-def test_a_share_of_the_time_in_torch_is_looked_at_again_beside_busy_programs(
+def test_a_share_of_the_time_in_torch_is_looked_at_more_than_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     mine_us: list[float | None],

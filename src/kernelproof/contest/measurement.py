@@ -77,6 +77,7 @@ HOT_OVER_COLD = 1.25
 # Of a CPU's cores, in the worst process: threads that spin for one another take hundreds of times as long beside more.
 OTHERS_SHARE = 0.1
 LOOKS = 3  # at most, at who is accused by times that other programs may have changed
+SHARES_SEEN = 2  # how often shares of time must say the same: one interruption makes any operator the heaviest
 # A baseline's time among all contenders, in the faster processes, is at most so many times that among baselines alone.
 # Tensor cores at work lower a GPU's clock from 1.98 to 1.4 GHz for want of power, and that slows others beside them.
 IN_COMPANY_LIMIT = {"cpu": 1.25, "cuda": 1.5}
@@ -537,16 +538,20 @@ class Measurement:
     def look_into_torch(self) -> None:
         """Drop a variant whose calls are the operator of torch that a baseline is, before it is timed.
 
-        Shares of a time are looked at again where others had the cores; what is nothing but that operator has no share.
+        What is nothing but that operator has no share of a time; shares must be seen more than once, on quiet cores.
         """
-        for look in range(LOOKS):
+        accused: Counter[tuple[str, str]] = Counter()
+        agreed: Counter[tuple[str, str]] = Counter()
+        for _ in range(LOOKS):
             self.process("trace", 0)
             again = False
             for name, arena, fault in self.passed_off():
-                if fault.is_all or not self.crowded(self.beside_trace[arena.id][-1]):
+                accused[name, arena.id] += 1
+                agreed[name, arena.id] += not self.crowded(self.beside_trace[arena.id][-1])
+                if fault.is_all or agreed[name, arena.id] >= SHARES_SEEN:
                     self.entrants[name].contender.correct = False
                     self.drop(name, None, f"wrong: {fault.reason} (in {arena.id})", "library")
-                elif look == LOOKS - 1:
+                elif accused[name, arena.id] == LOOKS:
                     self.drop(name, None, NOT_TRIED)
                 else:
                     again = True
