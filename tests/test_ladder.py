@@ -1830,3 +1830,188 @@ def test_whole_names_inputs(tmp_path: Path, whole: object, words: str) -> None:
     with pytest.raises(ConfigError, match=words):  # noqa: PT012
         operator = operators.load("buckets.py", tmp_path)
         operators.changeable(operator, operator.make_call(case, torch.Generator()))
+
+
+LSE = '''
+import torch
+
+from kernelproof.operators import (
+    Call, Cost, Reference, Relation, SanityCall, accumulation_floors, changed, dims_of, forward_bound, shuffled, units,
+)
+from kernelproof.records import Case
+
+
+class Lse:
+    """The log-sum-exp of the scores that a mask leaves; of none it is -inf: x, mask (0 or -inf) [rows, cols]."""
+
+    name, dims, options = "lse", {"rows": None, "cols": None}, {}
+    families, dtypes, axes = ("normal", "blind"), ("float32",), ("row",)
+
+    def make_call(self, case, generator):
+        d = dims_of(self, case)
+        x, drawn = torch.randn(2, d["rows"], d["cols"], generator=generator)
+        hidden = (drawn > 0.5) | (case.family == "blind") & (torch.arange(d["rows"]) % 3 == 1)[:, None]
+        return self._call(x, torch.where(hidden, -torch.inf, 0.0))
+
+    def _call(self, x, mask):
+        return Call({"x": x, "mask": mask, "y": torch.empty(x.shape[0])}, ("y",), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        x, mask = (call.tensor(name).to(device).double() for name in ("x", "mask"))
+        unit = units(precision, torch.float32)
+        output = (x + mask).logsumexp(-1)
+        accumulation = unit.accumulate * (2 + x.abs().amax(-1) + x.shape[-1] / 8)
+        bound = forward_bound(output, torch.zeros_like(output), accumulation, unit)
+        floors = accumulation_floors(output, accumulation, unit)
+        return Reference(output, bound, unit.coarse, *floors, nonfinite=True)
+
+    def sanity_calls(self, case, generator):
+        x = torch.zeros(5, 37)
+        mask = torch.full_like(x, -torch.inf)
+        mask[torch.tensor([0, 2, 4]), torch.tensor([0, 36, 17])] = 0.0
+        at = Case("lse", "sanity_one", {"rows": 5, "cols": 37}, {}, case.dtype, "one")
+        right = torch.tensor([0.0, -torch.inf, 0.0, -torch.inf, 0.0], dtype=torch.float64)
+        reference = Reference(right, torch.zeros_like(right), 0.0, exact=True, nonfinite=True)
+        return [SanityCall("one", at, self._call(x, mask), reference)]
+
+    def relations(self, case, call, generator):
+        x, mask = call.tensor("x"), call.tensor("mask")
+        order = shuffled(len(x), generator)
+        after = changed(call, x=x[order].contiguous(), mask=mask[order].contiguous())
+        return [Relation("rows", "rows in another order", after, lambda y: y[order.to(y.device)], moves=True)]
+
+    def cost(self, case):
+        return Cost(1.0, 1.0, 1.0)
+
+    def suspects(self, call, rows):
+        return iter(())
+
+
+OPERATOR = Lse()
+'''
+LSE_KERNELS = """
+import torch
+
+
+def masked(x, mask, y):
+    y.copy_((x + mask).logsumexp(-1))
+
+
+def by_hand(x, mask, y):
+    scores = x + mask
+    most = scores.amax(-1, keepdim=True)
+    sums = (scores - most.clamp_min(-1e30)).exp().sum(-1, keepdim=True)
+    y.copy_((most + sums.log())[:, 0])
+
+
+def nan_of_nothing(x, mask, y):
+    scores = x + mask
+    most = scores.amax(-1, keepdim=True)
+    y.copy_((most + (scores - most).exp().sum(-1, keepdim=True).log())[:, 0])
+
+
+def large_for_infinite(x, mask, y):
+    y.copy_((x + mask.clamp_min(-1e30)).logsumexp(-1))
+
+
+def leaves_it(x, mask, y):
+    found = (x + mask).logsumexp(-1)
+    y[found.isfinite()] = found[found.isfinite()]
+
+
+def other_sign(x, mask, y):
+    found = (x + mask).logsumexp(-1)
+    y.copy_(torch.where(found == -torch.inf, torch.inf, found))
+
+
+def infinite_elsewhere(x, mask, y):
+    found = (x + mask).logsumexp(-1)
+    y.copy_(torch.where((mask == 0).sum(-1) < 8, -torch.inf, found))
+
+
+def slightly_off(x, mask, y):
+    y.copy_((x + mask).logsumexp(-1) + 1e-3)
+"""
+
+
+def test_infinity_that_an_operator_means_is_asked_for(tmp_path: Path) -> None:
+    """The log-sum-exp of a row of which everything is masked: many an attention hands it over beside the output."""
+    right = ["masked", "by_hand"]
+    wrong = {
+        "nan_of_nothing": "is NaN instead of -inf; ∞ − ∞",
+        "large_for_infinite": "is -1e+30 instead of -inf; a large number",
+        "leaves_it": "still hold what was in memory",
+        "other_sign": "is inf instead of -inf; the other sign",
+        "infinite_elsewhere": "-inf values where the reference is finite",
+        "slightly_off": "0.001 instead of 0",
+    }
+    names = [*right, *wrong]
+    loaded = built(tmp_path, "lse", "{rows: 24, cols: 40}", "float32", names, LSE, LSE_KERNELS, output="float32")
+    tested = test.run(loaded, "lse", names, loaded.results / "test" / "lse")
+    assert [record.verdict for record in tested] == ["correct"] * len(right) + ["wrong"] * len(wrong)
+    for record in tested[len(right) :]:
+        assert wrong[record.variant] in str(record.reason)
+    bench.run(loaded, "lse", "cpu", loaded.record("bench", "lse-cpu"))
+    timed = json.loads(loaded.record("bench", "lse-cpu").read_text())["contenders"]
+    assert {each["name"] for each in timed if each["outcome"] == "timed"} == set(right)
+
+
+GROUPED = '''
+import torch
+
+from kernelproof.operators import Call, Cost, Reference, dims_of, forward_bound, option, units
+
+
+class Grouped:
+    """The mean of each group of columns: x [rows, cols] -> y [rows, groups]."""
+
+    name, dims, options = "grouped", {"rows": None, "cols": None}, {"groups": (1, 3)}
+    families, dtypes, axes = ("normal",), ("float32",), ("row", "group")
+
+    def make_call(self, case, generator):
+        d, groups = dims_of(self, case), option(self, case, "groups")
+        x = torch.randn(d["rows"], d["cols"], generator=generator)
+        return Call({"x": x, "groups": groups, "y": torch.empty(d["rows"], groups)}, ("y",), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        x, groups = call.tensor("x").to(device).double(), call.scalar("groups")
+        unit, parts = units(precision, torch.float32), x.tensor_split(groups, dim=1)
+        y, terms = (torch.stack([part.mean(1) for part in of.tensor_split(groups, 1)], 1) for of in (x, x.abs()))
+        bound = forward_bound(y, 0 * y, unit.accumulate * terms * (2 + parts[0].shape[1] / 8), unit)
+        return Reference(y, bound, unit.coarse, float(bound.max()), 1.0)
+''' + NOTHING_MORE.format("Grouped")
+GROUPED_KERNELS = """
+import torch
+
+
+def each(x, groups, y):
+    y.copy_(torch.stack([part.mean(1) for part in x.tensor_split(groups, dim=1)], 1))
+
+
+def one(x, groups, y):
+    y.copy_(x.mean(1, keepdim=True).expand_as(y))
+"""
+
+
+def test_an_option_may_be_a_whole_number(tmp_path: Path) -> None:
+    loaded = built(
+        tmp_path, "grouped", "{rows: 24, cols: 41}", "float32", ["each", "one"], GROUPED, GROUPED_KERNELS, "float32"
+    )
+    text = (tmp_path / "config.yaml").read_text()
+    for stage, values in (("test", [1, 3]), ("bench", [3])):
+        text = text.replace(f"{stage}: {{shapes: [odd]}}", f"{stage}: {{shapes: [odd], options: {{groups: {values}}}}}")
+    (tmp_path / "config.yaml").write_text(text)
+    loaded = configuration.load(tmp_path / "config.yaml", root=tmp_path)
+    right, wrong = test.run(loaded, "grouped", ["each", "one"], loaded.results / "test" / "grouped")
+    assert right.verdict == "correct"
+    assert {case.id for case in right.cases} >= {f"odd-groups{groups}-float32-normal-s0" for groups in (1, 3)}
+    assert wrong.verdict == "wrong"
+    assert "groups3" in str(wrong.reason)
+    bench.run(loaded, "grouped", "cpu", loaded.record("bench", "grouped-cpu"))
+    timed = json.loads(loaded.record("bench", "grouped-cpu").read_text())["times"]
+    assert {(row["contender"], row["case"]) for row in timed} >= {("each", "odd-groups3-float32")}
+    command = [sys.executable, "-m", "kernelproof", *"bench --once --variant each --shape odd --option".split()]
+    for value, code, words in (("3", 0, ""), ("2", 2, "grouped: groups=2: no such value; allowed: 1, 3")):
+        done = subprocess.run([*command, f"groups={value}"], cwd=tmp_path, text=True, capture_output=True, check=False)
+        assert done.returncode == code
+        assert words in done.stderr

@@ -721,3 +721,39 @@ def test_the_future_is_what_the_last_query_of_the_past_looks_for(seed: int) -> N
     assert torch.equal(v[:, :, :key], call.tensor("v")[:, :, :key])
     assert torch.equal(k[:, 1, key], call.tensor("q")[:, 2, row - 1])
     assert torch.equal(v[:, :, key:], -call.tensor("v")[:, :, key:])
+
+
+def test_references_that_mean_other_infinities_contradict_one_another() -> None:
+    none, some = (torch.tensor([1.0, math.inf * sign, 2.0], dtype=torch.float64) for sign in (-1, 1))
+    bound = torch.full_like(none, 1e-3)
+    one, other, none_too = (Reference(values, bound, 0.0, nonfinite=True) for values in (none, some, none))
+    judge.insist_on_same(one, none_too)
+    judge.insist_on_exact("masked", one, none_too)
+    finite = Reference(torch.tensor([1.0, 5.0, 2.0], dtype=torch.float64), bound, 0.0)
+    for wrong, shown in ((other, "-inf by `sanity_calls` and inf by"), (finite, "-inf by `sanity_calls` and 5 by")):
+        with pytest.raises(TestError, match="gave other results for the same call"):
+            judge.insist_on_same(one, wrong)
+        with pytest.raises(TestError, match=re.escape(shown)):
+            judge.insist_on_exact("masked", one, wrong)
+    nothing_asked = Reference(finite.output, torch.tensor([1e-3, math.inf, 1e-3], dtype=torch.float64), 0.0)
+    judge.insist_on_exact("masked", one, nothing_asked)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_relation_takes_the_infinity_that_is_meant_along(exact: bool) -> None:
+    output = torch.tensor([1.0, -math.inf, math.nan], dtype=torch.float64)
+    call = Call({"y": torch.empty(3)}, ("y",), ("row",))
+    relation = Relation("turned", "y turned", call, lambda y: y.flip(0), moves=not exact, exact=exact)
+    base = Reference(output, torch.full_like(output, 1e-3), 2.0**-24, nonfinite=True)
+    after = operators.reference_after(relation, base, lambda _: pytest.fail("it is the base's, moved"))
+    right = output.flip(0).float()
+
+    def broken(values: torch.Tensor) -> str:
+        failure = judge.related(relation, base, output.float(), after, values, TOLERANCE)
+        return failure.message if failure else ""
+
+    assert broken(right) == ""
+    for place, value in ((1, math.inf), (1, 0.0), (0, math.inf), (2, -math.inf)):
+        other = right.clone()
+        other[place] = value
+        assert f"the worst at [{place}]" in broken(other)

@@ -39,7 +39,7 @@ class Gelu:
 
     name = "gelu"
     dims: dict[str, int | str | None] = {"rows": None, "cols": None}  # None: every shape in config.yaml gives it
-    options: dict[str, tuple[bool | str, ...]] = {}  # e.g. {"causal": (False, True)}
+    options: dict[str, tuple[bool | int | str, ...]] = {}  # e.g. {"causal": (False, True)}
     families = ("normal", "wide", "integers")  # how inputs are drawn; config.yaml picks some
     dtypes = ("float32", "float16")
     axes = ("row", "column")  # of the output, for messages

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from kernelproof.config import CaseSelection, OperatorConfig, VariantConfig
+from kernelproof.config import CaseSelection, OperatorConfig, VariantConfig, plain
 from kernelproof.errors import ConfigError
 from kernelproof.records import Case
 from kernelproof.suite import LENGTHS
@@ -190,7 +190,7 @@ def unsupported(variant: VariantConfig, case: Case) -> str | None:
     for name, value in case.options.items():
         allowed = variant.options.get(name)
         if allowed is not None and value not in allowed:
-            return f"takes {name} {_either(allowed)}, not {_shown(value)}"
+            return f"takes {name} {_either(allowed)}, not {plain(value)}"
     for name, allowed in variant.limits.items():
         if name in case.dims and case.dims[name] not in allowed:
             return f"takes {name} {_either(allowed)}, not {case.dims[name]}"
@@ -312,9 +312,5 @@ def _unique(cases: list[Case]) -> list[Case]:
 
 
 def _either(values: Sequence[Any]) -> str:
-    names = [_shown(value) for value in values]
+    names = [plain(value) for value in values]
     return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
-
-
-def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -553,7 +553,7 @@ def _once(arguments: argparse.Namespace, config: Any) -> int:
     operator = arguments.operator or _only_operator_of(config, arguments.variant)
     if arguments.device not in (None, config.operator(operator).variant(arguments.variant).device):
         raise KernelproofError(f"it is not for {arguments.device}", subject=f"{operator}/{arguments.variant}")
-    options = dict(_option(entry) for entry in arguments.option)
+    options = dict(map(_option, arguments.option))
     done = single_call.once(config, operator, arguments.variant, arguments.shape, options, arguments.inputs)
     print(json.dumps(dataclasses.asdict(done)) if arguments.json else done)  # one line, whoever else prints too
     return ExitCode.WELL
@@ -621,11 +621,11 @@ def _ceilings(arguments: argparse.Namespace, config: Any) -> int:
     return _stage(arguments, "bench", subject, lambda: ceilings.run(config, arguments.device, output))
 
 
-def _option(entry: str) -> tuple[str, bool | str]:
+def _option(entry: str) -> tuple[str, str]:
     name, separator, value = entry.partition("=")
     if not separator:
         raise KernelproofError("not of the form name=value, e.g. causal=true", subject=f"--option {entry}")
-    return name, {"true": True, "false": False}.get(value.lower(), value)
+    return name, value
 
 
 def _profile(arguments: argparse.Namespace) -> int:

@@ -430,8 +430,8 @@ def _undeclared(operator: OperatorConfig, declared: Declared) -> Iterator[tuple[
     here: Key = ("operators", operator.name)
 
     def unknown(key: Key, kind: str, names: Iterable[Any], known: Iterable[Any] | None) -> Iterator[tuple[Key, str]]:
-        allowed = [_plain(value) for value in known or ()]
-        for name in map(_plain, names):
+        allowed = [plain(value) for value in known or ()]
+        for name in map(plain, names):
             if known is not None and name not in allowed:
                 listed = among(name, allowed) if allowed else "it has none"
                 yield key, f"{operator.name} has no {kind} {name}; {listed}"
@@ -564,7 +564,7 @@ def _options(value: Any) -> dict[str, list[Any]] | None:
 _FORMS: dict[str, Callable[[Any], Any]] = {"dims": _keyed, "options": _options, "families": _listed, "dtypes": _listed}
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
     """A value as YAML writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -889,7 +889,7 @@ def _override_pairs(overrides: Sequence[str] | Mapping[str, Any]) -> tuple[list[
         except (yaml.YAMLError, ValueError):  # the latter of a date that there is not
             faults.append(Fault(place, _dotted(parts), f"{value!r} is not a YAML value"))
             continue
-        if wrong := ["null" if name is None else _plain(name) for name in _names(read) if not isinstance(name, str)]:
+        if wrong := ["null" if name is None else plain(name) for name in _names(read) if not isinstance(name, str)]:
             message = f"YAML does not read the key {wrong[0]} in {value!r} as text; put it in quotes"
             faults.append(Fault(place, _dotted(parts), message))
         else:

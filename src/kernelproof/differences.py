@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from kernelproof import formats, runs, samples, statistics
 from kernelproof.errors import RecordError
-from kernelproof.records import DECIDES_NOTHING
+from kernelproof.records import DECIDES_NOTHING, OptionValue
 from kernelproof.runs import Run
 from kernelproof.statistics import Estimate, Settings
 
@@ -307,7 +307,7 @@ class _Bench:
         )
 
 
-def _of_kind(kind: tuple[dict[str, int], dict[str, bool | str], str] | None) -> str:
+def _of_kind(kind: tuple[dict[str, int], dict[str, OptionValue], str] | None) -> str:
     """A case's sizes, options and data type in words: `rows=256, cols=512, float32`."""
     if kind is None:
         return "none"

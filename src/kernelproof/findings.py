@@ -57,7 +57,8 @@ class Findings:
                 raise TestError(
                     f"the reference is not finite, nor is what `make_call` gives as {' and '.join(wild)}",
                     subject="make_call",
-                    hint="look for an overflow where the inputs are made, or rounded to the case's data type",
+                    hint="look for an overflow where the inputs are made, or rounded to the case's data type; where it "
+                    "is meant, say Reference(…, nonfinite=True): a kernel has to give the same infinity or NaN there",
                 )
             if not bool(expected.isnan().any()):
                 count = f"{int(expected.isinf().sum())} of {expected.numel()}"
@@ -65,14 +66,15 @@ class Findings:
                     f"the reference is infinite in {count} elements although all inputs are finite, and an infinite "
                     "value has no error that could be judged",
                     subject="reference",
-                    hint="of finite inputs an output is finite: define what is left out (a masked place, say) as 0 or "
-                    "another finite number, in kernels too, or as 0 with a bound of inf, which demands nothing there; "
-                    "where none was meant, look for an overflow and log(0) in `reference`",
+                    hint="where that is meant (the log-sum-exp of nothing, say), say Reference(…, nonfinite=True): a "
+                    "kernel has to give the same there; 0 with a bound of inf demands nothing there; where none was "
+                    "meant, look for an overflow and log(0) in `reference`",
                 )
             raise TestError(
                 "the reference is not finite although all inputs are",
                 subject="reference",
-                hint="look for 0/0, inf - inf and an overflow in `reference`",
+                hint="look for 0/0, inf - inf and an overflow in `reference`; where NaN is meant, say "
+                "Reference(…, nonfinite=True)",
             )
         if reference.bound.numel() and not float(reference.bound.min()) >= 0:
             raise TestError(
@@ -91,6 +93,19 @@ class Findings:
             self.finite = torch.isfinite(self.output)
         self.inside = self.finite & (self.magnitude <= reference.bound)
         demanded = None if all_finite(reference.bound) else torch.isfinite(reference.bound)
+        self.missed = torch.zeros_like(self.finite)  # infinity or NaN that is right here, and was not given
+        if reference.limits is not None:
+            if not call.output.dtype.is_floating_point:
+                raise TestError(
+                    f"the reference is not finite, and {name_of(call.output.dtype)} has neither infinity nor NaN",
+                    subject="reference",
+                    hint="take nonfinite=True away, and state what whole number is right there",
+                )
+            meant = reference.meant
+            self.missed = meant & ~same_limits(self.output, reference.limits)
+            self.output, self.error = (values.where(~meant, 0.0) for values in (self.output, self.error))
+            self.magnitude, self.finite = self.error.abs(), self.finite | meant
+            self.inside = torch.where(meant, ~self.missed, self.inside)
         self.unwritten = torch.zeros_like(self.finite)
         self.added = False
         if returned.poison is not None and not bool(self.inside.all()):
@@ -102,7 +117,7 @@ class Findings:
             if bool(wrong.any()) and more_than_chance(wrong, ~self.inside, bits=8 * self.raw.element_size()):
                 self.unwritten = same & wrong.any(-1, keepdim=True)
                 if demanded is not None:
-                    self.unwritten &= demanded
+                    self.unwritten &= demanded | self.missed
             self.added = self._added_to(poison, ~self.inside & self.finite & ~same)
         # A guard against 0/0 where the bound is 0 (exact cases) and the element is right.
         self.ratio = torch.where(self.inside & (self.error == 0), 0.0, self.magnitude / reference.bound)
@@ -256,6 +271,11 @@ def all_finite(values: torch.Tensor) -> bool:
 def name_of(kind: torch.dtype) -> str:
     """`float16` of torch.float16."""
     return str(kind).removeprefix("torch.")
+
+
+def same_limits(values: torch.Tensor, limits: torch.Tensor) -> torch.Tensor:
+    """Which elements are the same infinity, or NaN of any bits as the other is."""
+    return (values == limits) | (values.isnan() & limits.isnan())
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

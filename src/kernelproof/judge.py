@@ -37,6 +37,7 @@ from kernelproof.findings import (
     describe_indices,
     first_place,
     name_of,
+    same_limits,
     times_as_much,
     told_apart,
 )
@@ -79,6 +80,7 @@ REFERENCES_APART = 2.0**-10
 
 # Of a limit; a larger ratio tells nobody more than the two numbers.
 MANY_TIMES = 1e6
+LARGE = 1e4  # what is taken for infinity where that is right
 
 
 UNSET = "a variable or workspace that is used before it is set"
@@ -247,6 +249,7 @@ def judge(
     result = CaseResult.of(case, "passed")
     _memory(found, result)
     _nonfinite(found, result)
+    _limits(found, result)
     _numbers(found, result, tolerance)
     if any(f.criterion in (BOUND, RMS, BIAS, EXACT) for f in result.failures):
         explain(found, result, operator, earlier or {})
@@ -277,8 +280,9 @@ def related(
     e mixes elements, their bounds may cancel in e(O ± B), and `relation.gain` makes up for it.
 
     An exact relation is held bit for bit, but for the sign of a zero; the references are not looked at. NaN and
-    infinity break any relation, except where the reference demands nothing (an infinite bound). Works on the device of
-    the references. Raises TestError when shapes do not fit, or when the references themselves break the relation.
+    infinity break any relation, except where the reference means them or demands nothing (an infinite bound). Works on
+    the device of the references. Raises TestError when shapes do not fit, or when the references themselves break the
+    relation.
     """
     device = reference.output.device
     got, base = (tensor.to(device).double() for tensor in (output, base_output))
@@ -297,11 +301,13 @@ def related(
         limit = torch.zeros_like(got)
     else:
         limit = tolerance.bound_factor * _allowed(relation, base_reference, reference, use)
-        use &= torch.isfinite(limit)
+        use &= torch.isfinite(limit) | reference.meant
     apart = (got - wanted).abs()
     bad = use & ~(apart <= limit)  # NaN compares false
     if relation.exact:
         bad |= use & ~(torch.isfinite(got) & torch.isfinite(wanted))
+    if reference.limits is not None:
+        bad = torch.where(use & reference.meant, ~same_limits(got, reference.limits), bad)
     if not bool(bad.any()):
         return None
     return Failure(RELATION, _broken(relation, got, base, wanted, limit, bad))
@@ -322,6 +328,7 @@ def insist_on_relation(relation: Relation, base: Reference, reference: Reference
 def insist_on_same(reference: Reference, again: Reference) -> None:
     """Raise TestError where a reference that is computed again differs by more than float64's rounding."""
     off = (reference.output - again.output.to(reference.output.device)).abs()
+    off = off.where(~_limits_apart(reference, again), math.inf)
     if bool((off > _float64_rounding(reference)).any()):  # NaN compares false: it is judged as such
         raise TestError(
             f"`reference` gave other results for the same call than before, by up to {float(off.max()):.3g}",
@@ -338,12 +345,13 @@ def insist_on_exact(name: str, exact: Reference, reference: Reference) -> None:
     output, bound = (tensor.to(exact.output.device) for tensor in (reference.output, reference.bound))
     off = (exact.output - output).abs()
     allowed = exact.bound + bound + _float64_rounding(reference)
-    bad = ~(off <= allowed)  # NaN compares false
+    bad = ~(off <= allowed) | _limits_apart(exact, reference)  # NaN compares false
     if not bool(bad.any()):
         return
     over = torch.where(bad, (off / allowed).nan_to_num(nan=math.inf), -1.0)
     worst = int(over.argmax())
-    stated, computed, most = (float(values.flatten()[worst]) for values in (exact.output, output, allowed))
+    every = exact.whole, reference.whole, allowed.where(~exact.meant, 0.0)
+    stated, computed, most = (float(values.flatten()[worst]) for values in every)
     shown = told_apart(stated, computed)
     raise TestError(
         f"the exact call {name!r} and `reference` disagree in {int(bad.sum())} of {bad.numel()} elements: the worst at "
@@ -359,6 +367,13 @@ def _over(off: float, limit: float, what: str) -> str:
     if off < MANY_TIMES * limit:
         return f", {times_as_much(off / limit, 3)} the {what} of {limit:.3g}"
     return f", where at most {limit:.3g} is allowed"
+
+
+def _limits_apart(one: Reference, other: Reference) -> torch.Tensor:
+    """Where one means an infinity or NaN, and the other, which demands something too, another or none."""
+    both = [(each.meant, each.meant | each.bound.isfinite(), each.whole) for each in (one, other)]
+    (meant, asked, values), (meant_too, asked_too, others) = ([t.to(one.output.device) for t in each] for each in both)
+    return (meant | meant_too) & asked & asked_too & ~same_limits(values, others)
 
 
 def _float64_rounding(reference: Reference) -> float:
@@ -527,6 +542,40 @@ def _nonfinite(found: Findings, result: CaseResult) -> None:
     result.failures.append(
         Failure(NONFINITE, f"{kinds} where the reference is finite, the first at {first}: {found.where(bad)}; {cause}")
     )
+
+
+def _limits(found: Findings, result: CaseResult) -> None:
+    """Infinity and NaN that the operator means; where nothing else is demanded the case is judged by them alone."""
+    limits = found.reference.limits
+    if limits is None:
+        return
+    bad = found.missed & ~found.unwritten
+    count = int(bad.sum())
+    if not count:
+        result.max_bound_ratio = 0.0
+        return
+    result.nonfinite += count
+    first = first_place(bad)
+    result.first_bad_index = result.first_bad_index or first
+    got, wanted = (float(values[tuple(first)]) for values in (found.raw, limits))
+    cause = "what has no finite result (a sum of nothing, a row of which everything is masked) is not told apart"
+    if math.isnan(got):
+        cause = "∞ − ∞ or 0/0, as in a row of which everything is masked"
+    elif got == -wanted:
+        cause = "the other sign"
+    elif math.isinf(wanted) and abs(got) >= LARGE:
+        cause = "a large number in the place of infinity"
+    result.failures.append(
+        Failure(
+            NONFINITE,
+            f"{found.share(count)} are not the infinity or NaN that is right there: {found.where(bad)}; the first at "
+            f"{first} is {_figure(got)} instead of {_figure(wanted)}; {cause}",
+        )
+    )
+
+
+def _figure(value: float) -> str:
+    return "NaN" if math.isnan(value) else f"{value:.6g}"
 
 
 def _numbers(found: Findings, result: CaseResult, tolerance: Tolerance) -> None:

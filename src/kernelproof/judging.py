@@ -599,7 +599,7 @@ class Chamber:
             if job.part not in DOUBTFUL and isinstance(error, KernelproofError | MemoryError):
                 raise  # no word of the values
             return f"{NOT_OF_SUCH_VALUES} ({type(error).__name__})"
-        exact = [call.tensor(name) for name, reference in tied.items() if not bool(reference.bound.any())]
+        exact = [call.tensor(name) for name, each in tied.items() if not bool((each.bound * ~each.meant).nansum())]
         if job.part == "close" and (len(exact) < len(tied) or not any(each.is_floating_point() for each in exact)):
             return "values would be neighbours, which are equal to who rounds what he compares"
         codes = [each for each in exact if not each.is_floating_point() and each.element_size() == 1]

@@ -26,7 +26,7 @@ from typing import Any
 
 from kernelproof import fingerprints, gpu, lease, nsight, repository, single_call
 from kernelproof.cases import unsupported
-from kernelproof.config import Config, ProfileSelection, VariantConfig, save
+from kernelproof.config import Config, ProfileSelection, VariantConfig, plain, save
 from kernelproof.errors import LeaseError, ProfileError, ToolError
 from kernelproof.privacy import scrubbed_in_place
 from kernelproof.processes import run as run_process
@@ -197,7 +197,7 @@ def runner(saved: Path, variant: VariantConfig, selection: ProfileSelection, inp
     if inputs is not None:
         command += ["--inputs", str(inputs)]
     for name, value in selection.options.items():
-        command += ["--option", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+        command += ["--option", f"{name}={plain(value)}"]
     return command
 
 

@@ -241,6 +241,9 @@ class BuildRecord(Record):
 # --- test -------------------------------------------------------------------------------------------------------------
 
 
+OptionValue = bool | int | str
+
+
 @dataclass(frozen=True)
 class Case:
     """One input to an operator: dimensions (elements), options, data type, input family and seed."""
@@ -248,14 +251,14 @@ class Case:
     operator: str
     shape: str
     dims: dict[str, int]
-    options: dict[str, bool | str] = field(default_factory=dict)
+    options: dict[str, OptionValue] = field(default_factory=dict)
     dtype: str = "float32"
     family: str = "normal"
     seed: int = 0
 
     @property
     def id(self) -> str:
-        """`mission-causal-bshd-float16-normal-s0`: a false flag is left out, a true flag is its name."""
+        """`mission-causal-bshd-float16-normal-s0`: a false flag is left out (the others: `option_id`)."""
         return "-".join([*self._what(), self.family, f"s{self.seed}"])
 
     @property
@@ -264,8 +267,12 @@ class Case:
         return "-".join(self._what())
 
     def _what(self) -> list[str]:
-        options = [name if value is True else str(value) for name, value in self.options.items() if value is not False]
-        return [self.shape, *options, self.dtype]
+        return [self.shape, *(option_id(*each) for each in self.options.items() if each[1] is not False), self.dtype]
+
+
+def option_id(name: str, value: OptionValue) -> str:
+    """An option in a case's id: `causal` of a true flag, `bshd` of a word, `groups8` of a number."""
+    return name if value is True else value if isinstance(value, str) else f"{name}{value}"
 
 
 # Criteria: what a failure is a failure of (kernelproof.judge says what they mean).
@@ -291,7 +298,7 @@ class CaseResult:
     id: str
     shape: str
     dims: dict[str, int]
-    options: dict[str, bool | str]
+    options: dict[str, OptionValue]
     dtype: str
     family: str
     seed: int
@@ -624,7 +631,7 @@ class BenchCase:
     id: str
     shape: str
     dims: dict[str, int]
-    options: dict[str, bool | str]
+    options: dict[str, OptionValue]
     dtype: str
     flops: float
     bytes_read: float

@@ -21,9 +21,9 @@ from typing import Any
 
 from kernelproof import builds, memory, nsight, processes
 from kernelproof.cases import usual_family
-from kernelproof.config import Config, OperatorConfig, VariantConfig, among, load, stated
+from kernelproof.config import Config, OperatorConfig, VariantConfig, among, load, plain, stated
 from kernelproof.errors import BenchError, KernelproofError, ToolError, blamed, describe_exit
-from kernelproof.records import BuildRecord, Case, atomic_write, read
+from kernelproof.records import BuildRecord, Case, OptionValue, atomic_write, read
 
 LAID_OUT = "call.json"  # the last file to appear in a folder of inputs
 WAIT_S, LOOK_EVERY_S = 120.0, 0.005  # for it: importing torch from a cold network disk takes a minute
@@ -79,7 +79,7 @@ def once(
     """
     settings = config.operator(operator).variant(variant)
     case_of(config.operator(operator), settings, shape, options)
-    _check_options(config.operator(operator), config.root, options)
+    options = _known_options(config.operator(operator), config.root, options)
     if settings.device == "cuda":
         from kernelproof import gpu
 
@@ -206,19 +206,25 @@ def case_of(operator: OperatorConfig, variant: VariantConfig, shape: str, option
     return Case(operator.name, shape, operator.shapes[shape], dict(options), variant.dtypes[0])
 
 
-def _check_options(operator: OperatorConfig, root: Path, options: Mapping[str, Any]) -> None:
-    """Raises BenchError for an option or value that neither the configuration uses nor the operator's module states."""
+def _known_options(operator: OperatorConfig, root: Path, options: Mapping[str, Any]) -> dict[str, OptionValue]:
+    """The values of options given as text (`true`, `8`), as the configuration or the operator's module has them.
+
+    Raises BenchError for an option or value that neither has.
+    """
     sources = [operator.test.options, operator.bench.options, stated(operator.module, root).options or {}]
     sources.append({name: [value] for name, value in operator.profile.options.items()})
     known: dict[str, list[Any]] = {}
     for source in sources:
         known |= {name: [*known.get(name, []), *values] for name, values in source.items()}
+    found = {}
     for name, value in options.items():
         if name not in known:
             raise _unknown(f"{operator.name}: {name}", "no such option", name, list(known))
-        if value not in known[name]:
-            allowed = list(dict.fromkeys(json.dumps(one) for one in known[name]))
-            raise _unknown(f"{operator.name}: {name}={json.dumps(value)}", "no such value", json.dumps(value), allowed)
+        of_text = {plain(one): one for one in known[name]}
+        if plain(value) not in of_text:
+            raise _unknown(f"{operator.name}: {name}={plain(value)}", "no such value", plain(value), list(of_text))
+        found[name] = of_text[plain(value)]
+    return found
 
 
 def _unknown(subject: str, what: str, given: str, known: Sequence[str]) -> BenchError:

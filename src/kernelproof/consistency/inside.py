@@ -157,7 +157,11 @@ def cases_of(bundle: Bundle, name: str, record: Mapping[str, Any], *, of_test: b
 
 def id_of_case(shape: str, options: Mapping[str, Any], dtype: str) -> str:
     """As records.Case has it, without the input family and the seed."""
-    chosen = [what if value is True else str(value) for what, value in options.items() if value is not False]
+    chosen = [
+        what if value is True else value if isinstance(value, str) else f"{what}{value}"
+        for what, value in options.items()
+        if value is not False
+    ]
     return "-".join([shape, *chosen, dtype])
 
 

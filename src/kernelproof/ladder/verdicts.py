@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kernelproof import formats, own_modules, records, suite
+from kernelproof.config import place_of, plain
 from kernelproof.consistency.tests import QUICK
 from kernelproof.judging import NOT_OF_SUCH_VALUES
 from kernelproof.ladder.outcomes import ENDED, RUNGS
@@ -239,7 +240,7 @@ def _backtrace(standing: Standing, selection: RungCases) -> str | None:
     if variant.abi == "python":  # the log has its lines
         return None
     call = standing.session.config.command("bench", variant)
-    options = "".join(f" --option {name}={str(value).lower()}" for name, value in case.options.items())
+    options = "".join(f" --option {name}={plain(value)}" for name, value in case.options.items())
     return (
         f"for a backtrace: gdb -batch -ex run -ex bt --args python -m {call} --once --shape {case.shape}"
         f"{options} (lines have numbers with -g in the variant's flags)"
@@ -265,8 +266,6 @@ def _verdict(rungs: Sequence[Rung], selection: RungCases, standing: Standing) ->
 
 def _main_shape_refused(standing: Standing, selection: RungCases) -> str | None:
     """What to do where a contender takes some shapes, and not the profiled one, on which alone its properties show."""
-    from kernelproof.config import place_of
-
     settings = selection.settings
     shape = settings.profile.shape
     tested = {result.id: result.status for result in standing.results}

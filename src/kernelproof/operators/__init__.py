@@ -32,7 +32,7 @@ import torch
 
 from kernelproof.config import Declared
 from kernelproof.errors import ConfigError, KernelproofError, TestError, blamed, guide, nearest
-from kernelproof.records import Case
+from kernelproof.records import Case, OptionValue
 
 if TYPE_CHECKING:
     from kernelproof.config import OperatorConfig, Precision
@@ -189,7 +189,9 @@ class Reference:
     unit_roundoff: u of criteria (b) and (c). rms_floor and bias_floor: what float32 accumulation alone may cause in (b)
     (absolute) and (c) (relative), see `accumulation_floors`. exact: only `bound` is judged, as of outputs of whole
     numbers: of an index it is 0, of what is rounded to whole numbers a half and what float arithmetic adds. Of int64
-    only what float64 holds can be told apart, up to 2⁵³.
+    only what float64 holds can be told apart, up to 2⁵³. nonfinite: infinity and NaN in `output` are meant (the
+    log-sum-exp of nothing is -inf), and there a kernel has to give the same; else they are refused as an overflow.
+    What was meant is moved to `limits`, which is 0 elsewhere: `output` is 0 then, and the bound infinite.
     """
 
     output: torch.Tensor
@@ -198,6 +200,8 @@ class Reference:
     rms_floor: float = 0.0
     bias_floor: float = 0.0
     exact: bool = False
+    nonfinite: bool = False
+    limits: torch.Tensor | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         for name, value in (("output", self.output), ("bound", self.bound)):
@@ -219,6 +223,9 @@ class Reference:
                 subject="bound of a Reference",
                 hint="give both the shape of what the call's output is",
             )
+        if self.nonfinite and not bool((finite := self.output.isfinite()).all()):
+            self.limits = self.output.where(~finite, 0.0)
+            self.output, self.bound = self.output.where(finite, 0.0), self.bound.where(finite, math.inf)
         if bool(((self.bound == 0) & self.bound.signbit()).any()):  # -1.0 * 0: what is divided by it is below 0
             self.bound = torch.where(self.bound == 0, 0.0, self.bound)
         for name, floor in (("rms_floor", self.rms_floor), ("bias_floor", self.bias_floor)):
@@ -239,6 +246,18 @@ class Reference:
                 subject="unit_roundoff of a Reference",
                 hint="take `units(precision, x.dtype).coarse`; how far an element may be off is `bound`",
             )
+
+    @property
+    def meant(self) -> torch.Tensor:
+        """Where infinity or NaN is meant: a mask."""
+        if self.limits is None:
+            return torch.zeros_like(self.output, dtype=torch.bool)
+        return ~self.limits.isfinite()
+
+    @property
+    def whole(self) -> torch.Tensor:
+        """The output with the infinities and NaN that are meant."""
+        return self.output if self.limits is None else self.output.where(~self.meant, self.limits)
 
 
 # What is right of a call: of several outputs by each one's name.
@@ -335,7 +354,7 @@ class Operator(Protocol):
     @property
     def dims(self) -> Mapping[str, int | str | None]: ...
     @property
-    def options(self) -> Mapping[str, tuple[bool | str, ...]]: ...
+    def options(self) -> Mapping[str, tuple[OptionValue, ...]]: ...
     @property
     def families(self) -> tuple[str, ...]: ...
     @property
@@ -562,14 +581,13 @@ def reference_after(relation: Relation, base: Reference, reference: Callable[[Ca
     Where the relation merely moves elements it is the base's, moved; where it is exact, bounds do not matter, and they
     are infinite.
     """
-    if relation.moves:
-        return dataclasses.replace(
-            base, output=relation.expected(base.output), bound=relation.expected(base.bound).abs()
-        )
-    if relation.exact:
-        endless = torch.full_like(base.bound, math.inf)
-        return Reference(relation.expected(base.output), endless, base.unit_roundoff, exact=base.exact)
-    return reference(relation.call)
+    if not relation.moves and not relation.exact:
+        return reference(relation.call)
+    output, endless = relation.expected(base.output), torch.full_like(base.bound, math.inf)
+    bound = relation.expected(base.bound).abs() if relation.moves else endless
+    after = dataclasses.replace(base, output=output, bound=bound)
+    after.limits = None if base.limits is None else relation.expected(base.limits)
+    return after
 
 
 def _kind(value: object) -> str:
@@ -676,7 +694,7 @@ def dims_of(operator: Operator, case: Case) -> dict[str, int]:
     return dims
 
 
-def option(operator: Operator, case: Case, name: str) -> bool | str:
+def option(operator: Operator, case: Case, name: str) -> OptionValue:
     """An option's value in a case, or its default."""
     return case.options.get(name, operator.options[name][0])
 
@@ -823,8 +841,8 @@ def accumulation_floors(
     all of `chained`. That is the part of the accumulation term which a sum of many terms in one chain makes, times what
     `alike` gives: whoever uses the sum has the same error in a whole row, and terms that are the same are all rounded
     in one direction. Of constants that are added to 1 in float32 (a softmax of one largest value), one in ten is off by
-    0.7 of n·û in rows of 4096, and the worst by 0.99; of different values by 0.054. Where `accumulation` is infinite
-    nothing is demanded, and nothing is added.
+    0.7 of n·û in rows of 4096, and the worst by 0.99; of different values by 0.054. Where `accumulation` or
+    `output` is infinite nothing is added.
 
     rounded: the output in float64 with the intermediates rounded to `p` (`unit.rounded`), once for each place where a
     right kernel may round them: what that and storing it cost here is known then, also where few values are different,
@@ -846,8 +864,8 @@ def accumulation_floors(
                     subject="accumulation_floors",
                     hint="a factor a row, as `alike` gives, is alike(x)[..., 0] where the output is one number a row",
                 )
-    if not bool(accumulation.isfinite().all()):
-        demanded = accumulation.isfinite()
+    demanded = accumulation.isfinite() & output.isfinite()
+    if not bool(demanded.all()):
         output, accumulation = output.where(demanded, 0.0), accumulation.where(demanded, 0.0)
         chained = None if chained is None else chained.where(demanded, 0.0)
         rounded = None if rounded is None else [way.where(demanded, 0.0) for way in rounded]

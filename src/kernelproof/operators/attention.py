@@ -31,7 +31,7 @@ from kernelproof.operators import (
     option,
     units,
 )
-from kernelproof.records import Case
+from kernelproof.records import Case, OptionValue
 
 if TYPE_CHECKING:
     from kernelproof.config import Precision
@@ -57,7 +57,7 @@ class Attention:
         "seq_k": "seq",
         "head_dim": None,
     }
-    options: dict[str, tuple[bool | str, ...]] = {"causal": (False, True), "layout": ("bhsd", "bshd")}
+    options: dict[str, tuple[OptionValue, ...]] = {"causal": (False, True), "layout": ("bhsd", "bshd")}
     dtypes = ("float32", "float16", "bfloat16")
     strided = True
     axes = ("batch", "head", "query row", "feature")

@@ -35,7 +35,7 @@ from kernelproof.operators import (
     traded,
     units,
 )
-from kernelproof.records import Case
+from kernelproof.records import Case, OptionValue
 
 if TYPE_CHECKING:
     from kernelproof.config import Precision
@@ -55,7 +55,7 @@ class Scores:
 
     name = "qkt"
     dims: dict[str, int | str | None] = {"batch": 1, "heads": None, "seq": None, "seq_k": "seq", "head_dim": None}
-    options: dict[str, tuple[bool | str, ...]] = {"scaled": (False, True)}
+    options: dict[str, tuple[OptionValue, ...]] = {"scaled": (False, True)}
     dtypes = ("uint8", "float16", "bfloat16")
     strided = True
     axes = ("batch", "head", "query row", "key")

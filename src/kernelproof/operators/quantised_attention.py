@@ -34,7 +34,7 @@ from kernelproof.operators import (
     dtype,
     option,
 )
-from kernelproof.records import Case
+from kernelproof.records import Case, OptionValue
 
 if TYPE_CHECKING:
     from kernelproof.config import Precision
@@ -52,7 +52,7 @@ class QuantisedAttention:
 
     name = "quantised_attention"
     dims = ATTENTION.dims
-    options: dict[str, tuple[bool | str, ...]] = {**ATTENTION.options, "scales": ("tensor", "head")}
+    options: dict[str, tuple[OptionValue, ...]] = {**ATTENTION.options, "scales": ("tensor", "head")}
     dtypes = (SIMULATED, E4M3)
     strided = True
     axes = ATTENTION.axes

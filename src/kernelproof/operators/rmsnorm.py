@@ -31,7 +31,7 @@ from kernelproof.operators import (
     shuffled,
     units,
 )
-from kernelproof.records import Case
+from kernelproof.records import Case, OptionValue
 
 if TYPE_CHECKING:
     from kernelproof.config import Precision
@@ -51,7 +51,7 @@ class RmsNorm:
 
     name = "rmsnorm"
     dims: dict[str, int | str | None] = {"rows": None, "cols": None}
-    options: dict[str, tuple[bool | str, ...]] = {}
+    options: dict[str, tuple[OptionValue, ...]] = {}
     dtypes = ("float32", "float16", "bfloat16")
     strided = True
     axes = ("row", "column")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernelproof.operators import Call, Cost, Reference, Relation, SanityCall, Suspect, dims_of
-from kernelproof.records import Case
+from kernelproof.records import Case, OptionValue
 
 if TYPE_CHECKING:
     from kernelproof.config import Precision
@@ -25,7 +25,7 @@ class Spin:
 
     name = "spin"
     dims: dict[str, int | str | None] = {"elements": None, **dict.fromkeys(NUMBERS)}
-    options: dict[str, tuple[bool | str, ...]] = {}
+    options: dict[str, tuple[OptionValue, ...]] = {}
     families = ("normal",)
     dtypes = ("float32",)
     axes = ("place",)

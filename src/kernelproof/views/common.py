@@ -15,9 +15,11 @@ from kernelproof.records import (
     CaptureRecord,
     CeilingsRecord,
     ManifestRecord,
+    OptionValue,
     ProfileRecord,
     RatioRow,
     TestRecord,
+    option_id,
 )
 
 
@@ -230,11 +232,9 @@ def dims_text(dims: Mapping[str, int]) -> str:
     return " · ".join(f"{words(name)}{formats.THIN}{value}" for name, value in dims.items())
 
 
-def option_words(options: Mapping[str, bool | str]) -> list[str]:
-    """Options of a case: `causal`, `not causal`, `bhsd`."""
-    return [
-        name if value is True else f"not {name}" if value is False else str(value) for name, value in options.items()
-    ]
+def option_words(options: Mapping[str, OptionValue]) -> list[str]:
+    """Options of a case: `causal`, `not causal`, `bhsd`, `groups8`."""
+    return [f"not {name}" if value is False else option_id(name, value) for name, value in options.items()]
 
 
 def case_label(case: BenchCase) -> str:
