@@ -294,7 +294,7 @@ GPU = GOOD["operators"]["op"]["variants"]["v"] | {"device": "cuda"}
             {"shape": "small", "baselines": ["x"]},
             "profile.baselines[0]: no baseline 'x' on cuda; the operator has none",
         ),
-        (f"{OP}.shapes.small.rows", 0, "0 is out of range; allowed: at least 1"),
+        (f"{OP}.shapes.small.rows", -1, "-1 is out of range; allowed: at least 0"),
         (f"{OP}.shapes.small.rows", "two", '"two" is not a whole number'),
         ("bench.processes", 0, "0 is out of range; allowed: at least 1"),
         ("bench.confidence", 95, "95 is out of range; allowed: above 0 and below 1"),

@@ -526,7 +526,7 @@ def test_what_is_infinite_by_definition_is_told_apart_and_may_be_left_open() -> 
         TestError, match=r"the reference is infinite in 1 of .* although all inputs are finite"
     ) as caught:
         judge.judge(case_of(), call, replace(reference, output=expected), Returned(output), TOLERANCE)
-    assert "define what is left out (a masked place, say) as 0" in str(caught.value.hint)
+    assert "say Reference(…, nonfinite=True)" in str(caught.value.hint)
     expected[0, 0, 0, 0], bound[0, 0, 0, 0], output[0, 0, 0, 0] = 0, math.inf, -math.inf
     left_open = replace(reference, output=expected, bound=bound)
     assert judge.judge(case_of(), call, left_open, Returned(output), TOLERANCE).status == "passed"

@@ -1860,7 +1860,7 @@ class Lse:
         x, mask = (call.tensor(name).to(device).double() for name in ("x", "mask"))
         unit = units(precision, torch.float32)
         output = (x + mask).logsumexp(-1)
-        accumulation = unit.accumulate * (2 + x.abs().amax(-1) + x.shape[-1] / 8)
+        accumulation = unit.accumulate * (2 + x.abs().sum(-1) + x.shape[-1] / 8)
         bound = forward_bound(output, torch.zeros_like(output), accumulation, unit)
         floors = accumulation_floors(output, accumulation, unit)
         return Reference(output, bound, unit.coarse, *floors, nonfinite=True)
@@ -2015,3 +2015,49 @@ def test_an_option_may_be_a_whole_number(tmp_path: Path) -> None:
         done = subprocess.run([*command, f"groups={value}"], cwd=tmp_path, text=True, capture_output=True, check=False)
         assert done.returncode == code
         assert words in done.stderr
+
+
+def test_a_size_of_0_is_tested_by_itself(tmp_path: Path) -> None:
+    """No row, no column: a batch in which nobody asks, an expert without tokens."""
+    kernels = (
+        LSE_KERNELS
+        + """
+
+def looks_at_the_first(x, mask, y):
+    x[0, 0]
+    masked(x, mask, y)
+
+
+def zero_of_nothing(x, mask, y):
+    masked(x, mask, y) if x.shape[1] else y.zero_()
+
+
+def writes_one(x, mask, y):
+    masked(x, mask, y)
+    torch.as_strided(y, (1,), (1,))[0] = y[0] if len(y) else 1.0
+
+
+def refuses(x, mask, y):
+    if not x.numel():
+        raise NotImplementedError("of nothing")
+    masked(x, mask, y)
+"""
+    )
+    wrong = {"looks_at_the_first": "IndexError", "zero_of_nothing": "0 instead of -inf", "writes_one": "guard"}
+    names = ["masked", "refuses", *wrong]
+    built(tmp_path, "lse", "{rows: 24, cols: 40}", "float32", names, LSE, kernels, output="float32")
+    text = (tmp_path / "config.yaml").read_text()
+    text = text.replace("cols: 40}}", "cols: 40}, none: {rows: 0, cols: 3}, empty: {rows: 2, cols: 0}}")
+    (tmp_path / "config.yaml").write_text(text.replace("test: {shapes: [odd]}", "test: {shapes: [odd, none, empty]}"))
+    loaded = configuration.load(tmp_path / "config.yaml", root=tmp_path)
+    tested = {record.variant: record for record in test.run(loaded, "lse", names, loaded.results / "test" / "lse")}
+    assert tested["masked"].verdict == tested["refuses"].verdict == "correct"
+    of_nothing = [case for case in tested["masked"].cases if case.shape in ("none", "empty")]
+    assert len(of_nothing) >= 2
+    assert {case.status for case in of_nothing} == {"passed"}
+    for name, words in wrong.items():
+        assert tested[name].verdict == "wrong"
+        assert words in str(tested[name].reason)
+    (tmp_path / "config.yaml").write_text(text.replace("bench: {shapes: [odd]}", "bench: {shapes: [none]}"))
+    with pytest.raises(ConfigError, match=re.escape("none has a size of 0, and a call of it does nothing")):
+        configuration.load(tmp_path / "config.yaml", root=tmp_path)

@@ -569,6 +569,7 @@ def plain(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+NO_ELEMENT = "has a size of 0, and a call of it does nothing; allowed: in test.shapes alone"
 OURS = "kernelproof.operators."  # modules; of others only whoever imports them can say whether they exist
 
 
@@ -1156,6 +1157,8 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path, dtypes: Sequ
                 if shape not in operator["shapes"]:
                     message = f"no shape {shape!r}; {among(shape, operator['shapes'])}"
                     yield fault((*here, stage, shapes, index), message)
+                elif stage == "bench" and 0 in operator["shapes"][shape].values():
+                    yield fault((*here, stage, shapes, index), f"{shape} {NO_ELEMENT}")
         family_shape = operator["test"]["family_shape"]
         if family_shape and family_shape not in operator["shapes"]:
             message = f"no shape {family_shape!r}; {among(family_shape, operator['shapes'])}"
@@ -1164,6 +1167,8 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path, dtypes: Sequ
         if shape not in operator["shapes"]:
             message = f"no shape {shape!r}; {among(shape, operator['shapes'])}"
             yield fault((*here, "profile", "shape"), message)
+        elif 0 in operator["shapes"][shape].values():
+            yield fault((*here, "profile", "shape"), f"{shape} {NO_ELEMENT}")
         for index, baseline in enumerate(operator["profile"]["baselines"]):
             on_gpu = [name for name, other in operator["baselines"].items() if other["device"] == "cuda"]
             if baseline not in on_gpu:

@@ -255,6 +255,8 @@ def judge(
         explain(found, result, operator, earlier or {})
     if histogram is not None and not reference.exact:
         histogram.add(found.usable(found.ratio))
+    if not found.error.numel():
+        result.max_bound_ratio = 0.0  # nothing is wrong of nothing
     result.status = "failed" if result.failures else "passed"
     return result
 

@@ -64,7 +64,7 @@ def search(
             "the deep level needs the package hypothesis", subject=variant.key, hint="install it, or take another level"
         ) from None
 
-    shapes = [dict(settings.shapes[name]) for name in settings.test.shapes]
+    shapes = [dims for name in settings.test.shapes if _elements(dims := dict(settings.shapes[name]))]
     most = {name: REACH * max(s.get(name, 1) for s in shapes) for name in set().union(*shapes)}
 
     @st.composite

@@ -119,15 +119,15 @@ class RungCases:
         if self.session.config.test.level == "quick":
             return []
         if self.session.only:
-            return self.cases
+            return self._filled
         seed = self.session.resources.fresh_seed
         shapes = [self.settings.test.family_shape, self.settings.profile.shape]
-        kinds = _kinds_of(self.cases)
+        kinds = _kinds_of(self._filled)
         every = frozenset(itertools.chain(*kinds.values()))
         draw, found = random.Random(seed), dict[str, list[Case]]()
-        for dtype in dict.fromkeys(case.dtype for case in self.cases):
+        for dtype in dict.fromkeys(case.dtype for case in self._filled):
             mine = sorted(
-                (case for case in self.cases if case.dtype == dtype),
+                (case for case in self._filled if case.dtype == dtype),
                 key=lambda case: shapes.index(case.shape) if case.shape in shapes else len(shapes),
             )
             shape = [case for case in mine if case.shape == mine[0].shape]
@@ -171,12 +171,12 @@ class RungCases:
     def sanitizer_cases(self) -> list[Case]:
         """The few small cases that they see."""
         if self.session.only:
-            return self.cases
+            return self._filled
         settings = self.session.config.test
         deep = settings.level == "deep"
         limited = {name for variant in self.settings.variants.values() for name in variant.limits}
         most = settings.sanitizer.cases * (DEEP_SANITIZER if deep else 1)
-        return covering_cases(self._usual or self.cases, sorted(limited), most, pairs=deep)
+        return covering_cases(self._usual or self._filled, sorted(limited), most, pairs=deep)
 
     @property
     def viewed_cases(self) -> list[Case]:
@@ -198,11 +198,11 @@ class RungCases:
         And the main shape's first, since what is read too far may depend on sizes, and the smallest of some other
         families, since it may depend on values.
         """
-        if self.variant.role != "variant" or self.variant.device != "cpu" or not self.cases:
+        if self.variant.role != "variant" or self.variant.device != "cpu" or not self._filled:
             return []
         main = [case for case in self._usual if case.shape == self.settings.profile.shape]
         chosen = [*main[:1], *self._of_other_families(FENCED_FAMILIES)]
-        found = [*covering_cases(self._usual or self.cases, (), FENCED), *chosen]
+        found = [*covering_cases(self._usual or self._filled, (), FENCED), *chosen]
         return _first_of_each(found, lambda case: case.id)
 
     @property
@@ -225,10 +225,10 @@ class RungCases:
         call. In every data type and combination of options that the shape is tested with, in turn; on no size that no
         shape has. The same where one case alone is run again.
         """
-        if self.variant.role != "variant" or not self.cases:
+        if self.variant.role != "variant" or not self._filled:
             return {}
         every = select_cases(self.settings, self.variant, families=self.session.families(self.variant)).cases
-        usual = [case for case in every if case.family == self.family]
+        usual = [case for case in every if case.family == self.family and elements(case)]
         if not usual:
             return {}
         first = _between(usual)
@@ -263,15 +263,20 @@ class RungCases:
         """What is also called on inputs in the host's memory: the main shape in each data type and the largest ones."""
         if self.variant.role != "variant" or self.session.config.test.level == "quick":
             return []
-        main = [c for c in self.cases if (c.shape, c.family) == (self.settings.profile.shape, self.family)]
+        main = [c for c in self._filled if (c.shape, c.family) == (self.settings.profile.shape, self.family)]
         chosen = [*_first_of_each(main, lambda case: case.dtype), *self.repeated_cases]
         chosen = [case for case in chosen if self.session.only or case.family == self.family]
         return _first_of_each(chosen, lambda case: case.id)
 
     @property
+    def _filled(self) -> list[Case]:
+        """The cases without a size of 0: of those a kernel has to do nothing but come back."""
+        return [case for case in self.cases if self.session.only or elements(case)]
+
+    @property
     def _usual(self) -> list[Case]:
         """The cases of usual values."""
-        return [case for case in self.cases if case.family == self.family]
+        return [case for case in self._filled if case.family == self.family]
 
     @property
     def family(self) -> str:
@@ -281,11 +286,11 @@ class RungCases:
     @functools.cached_property
     def repeated_cases(self) -> list[Case]:
         """Those of the cases that are repeated."""
-        if self.session.only or not self.cases:
-            return self.cases
-        found = _repeated(self.cases, self.settings, self.variant.device)
+        if self.session.only or not self._filled:
+            return self._filled
+        found = _repeated(self._filled, self.settings, self.variant.device)
         if self.has_team:  # however busy the cores are, threads that share a long call overlap
-            longest = max((c for c in self.cases if c.shape in self.settings.shapes), key=elements, default=found[0])
+            longest = max((c for c in self._filled if c.shape in self.settings.shapes), key=elements, default=found[0])
             found += [longest] if longest not in found else []
         if self.variant.role == "variant" and self.session.config.test.level != "quick":
             found += self._of_other_families(DRAWN_FAMILIES)  # a race may lie where only their values lead
@@ -293,13 +298,13 @@ class RungCases:
 
     def _of_other_families(self, most: int) -> list[Case]:
         """The smallest case of some families that are not the usual one, others in each run."""
-        smallest = _first_of_each(sorted(self.cases, key=elements), lambda case: case.family)
+        smallest = _first_of_each(sorted(self._filled, key=elements), lambda case: case.family)
         others = [case for case in smallest if case.family != self.family]
         return random.Random(self.session.resources.fresh_seed).sample(others, min(most, len(others)))
 
     def sanity_jobs(self) -> Iterator[tuple[Job, Case]]:
         """The exact calls in every data type and with every combination of options, as far as it takes them."""
-        for case in _distinct(self.cases):
+        for case in _distinct(self._filled):
             for name, exact in self.session.judge.exact_cases(self.settings.module, case).items():
                 if not unsupported(self.variant, exact):
                     yield Job(case, "sanity", name), exact

@@ -229,8 +229,9 @@ class Reference:
         if bool(((self.bound == 0) & self.bound.signbit()).any()):  # -1.0 * 0: what is divided by it is below 0
             self.bound = torch.where(self.bound == 0, 0.0, self.bound)
         for name, floor in (("rms_floor", self.rms_floor), ("bias_floor", self.bias_floor)):
-            if isinstance(floor, float) and math.isnan(floor) and not bool(self.output.isfinite().all()):
-                continue  # what is told is why
+            whole = self.output.numel() and bool(self.output.isfinite().all())
+            if isinstance(floor, float) and math.isnan(floor) and not whole:
+                continue  # a mean of nothing, or what is told is why
             if not isinstance(floor, float | int) or not floor >= 0:
                 what = f"a tensor of {list(floor.shape)}" if isinstance(floor, torch.Tensor) else repr(floor)
                 raise KernelproofError(
