@@ -157,7 +157,11 @@ def test_a_launcher_that_speaks_of_no_size_is_not_told_to_declare_them(message: 
     given = ("heads", "seq_k", "head_dim", "kv_heads", "columns"), {"causal": [True]}
     said = outcomes.undeclared(WorkerReplyError(message), "tvm_ffi", *given)
     assert (f"`limits: {{{hinted}: [64, 128]}}`" in said) if hinted else said == ""
-    assert not outcomes.undeclared(WorkerReplyError(message), "python", *given)
+    own, torchs = (
+        WorkerReplyError(message.replace("Runtime", kind).replace("Value", kind)) for kind in ("Value", "Runtime")
+    )
+    assert not outcomes.undeclared(torchs, "python", *given), "a library's error is no refusal"
+    assert bool(outcomes.undeclared(own, "python", *given)) == bool(hinted or "head_dim" in message)
 
 
 def test_a_function_that_takes_other_arguments_is_told_what_a_call_hands_over() -> None:

@@ -471,7 +471,7 @@ def _memory(found: Findings, result: CaseResult) -> None:
             "bound that is too small"
         )
         if everything:
-            cause = "the kernel did not run, or writes somewhere else"
+            cause = "the kernel did not run, writes somewhere else, or returns a result of its own (`passing: return`)"
         elif found.added:
             cause = f"{ADDED} (so little is added to these that they stay as they are)"
         elif found.returned.between:

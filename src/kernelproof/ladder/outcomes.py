@@ -44,8 +44,11 @@ WRAP = (
 BINDING = f" ({HANDED}: the function of the binding takes these)"
 UNDECLARED = (
     ". If it does not take such a call: a variant declares the sizes that it takes, as in "
-    "`limits: {%s: [64, 128]}`, its `dtypes` and `options` (config.yaml), and other cases are skipped"
+    "`limits: {%s: [64, 128]}`, its `dtypes` and `options` (config.yaml), and other cases are skipped; or it raises "
+    "NotImplementedError"
 )
+# What says so in words: torch's own errors are RuntimeErrors, and are no refusal of a Python function's.
+REFUSING = {"python": ("ValueError: ", "AssertionError: "), "C++": ("RuntimeError: ",)}
 # What a launcher speaks of that refuses a size, a data type or an option, beside their names.
 OF_A_CASE = {
     "take",
@@ -114,8 +117,8 @@ def undeclared(error: KernelproofError, abi: str, dims: Sequence[str], options: 
     them, nor of an option or anything else that a case is made of, failed.
     """
     message = error.message
-    said = isinstance(error, WorkerReplyError) and message.startswith("RuntimeError: ")
-    if not said or abi == "python" or DEVICE_FAULT in message:
+    said = isinstance(error, WorkerReplyError) and message.startswith(REFUSING["python" if abi == "python" else "C++"])
+    if not said or DEVICE_FAULT in message:
         return ""
     words = {word.removesuffix("s") for word in re.findall("[a-z0-9]+", message.lower())}
     parts = {name: {p.removesuffix("s") for p in name.lower().split("_") if p[2:]} for name in (*dims, *options)}
