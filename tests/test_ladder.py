@@ -1531,6 +1531,44 @@ def rounded(x, y, at):
         assert found == ([] if why is None else [why])
 
 
+SORTED = """
+import torch
+
+from kernelproof.operators import Call, Cost, Reference, dims_of
+
+
+class Sorted:
+    name, dims, options = "sorted", {"rows": None, "cols": None}, {}
+    families, dtypes, axes, independent = ("normal",), ("int32",), ("row", "column"), ("x",)
+
+    def make_call(self, case, generator):
+        d = dims_of(self, case)
+        x = torch.randint(-(1 << 31), (1 << 31) - 1, (d["rows"], d["cols"]), generator=generator).int()
+        return Call({"x": x, "y": torch.empty_like(x)}, ("y",), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        y = call.tensor("x").to(device).sort(-1).values.double()
+        return Reference(y, torch.zeros_like(y), 0.0, exact=True)
+"""
+SORTED += NOTHING_MORE.format("Sorted")
+
+
+def test_keys_of_whole_numbers_come_close_where_they_are_all_there_is(tmp_path: Path) -> None:
+    kernels = """
+def right(x, y):
+    y.copy_(x.sort(-1).values)
+
+def by_float32(x, y):
+    y.copy_(x.gather(-1, x.float().sort(dim=-1, stable=True).indices))
+"""
+    names = ["right", "by_float32"]
+    loaded = built(tmp_path, "sorted", "{rows: 12, cols: 24}", "int32", names, SORTED, kernels, "int32")
+    right, wrong = test.run(loaded, "sorted", names, loaded.results / "test" / "sorted")
+    assert (right.verdict, right.reason) == ("correct", None)
+    assert wrong.verdict == "wrong"
+    assert "close values" in str(wrong.reason)
+
+
 CODES = """
 import torch
 

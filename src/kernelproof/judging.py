@@ -575,7 +575,8 @@ class Chamber:
         if _has_indices(call):
             impossible += edits.TIES
             # Of numbers alone it is certain which is larger: a difference to another input's is rounded.
-            if sum(tensor.is_floating_point() for tensor in call.inputs.values()) != 1:
+            numbers = [tensor for tensor in call.inputs.values() if tensor.is_floating_point()]
+            if len(numbers or inputs) != 1:
                 impossible.append("close")
             if not any(map(edits.begins_alike, inputs.values())):
                 impossible.append("begun")
@@ -600,7 +601,9 @@ class Chamber:
                 raise  # no word of the values
             return f"{NOT_OF_SUCH_VALUES} ({type(error).__name__})"
         exact = [call.tensor(name) for name, each in tied.items() if not bool((each.bound * ~each.meant).nansum())]
-        if job.part == "close" and (len(exact) < len(tied) or not any(each.is_floating_point() for each in exact)):
+        rounded = any(tensor.is_floating_point() for tensor in call.inputs.values())
+        certain = not rounded or any(each.is_floating_point() for each in exact)
+        if job.part == "close" and (len(exact) < len(tied) or not certain):
             return "values would be neighbours, which are equal to who rounds what he compares"
         codes = [each for each in exact if not each.is_floating_point() and each.element_size() == 1]
         if codes and job.part in edits.BEHIND_TIES:
