@@ -219,7 +219,9 @@ def _repeat_values(inputs: Mapping[str, Tensor], generator: Generator) -> None:
 
 
 def _bring_close(inputs: Mapping[str, Tensor], generator: Generator) -> None:
-    """Let the second of every two neighbours in a row be the next number after the first, where a coin falls so.
+    """Let the second of every two neighbours in a row be the next number after the first or before it, by coins.
+
+    Both ways, for equal ones stay in their order where who sorts is stable.
 
     Of whole numbers those that float32 takes for equal: smaller ones may be codes or labels, of which the next one may
     be none, and the least and the largest what stands for a place that is left out.
@@ -239,14 +241,14 @@ def _bring_close(inputs: Mapping[str, Tensor], generator: Generator) -> None:
             numbers, bits = tensor[..., : tensor.shape[-1] // 2 * 2 : 2], bits_of(tensor)
             if tensor.is_floating_point():
                 limits = torch.finfo(tensor.dtype)  # beyond them there is no next one, or it may be flushed to zero
-                usual = (numbers.double().abs() >= limits.tiny) & (numbers.double().abs() < limits.max / 2)
+                usual = (numbers.double().abs() > limits.tiny) & (numbers.double().abs() < limits.max / 2)
             else:
                 least, most = tensor.aminmax()
-                usual = ((numbers >= EQUAL_IN_FLOAT32) | (numbers <= -EQUAL_IN_FLOAT32)) & (numbers > least)
-                usual &= numbers < most
-            coins = torch.randint(2, usual.shape, generator=generator, dtype=torch.bool) & usual
+                usual = ((numbers > EQUAL_IN_FLOAT32) | (numbers < -EQUAL_IN_FLOAT32)) & (numbers > least)
+                usual &= (numbers < most) & (numbers - 1 > least) & (numbers + 1 < most)
+            coins, ways = torch.randint(2, (2, *usual.shape), generator=generator, dtype=torch.bool)
             first, second = bits[..., : bits.shape[-1] // 2 * 2 : 2], bits[..., 1::2]
-            second.copy_(torch.where(coins, first + 1, second))
+            second.copy_(torch.where(coins & usual, torch.where(ways, first + 1, first - 1), second))
 
 
 def begins_alike(tensor: Tensor) -> bool:
