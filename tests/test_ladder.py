@@ -1531,6 +1531,52 @@ def rounded(x, y, at):
         assert found == ([] if why is None else [why])
 
 
+LEFT = """
+import torch
+
+from kernelproof.operators import Call, Cost, Reference, dims_of
+
+
+class Left:
+    name, dims, options = "left", {"rows": None, "cols": None}, {}
+    families, dtypes, axes = ("normal",), ("float32",), ("row", "column")
+
+    def make_call(self, case, generator):
+        d = dims_of(self, case)
+        x = torch.randn(d["rows"], d["cols"], generator=generator)
+        return Call({"x": x, "y": torch.empty_like(x)}, ("y",), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        y = 2 * call.tensor("x").to(device).double()
+        bound = torch.zeros_like(y)
+        y[:, y.shape[1] // 2 :], bound[:, y.shape[1] // 2 :] = 0.0, torch.inf
+        return Reference(y, bound, 0.0, exact=True)
+"""
+LEFT += NOTHING_MORE.format("Left")
+
+
+def test_places_of_which_nothing_is_demanded_may_be_left_as_they_are(tmp_path: Path) -> None:
+    """What lies there is another thing in each repeat; a kernel that differs elsewhere, too, is wrong."""
+    kernels = """
+def writes_half(x, y):
+    y[:, : x.shape[1] // 2] = 2 * x[:, : x.shape[1] // 2]
+
+CALLS = [0]
+
+def differs(x, y):
+    writes_half(x, y)
+    CALLS[0] += 1
+    if CALLS[0] % 5 == 0:
+        y[0, 0] = -y[0, 0] * -1.0000001
+"""
+    loaded = built(
+        tmp_path, "left", "{rows: 12, cols: 24}", "float32", ["writes_half", "differs"], LEFT, kernels, "float32"
+    )
+    right, wrong = test.run(loaded, "left", ["writes_half", "differs"], loaded.results / "test" / "left")
+    assert (right.verdict, right.reason) == ("correct", None)
+    assert wrong.verdict == "wrong"
+
+
 SORTED = """
 import torch
 

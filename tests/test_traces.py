@@ -309,7 +309,7 @@ def test_the_judge_finds_the_first_element_that_differs_in_a_repeat(tmp_path: Pa
     handed_over(tmp_path, image.path).write_bytes(first.numpy().tobytes())
     repeats = torch.cat([first, other, first])
     handed_over(tmp_path, image.path, ".repeats").write_bytes(repeats.numpy().tobytes())
-    ((*place, _),) = images.unlike_first(layout, tmp_path, 3)
+    _, ((*place, _),) = images.unlike_first(layout, tmp_path, 3)
     assert place == [1, "y", 4]
     with pytest.raises(TestError, match="bytes instead of"):
         images.unlike_first(layout, tmp_path, 2)

@@ -218,24 +218,29 @@ def _each_once(images: Mapping[str, Image]) -> list[Image]:
     return list({image.path: image for image in images.values()}.values())
 
 
-def unlike_first(layout: Layout, folder: Path, count: int) -> list[tuple[int, str, int, dict[str, Returned]]]:
-    """Which of so many repeats handed over are not bit for bit the first call's result: position, place, result.
+def unlike_first(
+    layout: Layout, folder: Path, count: int
+) -> tuple[dict[str, torch.Tensor], list[tuple[int, str, int, dict[str, Returned]]]]:
+    """The first call's result, and which of so many repeats handed over are not the same bit for bit.
 
-    The place, of the first element that differs, is an output and a flat index. Raises TestError as `read_back` does.
+    Of those the position, the place and the result: the place, of the first element that differs, is an output and a
+    flat index. Raises TestError as `read_back` does.
     """
+    first: dict[str, torch.Tensor] = {}
     results: list[dict[str, Returned]] = [{} for _ in range(count)]
     places: dict[int, tuple[str, int]] = {}
     for name in layout.call.outputs:
         image = layout.images[name]
         size = len(image.raw)
-        wanted = _bits(image.elements(read_file(handed_over(folder, image.path), size)))
+        first[name] = image.elements(read_file(handed_over(folder, image.path), size))
+        wanted = _bits(first[name])
         repeats = read_file(handed_over(folder, image.path, REPEATS_SUFFIX), count * size)
         for position, result in enumerate(results):
             output = image.elements(repeats[position * size : (position + 1) * size].clone())
             result[name], bits = Returned(output), _bits(output)
             if position not in places and not alike(bits, wanted):
                 places[position] = name, int((bits != wanted).any(1).nonzero()[0, 0])
-    return [(position, *places[position], results[position]) for position in sorted(places)]
+    return first, [(position, *places[position], results[position]) for position in sorted(places)]
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

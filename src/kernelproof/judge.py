@@ -301,6 +301,7 @@ def related(
         use &= relation.where.to(device)
     if relation.exact:
         limit = torch.zeros_like(got)
+        use &= torch.isfinite(relation.expected(base_reference.bound)) | reference.meant
     else:
         limit = tolerance.bound_factor * _allowed(relation, base_reference, reference, use)
         use &= torch.isfinite(limit) | reference.meant

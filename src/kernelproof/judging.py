@@ -285,6 +285,10 @@ class Judge:
             raise TestError(**found["fault"])
         return [(position, output, element) for position, output, element in found["unlike"]]
 
+    def alike_where_asked(self, module: str, job: Job, terms: Terms) -> bool:
+        """Whether the repeats that `unlike_first` found differ from the first call only where nothing is demanded."""
+        return bool(self._ask(module, "alike_where_asked", job=job, terms=terms))
+
     def judge(
         self, module: str, job: Job, terms: Terms, *, unlike: int | None = None, count: bool = False
     ) -> tuple[CaseResult, Histogram | None]:
@@ -478,6 +482,7 @@ class Chamber:
         self.layouts: dict[str, Layout] = {}
         self.returned: dict[str, dict[str, Returned]] = {}
         self.unlike: dict[str, list[dict[str, Returned]]] = {}
+        self.first: dict[str, dict[str, Tensor]] = {}  # results of calls of which a repeat is unlike
         self.right: dict[str, tuple[Call, dict[str, Returned]]] = {}  # calls whose results were found right, with those
         self.looked_back = 0
         self.misread: dict[str, dict[str, Call]] = {}  # by cause, what is seen of a call by who leaves strides out
@@ -753,11 +758,23 @@ class Chamber:
         from kernelproof import images
 
         try:
-            found = images.unlike_first(self.layouts[job.key], Path(folder), count)
+            first, found = images.unlike_first(self.layouts[job.key], Path(folder), count)
         except TestError as error:
             return {"fault": {"message": error.message, "subject": error.subject}}
         self.unlike[job.key] = [result for *_, result in found]
+        if found:
+            self.first[job.key] = first
         return {"unlike": [place for *place, _ in found]}
+
+    def do_alike_where_asked(self, job: Job, terms: Terms) -> bool:
+        from kernelproof.findings import same_bits
+
+        for name, reference in self._reference(job, terms).items():
+            asked = (reference.bound.isfinite() | reference.meant).cpu()
+            for result in self.unlike[job.key]:
+                if bool((asked & ~same_bits(result[name].output, self.first[job.key][name])).any()):
+                    return False
+        return bool(self.unlike[job.key])
 
     def do_judge(
         self, job: Job, terms: Terms, unlike: int | None, count: bool = False
@@ -827,7 +844,7 @@ class Chamber:
         return failure
 
     def do_forget(self) -> None:
-        results = (self.returned, self.right, self.unlike)
+        results = (self.returned, self.right, self.unlike, self.first)
         for kept in (self.calls, self.layouts, *results, self.misread, self.exact, self.related):
             kept.clear()
         self.looked_back = 0

@@ -384,6 +384,10 @@ class Calls:
             return []
         return [job for job in jobs if self.sealer.knows(job.key) and self.sealer.launches([job.key])]
 
+    def alike_where_asked(self, job: Job) -> bool:
+        """Whether a call's repeats differ from it only where the reference demands nothing."""
+        return self.session.judge.alike_where_asked(self.settings.module, job, self.terms)
+
     def judged(self, job: Job, *, count: bool = False, unlike: int | None = None) -> CaseResult:
         """The judge's findings (Judge.judge); `count` adds the errors to the histogram."""
         result, histogram = self.session.judge.judge(self.settings.module, job, self.terms, unlike=unlike, count=count)
