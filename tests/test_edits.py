@@ -29,7 +29,7 @@ def test_heads_and_batches_become_alike_as_rows_do(dtype: torch.dtype) -> None:
 def test_rows_are_sorted_wherever_they_lie() -> None:
     strided, flat, one = torch.randn(3, 4, 12)[:, :, ::2].transpose(0, 1), torch.randn(9), torch.randn(1, 3)
     inputs = {"x": strided.clone(), "flat": flat.clone(), "one": one.clone(), "scale": torch.tensor(2.0)}
-    edits._sort_rows(inputs, random.Random(3))
+    edits._sort_rows(inputs, random.Random(3), later=True)
     assert torch.equal(inputs["x"].sort(-1).values, strided.sort(-1).values)
     assert ((inputs["x"] != strided).any(-1)).sum() == 2
     assert ((inputs["x"].diff(dim=-1) < 0).sum(-1) == 1).sum() > 0, "another row is nearly so"
@@ -70,7 +70,7 @@ def test_a_row_that_repeats_values_keeps_two_at_least() -> None:
 def test_what_cannot_be_exchanged_stays(rows: torch.Tensor) -> None:
     after = rows.clone()
     other = Call({"x": rows, "y": torch.empty(1)}, ("y",), ("row",))
-    edits.edit({"x": after}, lambda _: other, edits.EDITS.index("exchange"), random.Random(1))
+    edits.edit({"x": after}, lambda _: other, edits.EDITS.index("exchange"), random.Random(1), None)
     assert torch.equal(after, rows)
 
 
@@ -96,9 +96,9 @@ def test_what_has_no_numbers_of_either_sign_keeps_its_own() -> None:
         after = above.clone()
         edits._scale(after, torch.Generator().manual_seed(1), factors)
         assert torch.equal(after, above)  # between 1 and 2 nothing twice or half as large is
-    assert edits.without_room({"x": above, "i": whole}) == ["signs"]
-    assert edits.without_room({"i": whole}) == ["exponents", "signs"]
-    assert edits.without_room({"x": above - 1.5, "i": whole}) == []
+    assert edits.turns("signs", {"x": above, "i": whole}) == []
+    assert edits.turns("exponents", {"x": above, "i": whole}) == ["x"]
+    assert edits.turns("signs", {"i": whole, "x": above - 1.5}) == ["x"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float64, torch.uint8])
@@ -122,12 +122,12 @@ def test_values_of_every_size_are_exchanged(dtype: torch.dtype) -> None:
 def test_of_one_input_values_of_different_rows_are_exchanged_too() -> None:
     """A median of each row is the same in whatever order its values are; who remembers results by all values' sum."""
     x = torch.randn(8, 9, generator=torch.Generator().manual_seed(0))
-    places = [number for number, edit in enumerate(edits.EDITS) if edit == "exchange"]
+    places = [number for number, edit in enumerate(edits.EDITS) if edit == "exchange"][: edits.AT_LEAST]
     other = Call({"x": x, "y": torch.empty(8)}, ("y",), ("row",))
     changed = []
     for number in places:
         after = x.clone()
-        edits.edit({"x": after}, lambda _: other, number, random.Random(1))
+        edits.edit({"x": after}, lambda _: other, number, random.Random(1), None)
         changed.append(len((after != x).nonzero()[:, 0].unique()))
         assert torch.equal(after.flatten().sort().values, x.flatten().sort().values)
     assert changed == [1, 2, 1]
@@ -150,3 +150,53 @@ def test_low_bits_are_others_and_nothing_else_is(dtype: torch.dtype, bits: int) 
     assert bool(after[1:].isfinite().all())
     assert float((changed[1:] != 0).float().mean()) > 0.8
     assert torch.equal(call.inputs["codes"], torch.arange(99))
+
+
+@pytest.mark.parametrize(
+    ("values", "bits"),
+    [
+        (torch.randint(-(1 << 31), (1 << 31) - 1, (9, 40)).int(), 16),
+        (torch.randint(0, 60_000, (9, 40)), 8),
+        (torch.randint(0, 256, (9, 40)).to(torch.uint8), 4),
+        (torch.randint(0, 100_000, (9, 40)).int(), 16),
+    ],
+)
+def test_digits_of_whole_numbers_change_by_halves(values: torch.Tensor, bits: int) -> None:
+    """Who keeps results by the lower ones, or the upper ones, of one input; what leaves the range is none of it."""
+    other = values.flatten().flip(0).reshape(values.shape)
+    mask = (1 << bits) - 1
+    for upper in (False, True):
+        after = values.clone()
+        edits._replace_digits(after, other, torch.Generator().manual_seed(1), upper=upper)
+        kept = (after.long() ^ values.long()) & (mask if upper else ~mask)
+        assert not kept.any()
+        assert 0.1 < (after != values).double().mean() < 0.6
+        assert values.min() <= after.min()
+        assert after.max() <= values.max()
+    few = torch.tensor([[0, 255, 255, 0, 255]], dtype=torch.uint8)
+    after = few.clone()
+    edits._replace_digits(after, few.flip(-1), torch.Generator().manual_seed(1), upper=True)
+    assert set(after.flatten().tolist()) <= {0, 255}
+
+
+def test_every_input_has_its_turn() -> None:
+    inputs = {name: torch.randn(3, 4) for name in "abcdef"} | {"i": torch.randint(0, 200, (3, 4)).to(torch.uint8)}
+    often = edits.times(inputs)
+    for kind, names in (("element", "abcdefi"), ("digits", "abcdefi"), ("exponents", "abcdef"), ("upper", "i")):
+        turns = [edits.turn_of(n) for n, edit in enumerate(edits.EDITS) if edit == kind]
+        made = [turn for turn in turns if turn < often[kind]]
+        assert {edits.turns(kind, inputs)[turn % len(names)] for turn in made} == set(names)
+    assert "digits" not in edits.times({"x": inputs["a"], "y": torch.zeros(2, dtype=torch.bool)})
+
+
+@pytest.mark.parametrize("of_rows", [True, False])
+def test_values_of_two_families_stand_side_by_side(of_rows: bool) -> None:
+    inputs = {"x": torch.zeros(2, 16, 24), "weight": torch.zeros(24)}
+    beside = Call(
+        {name: torch.ones_like(tensor) for name, tensor in inputs.items()} | {"y": torch.empty(1)}, ("y",), ("i",)
+    )
+    edits._mix(inputs, beside, random.Random(1), of_rows=of_rows)
+    pieces = inputs["x"].mean((0, 2) if of_rows else (0, 1))
+    assert set(pieces.tolist()) == {0.0, 1.0}
+    assert pieces.mean() == pytest.approx(0.5, abs=0.2)
+    assert bool(inputs["weight"].any()) is not of_rows

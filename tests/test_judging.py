@@ -114,22 +114,29 @@ def test_references_are_kept_by_their_values(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_each_call_differs_from_the_one_before_in_one_edit(judge: Judge, tmp_path: Path) -> None:
-    jobs = [Job(CASE), *(Job(CASE, edit, f"9.{number}") for number, edit in enumerate(edits.EDITS))]
+    often = judge.edits(MODULE, CASE)
+    numbers = [n for n, edit in enumerate(edits.EDITS) if edits.turn_of(n) < often.get(edit, 0) and edit != "mixed"]
+    assert [edits.EDITS[number] for number in numbers].count("digits") == 2
+    assert "upper" not in often
+    jobs = [Job(CASE), *(Job(CASE, edits.EDITS[number], f"9.{number}") for number in numbers)]
     laid = [judge.lay_out(MODULE, job, tmp_path / job.key).arguments for job in jobs]
     calls = [{name: values(spec[name], spec[name]["image"]).copy() for name in ("x", "weight")} for spec in laid]
-    for number, (edit, before, after) in enumerate(zip(edits.EDITS, calls[:-1], calls[1:], strict=True)):
-        before = calls[number - 1] if edit == "begun" else before  # not of close values
+    for place, (number, before, after) in enumerate(zip(numbers, calls[:-1], calls[1:], strict=True)):
+        edit, turn = edits.EDITS[number], edits.turn_of(number)
+        before = calls[place - 1] if edit == "begun" else before  # not of close values
         changed = {name: before[name] != after[name] for name in before}
         counts = {name: int(where.sum()) for name, where in changed.items()}
         if edit in ("element", "exchange", "end"):
-            name = ("x", "weight")[number % 2]
-            again = edit == "end" and number > edits.EDITS.index("end") + 1  # x has its other last value by then
-            assert counts == {"x": 0, "weight": 0} | {name: 0 if again else {"exchange": 2}.get(edit, 1)}
-            assert edit != "exchange" or (np.sort(before[name]) == np.sort(after[name])).all()
+            name = ("x", "weight")[turn % 2]
+            again = edit == "end" and turn > 1  # x has its other last value by then
+            across = edit == "exchange" and turn > 1  # two rows of x
+            count = 2 * before["x"].shape[-1] if across else {"exchange": 2}.get(edit, 1)
+            assert counts == {"x": 0, "weight": 0} | {name: 0 if again else count}
+            assert edit != "exchange" or (np.sort(before[name].ravel()) == np.sort(after[name].ravel())).all()
             assert edit != "end" or again or changed[name].flat[-1]
             continue
         if edit in edits.OF_NUMBERS:
-            name, other = ("x", "weight") if number % 2 == 0 else ("weight", "x")
+            name, other = ("x", "weight") if turn % 2 == 0 else ("weight", "x")
             assert counts[other] == 0
             if (edit, name) == ("signs", "weight"):
                 assert counts[name] <= before[name].size / 10, "few are below 0"
@@ -140,9 +147,15 @@ def test_each_call_differs_from_the_one_before_in_one_edit(judge: Judge, tmp_pat
             assert after[name].min() >= before[name].min()
             assert after[name].max() <= before[name].max()
             continue
+        if edit == "digits":
+            name, other = ("x", "weight") if turn % 2 == 0 else ("weight", "x")
+            assert counts[other] == 0
+            assert changed[name].mean() > 0.5
+            assert (np.abs(after[name] / before[name] - 1) < 2.0**-11).all()
+            continue
         if edit == "sorted":
             (only,) = np.flatnonzero(np.diff(after["weight"]) < 0)
-            assert only >= after["weight"].size // 2
+            assert (only >= after["weight"].size // 2) == (turn == 0)
             rows = (before["x"] != after["x"]).any(-1)
             assert rows.sum() == 2
             assert (np.sort(before["x"][rows]) == np.sort(after["x"][rows])).all()
@@ -150,7 +163,7 @@ def test_each_call_differs_from_the_one_before_in_one_edit(judge: Judge, tmp_pat
             one, nearly = sorted(falls, key=len)
             assert one == []
             assert len(nearly) == 1
-            assert nearly[0] >= after["x"].shape[-1] // 2
+            assert (nearly[0] >= after["x"].shape[-1] // 2) == (turn == 0)
             continue
         if edit == "reversed":
             assert all((before[name] == after[name][..., ::-1]).all() for name in before)

@@ -18,30 +18,41 @@ if TYPE_CHECKING:
 # What changes in the inputs of a case, call by call, so that each call differs from the one before it in that alone:
 # one element, of one input after the other; the places of two; the very last element, which no whole vector holds; the
 # last elements of each input, one in TAIL_SHARE; the later and the earlier half of all its rows, and what is between
-# their ends; the order of all rows, in which sums, maxima and histograms stay. And what random values never have: a
-# row in order and one nearly so, values that come twice in a row, and rows that are like others but for one value. Then
-# only exponents of one input after the other, and only signs, for who recognises inputs by all other bits. At last a
-# value is the next number after its neighbour, for who looks for the largest by fewer bits than that, and rows begin
-# like others, where an index tells places of one row apart; these two are each made of the call before both.
+# their ends; the lower digits of one input, and the upper ones of whole numbers; the order of all rows, in which sums,
+# maxima and histograms stay. And what random values never have: a row in order and one nearly so, values that come
+# twice in a row, and rows that are like others but for one value. Then only exponents of one input after the other, and
+# only signs, for who recognises inputs by all other bits. At last a value is the next number after its neighbour, for
+# who looks for the largest by fewer bits than that, and rows begin like others, where an index tells places of one row
+# apart; and rows, or columns, of another family of values lie between those of the case. These are made of no call
+# between. What changes one input goes on behind them where there are more inputs than three.
 TIES = ("repeated", "alike")
 OF_NUMBERS = {"exponents": (2.0, 0.5), "signs": (-1.0,)}  # and by what some numbers are multiplied
+OF_ONE = ("element", "exchange", "end", "digits", "upper", *OF_NUMBERS)  # input, whose turn it is
+AT_LEAST, AT_MOST = 3, 8  # inputs that have their turn
+ONCE_EACH = ("digits", "upper")
+MIXTURES = 4  # of two families: rows and columns in turn
 EDITS = (
-    *3 * ("element",),
-    *3 * ("exchange",),
-    *3 * ("end",),
+    *AT_LEAST * ("element",),
+    *AT_LEAST * ("exchange",),
+    *AT_LEAST * ("end",),
     "tail",
     "later",
     "earlier",
     "middle",
-    "sorted",
-    "reversed",
+    *AT_LEAST * ("digits",),
+    *AT_LEAST * ("upper",),
+    *2 * ("sorted", "reversed"),
     *TIES,
-    *3 * ("exponents",),
-    *3 * ("signs",),
+    *AT_LEAST * ("exponents",),
+    *AT_LEAST * ("signs",),
     "close",
     "begun",
+    *MIXTURES * ("mixed",),
+    *(AT_MOST - AT_LEAST) * OF_ONE,
 )
 FOR_INDICES = ("close", "begun")  # each made of the last call before both, for where an output is an index alone
+ASIDE = (*FOR_INDICES, "mixed")  # of which no other is made; `mixed` is made of the case
+FEW_DISTINCT = 16  # whole numbers may be codes that are a few numbers and no others
 BEHIND_TIES = (*TIES, *OF_NUMBERS, "close")  # edits that are made behind those, of values that are equal then
 TAIL_SHARE = 4
 TURNS = 16  # in which rows are given back their values, before all are
@@ -50,19 +61,68 @@ EQUAL_IN_FLOAT32 = 1 << 24  # whole numbers from here on have no float32 of thei
 FEWEST_ALIKE = 4  # values of a row, or rows, of which some become like others: two at least differ all the same
 
 
-def edit(inputs: Mapping[str, Tensor], other: Callable[[int], Call], number: int, draw: random.Random) -> None:
-    """Make one of EDITS in inputs; new values are those of other calls of the case: 0; 1 of halves, 2 of middles."""
-    names, kind = [name for name, tensor in inputs.items() if tensor.numel()], EDITS[number]
+def turn_of(number: int) -> int:
+    """Which of its kind one of EDITS is."""
+    return EDITS[:number].count(EDITS[number])
+
+
+def turns(kind: str, inputs: Mapping[str, Tensor]) -> list[str]:
+    """The inputs, by name, in which an edit of OF_ONE can change anything."""
+    return [name for name, tensor in inputs.items() if tensor.numel() and _has_room(kind, tensor)]
+
+
+def times(inputs: Mapping[str, Tensor]) -> dict[str, int]:
+    """How often each edit is made in these inputs; of OF_ONE, once in each input or AT_LEAST."""
+    found = {kind: EDITS.count(kind) for kind in dict.fromkeys(EDITS)}
+    for kind in OF_ONE:
+        count = len(turns(kind, inputs))
+        found[kind] = min(count if kind in ONCE_EACH or not count else max(count, AT_LEAST), AT_MOST)
+    numbers = [tensor for tensor in inputs.values() if tensor.is_floating_point() and tensor.element_size() > 1]
+    if len(numbers) == found["digits"] == 1:
+        found["digits"] = 0  # all numbers have had other low bits then
+    return {kind: count for kind, count in found.items() if count}
+
+
+def _has_room(kind: str, tensor: Tensor) -> bool:
+    if kind == "upper":
+        return _digits(tensor) > 0
+    if kind == "digits":
+        return (tensor.is_floating_point() and tensor.element_size() > 1) or _digits(tensor) > 0
+    if kind == "signs":
+        return tensor.is_floating_point() and bool(((values := tensor.double()) < 0).any() and (values > 0).any())
+    return kind not in OF_NUMBERS or tensor.is_floating_point()
+
+
+def _digits(tensor: Tensor) -> int:
+    """How many bits are the lower half of whole numbers: of a width that they do not fit into, if any; 0 for none."""
+    import torch
+
+    if tensor.dtype not in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64) or not tensor.numel():
+        return 0
+    least, most = (int(end) for end in tensor.aminmax())
+    bits = max(-least, most, 0).bit_length()
+    return next((width for width in (32, 16, 8, 4) if bits > width), bits // 2)
+
+
+def edit(
+    inputs: Mapping[str, Tensor], other: Callable[[int], Call], number: int, draw: random.Random, beside: Call | None
+) -> None:
+    """Make one of EDITS in inputs; new values are those of other calls of the case: 0; 1 of halves, 2 of middles.
+
+    beside: the call of another family, for `mixed`.
+    """
+    kind, turn = EDITS[number], turn_of(number)
+    names = turns(kind, inputs)
     if not names:
         return
-    name = names[number % len(names)]
+    name = names[turn % len(names)]
     tensor = inputs[name]
     place = tuple(draw.randrange(size) for size in tensor.shape)
     if kind in ("element", "end"):
         place = place if kind == "element" else tuple(size - 1 for size in tensor.shape)
         tensor[place] = other(0).tensor(name)[place]
     elif kind == "exchange":
-        _exchange(tensor, place, across=EDITS[:number].count(kind) // len(names) % 2 == 1)
+        _exchange(tensor, place, across=turn // len(names) % 2 == 1)
     elif kind == "tail":
         _replace_tails(inputs, other(0))
     elif kind == "later":
@@ -71,8 +131,15 @@ def edit(inputs: Mapping[str, Tensor], other: Callable[[int], Call], number: int
         _replace_part(inputs, other(1), lambda size: slice(size // 2))
     elif kind == "middle":
         _replace_part(inputs, other(2), lambda size: slice(size // 4, size - size // 4))
+    elif kind == "digits" and tensor.is_floating_point():
+        replace_low_bits({name: tensor}, draw.randrange(1 << 62))
+    elif kind in ("digits", "upper"):
+        _replace_digits(tensor, other(0).tensor(name), _generator(draw), upper=kind == "upper")
+    elif kind == "mixed":
+        assert beside is not None
+        _mix(inputs, beside, draw, of_rows=turn % 2 == 0)
     elif kind == "sorted":
-        _sort_rows(inputs, draw)
+        _sort_rows(inputs, draw, later=turn == 0)
     elif kind == "reversed":
         _reverse_rows(inputs)
     elif kind == "close":
@@ -175,11 +242,44 @@ def _replace_part(inputs: Mapping[str, Tensor], other: Call, part: Callable[[int
             tensor[..., there] = other.tensor(name)[..., there]
 
 
-def _sort_rows(inputs: Mapping[str, Tensor], draw: random.Random) -> None:
+def _replace_digits(tensor: Tensor, other: Tensor, generator: Generator, *, upper: bool) -> None:
+    """Give every second whole number, as a coin says, the upper or the lower digits of another one.
+
+    Nothing leaves the range of the tensor's own values; where these are few, each stays one of them or of the other's.
+    """
+    import torch
+
+    mask = (1 << _digits(tensor)) - 1
+    own, others = tensor.long(), other.long()
+    mixed = (others & ~mask) | (own & mask) if upper else (own & ~mask) | (others & mask)
+    use = (mixed >= own.min()) & (mixed <= own.max())
+    known = torch.unique(torch.cat([own.flatten(), others.flatten()]))
+    if len(known) <= FEW_DISTINCT:
+        use &= torch.isin(mixed, known)
+    use &= torch.randint(2, own.shape, generator=generator, dtype=torch.bool)
+    tensor.copy_(torch.where(use, mixed, own).to(tensor.dtype))
+
+
+def _mix(inputs: Mapping[str, Tensor], beside: Call, draw: random.Random, *, of_rows: bool) -> None:
+    """Give every second row of these inputs, or every second piece of all rows, the values of another call's."""
+    piece = 1 if of_rows else 1 << draw.randrange(3, 8)
+    for name, tensor in inputs.items():
+        axis = -2 if of_rows else -1
+        if tensor.dim() < -axis or beside.tensor(name).shape != tensor.shape:
+            continue
+        size = tensor.shape[axis]
+        piece_of = min(piece, max(1, size // 4))
+        for start in range(piece_of, size, 2 * piece_of):
+            part = slice(start, start + piece_of)
+            index = (..., part, slice(None)) if of_rows else (..., part)
+            tensor[index] = beside.tensor(name)[index]
+
+
+def _sort_rows(inputs: Mapping[str, Tensor], draw: random.Random, *, later: bool) -> None:
     """Put the values of one row of each input in rising order: those below zero together, none behind a larger one.
 
-    Of another row, or of the only one, two neighbours in its later half change places then: what looks at the first
-    ones, or at some, takes it for sorted.
+    Of another row, or of the only one, two neighbours in its later or earlier half change places then: what looks at
+    the first or the last ones, or at some, takes it for sorted.
     """
     from kernelproof.results import bits_of
 
@@ -191,7 +291,7 @@ def _sort_rows(inputs: Mapping[str, Tensor], draw: random.Random) -> None:
             row = tensor[_row_at(tensor, at)]
             order = row.double().argsort()
             if (number == 1 or rows == 1) and size >= FEWEST_ALIKE:
-                first = draw.randrange(size // 2, size - 1)
+                first = draw.randrange(size // 2, size - 1) if later else draw.randrange(size // 2)
                 order[[first, first + 1]] = order[[first + 1, first]]
             bits = bits_of(row)
             bits.copy_(bits[order])
@@ -307,13 +407,6 @@ def _scale(tensor: Tensor, generator: Generator, factors: Sequence[float]) -> No
         )
         after = torch.where((which == number) & inside, scaled, after)
     tensor.copy_(after.to(tensor.dtype))
-
-
-def without_room(inputs: Mapping[str, Tensor]) -> list[str]:
-    """Those of OF_NUMBERS that change nothing in these inputs: where none has numbers of either sign, say."""
-    floating = [tensor.double() for tensor in inputs.values() if tensor.is_floating_point() and tensor.numel()]
-    signed = any(bool((values < 0).any() and (values > 0).any()) for values in floating)
-    return [*(() if floating else ("exponents",)), *(() if signed else ("signs",))]
 
 
 def _generator(draw: random.Random) -> Generator:

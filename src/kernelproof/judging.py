@@ -69,7 +69,7 @@ MADE_BY = {  # by the part of a job: who else makes what these make of a case
 REDRAWN = 3  # times that the inputs of a case are made until they are those that they were
 TESTS_BESIDE = 4  # as many as the workflow runs at a time
 # Parts of a Job whose values an operator may not be for.
-DOUBTFUL = (*edits.TIES, *edits.OF_NUMBERS, "sorted", "begun", "whole", "aliased")
+DOUBTFUL = (*edits.TIES, *edits.OF_NUMBERS, *edits.ONCE_EACH, "sorted", "begun", "mixed", "whole", "aliased")
 # Parts of a Job whose inputs are the case's but for changes of ours.
 CHANGED = ("low", *dict.fromkeys(edits.EDITS), "whole")
 NOT_OF_SUCH_VALUES = "the reference of such values fails"
@@ -94,9 +94,10 @@ class Job:
 
     case: the case itself. sanity: the exact call `name`. base, relation: the two calls of the relation `name`.
     repeat: the case once more, and of its repeats the first that gave other bits; `name` tells processes apart.
-    element, exchange, end, tail, later, earlier, middle, sorted, reversed, repeated, alike, exponents, signs, close,
-    begun: the case with the first of edits.EDITS, up to and with this one, in what may be changed
-    (`operators.changeable`); `name` is seed.n, for the n-th.
+    element, exchange, end, tail, later, earlier, middle, digits, upper, sorted, reversed, repeated, alike, exponents,
+    signs, close, begun: the case with the first of edits.EDITS, up to and with this one, in what may be changed
+    (`operators.changeable`); `name` is seed.n, for the n-th. mixed: the case with values of another family in it;
+    `name` is seed.n.family.
     whole: the case, but all inputs that may not be changed in part are those of its seed `name`.
     low: the case, but the low half of every number's mantissa drawn with the seed `name`.
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.
@@ -216,12 +217,14 @@ class Judge:
         """
         return list(self._ask(module, "relations", case=case))
 
-    def edits(self, module: str, case: Case) -> list[str]:
-        """Which of EDITS (edits.py) can be made of a case: none where no part of any input may take other values
-        (`operators.changeable`), and not TIES where an output is of whole numbers. Of two places with one value an
-        index may name either. And `whole`, where there are inputs of both kinds.
+    def edits(self, module: str, case: Case) -> dict[str, int]:
+        """How often each of EDITS (edits.py) can be made of a case.
+
+        None where no part of any input may take other values (`operators.changeable`), and not TIES where an output is
+        of whole numbers. Of two places with one value an index may name either. And `whole`, where there are inputs of
+        both kinds.
         """
-        return list(self._ask(module, "edits", case=case))
+        return dict(self._ask(module, "edits", case=case))
 
     def indices(self, module: str, case: Case) -> list[str]:
         """The inputs of a case of which no part is changed, and the operator does not say that none may be."""
@@ -482,6 +485,7 @@ class Chamber:
         self.layouts: dict[str, Layout] = {}
         self.returned: dict[str, dict[str, Returned]] = {}
         self.unlike: dict[str, list[dict[str, Returned]]] = {}
+        self.often: dict[str, dict[str, int]] = {}  # edits that a case has, by its id
         self.first: dict[str, dict[str, Tensor]] = {}  # results of calls of which a repeat is unlike
         self.right: dict[str, tuple[Call, dict[str, Returned]]] = {}  # calls whose results were found right, with those
         self.looked_back = 0
@@ -567,16 +571,16 @@ class Chamber:
             for relation in self._relations(case).values()
         ]
 
-    def do_edits(self, case: Case) -> list[str]:
+    def do_edits(self, case: Case) -> dict[str, int]:
         from kernelproof.operators import changeable
 
         self._insist_on_values_of_each_seed(case)
         call = self._call(Job(case))
         inputs = changeable(self.operator, call)
         if not inputs:
-            return []
-        beside = ["whole"] if len(inputs) < len(call.inputs) else []
-        impossible = edits.without_room(inputs)
+            return {}
+        beside = {"whole": 1} if len(inputs) < len(call.inputs) else {}
+        impossible: list[str] = []
         if _has_indices(call):
             impossible += edits.TIES
             # Of numbers alone it is certain which is larger: a difference to another input's is rounded.
@@ -587,7 +591,7 @@ class Chamber:
                 impossible.append("begun")
         else:
             impossible += edits.FOR_INDICES
-        return [*(edit for edit in dict.fromkeys(edits.EDITS) if edit not in impossible), *beside]
+        return {edit: count for edit, count in edits.times(inputs).items() if edit not in impossible} | beside
 
     def do_indices(self, case: Case) -> list[str]:
         from kernelproof import operators
@@ -598,7 +602,9 @@ class Chamber:
         call = self._call(job)
         if job.key in self.undone:
             return "values would be equal that are all different, and an output says by an index which of them it means"
-        usual = self._reference(Job(job.case), terms)
+        usual = [self._reference(Job(job.case), terms)]
+        if job.part == "mixed":
+            usual.append(self._reference(self._beside(job), terms))
         try:
             tied = self._reference(job, terms)
         except Exception as error:
@@ -622,7 +628,8 @@ class Chamber:
         for name, reference in tied.items():
             if not reference.output.numel():
                 continue
-            largest, before = (float(each.output.double().abs().max()) for each in (reference, usual[name]))
+            largest, *known = (float(each.output.abs().max()) for each in (reference, *(of[name] for of in usual)))
+            before = max(known)
             if not largest <= MUCH_LARGER * before:
                 return f"the right result of such values is {largest:.3g} where that of others is at most {before:.3g}"
         return ""
@@ -897,21 +904,42 @@ class Chamber:
         """
         from kernelproof.operators import changeable, changed, placed
 
-        seed, number = _edit_of(job)
+        seed, number, _ = _edit_of(job)
 
         def other(further: int) -> Call:
             return self._call(Job(dataclasses.replace(job.case, seed=seed + further)))
 
-        call = self._call(_previous(job))
+        call = self._call(self._previous(job))
         before = changeable(self.operator, call)
         inputs = {name: placed(tensor, tensor) for name, tensor in before.items()}
-        edits.edit(inputs, other, number, random.Random(job.name))
+        beside = self._call(self._beside(job)) if job.part == "mixed" else None
+        edits.edit(inputs, other, number, random.Random(job.name), beside)
         # Whether codes of a byte are indices is told by the reference (do_ill_posed) where ties are meant.
         telling = _has_indices if edits.EDITS[number] in edits.BEHIND_TIES else _has_whole_numbers
         if telling(call) and edits.take_ties_back(before, inputs, of_rows=edits.EDITS[number] == "begun"):
             self.undone.add(job.key)
             return call
         return changed(call, **inputs)
+
+    def _beside(self, job: Job) -> Job:
+        """The call of another family whose values `mixed` takes."""
+        seed, _, family = _edit_of(job)
+        return Job(dataclasses.replace(job.case, family=family, seed=seed))
+
+    def _previous(self, job: Job) -> Job:
+        """The call that an edit is made of: none of ASIDE, and none that changes nothing."""
+        from kernelproof.operators import changeable
+
+        seed, number, _ = _edit_of(job)
+        if job.part == "mixed":
+            return Job(job.case)
+        if job.case.id not in self.often:
+            self.often[job.case.id] = edits.times(changeable(self.operator, self._call(Job(job.case))))
+        for before in reversed(range(number)):
+            kind = edits.EDITS[before]
+            if kind not in edits.ASIDE and edits.turn_of(before) < self.often[job.case.id].get(kind, 0):
+                return Job(job.case, kind, f"{seed}.{before}")
+        return Job(job.case)
 
     def _drawn(self, case: Case) -> Call:
         """A case's inputs, which are the same for every variant: to see that, a family's first ones are made twice.
@@ -1170,17 +1198,10 @@ def _digest(call: Call) -> str:
     return repr((call.scalars, kinds, [hash(each.tobytes()) for each in values]))
 
 
-def _edit_of(job: Job) -> tuple[int, int]:
-    """The seed, and which of EDITS."""
-    seed, number = map(int, job.name.split("."))
-    return seed, number
-
-
-def _previous(job: Job) -> Job:
-    """The call that an edit is made of: none of FOR_INDICES, whose values rounding makes equal."""
-    seed, number = _edit_of(job)
-    before = [earlier for earlier in range(number) if edits.EDITS[earlier] not in edits.FOR_INDICES]
-    return Job(job.case, edits.EDITS[before[-1]], f"{seed}.{before[-1]}") if before else Job(job.case)
+def _edit_of(job: Job) -> tuple[int, int, str]:
+    """The seed, which of EDITS, and the other family of `mixed`."""
+    seed, number, *family = job.name.split(".", 2)
+    return int(seed), int(number), "".join(family)
 
 
 def _of_one_kind(one: Tensor, other: Tensor) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from kernelproof.edits import EDITS, FOR_INDICES, OF_NUMBERS
+from kernelproof.edits import ASIDE, EDITS, OF_NUMBERS, ONCE_EACH, turn_of
 from kernelproof.judging import Job
 from kernelproof.ladder.calling import AWAKE
 from kernelproof.ladder.selection import CPU_REPEATED_ELEMENTS, elements
@@ -24,6 +26,8 @@ PARTS = {  # of the inputs, by the job's: a property's name and claim
     "later": ("new later halves", "other values in the later half of every row change the result"),
     "earlier": ("new earlier halves", "other values in the earlier half of every row change the result"),
     "middle": ("new middles", "other values in every row but in its first and last quarter change the result"),
+    "digits": ("new lower digits", "other lower digits of one input alone change the result"),
+    "upper": ("new upper digits", "other upper digits of the whole numbers of one input change the result"),
     "sorted": ("a row sorted", "rows of each input in rising order, and nearly so, give a result of their own"),
     "reversed": ("reversed rows", "the values of every row in the opposite order give a result of their own"),
     "repeated": ("repeated values", "values that come twice in a row give the result of their own"),
@@ -31,8 +35,10 @@ PARTS = {  # of the inputs, by the job's: a property's name and claim
     "exponents": ("other exponents", "numbers twice or half as large, of the same digits, change the result"),
     "signs": ("other signs", "numbers of the other sign, as large as before, change the result"),
     "close": ("close values", "values of a row of which one is the next number after another give their own result"),
+    "mixed": ("families mixed", "rows or columns of another family of values between others give their own result"),
     "begun": ("rows begun alike", "rows that begin like the one before them have a result of their own"),
 }
+OF_ANY_FAMILY = ("element", "exchange", "end", "tail", "later", "earlier", "middle")  # once each
 WHOLE = ("other whole inputs", "beside the same other inputs they give their own result")
 NO_PARTS = (
     "no part of any input may take other values: all are whole numbers of more than a byte, or named in OPERATOR.whole"
@@ -52,7 +58,7 @@ class CallPlan:
         self.session, self.settings = selection.session, selection.settings
         self.scalars_refused: dict[str, str] = {}  # by case: why no relation with other scalars was tried
         self._laid_out: dict[str, list[Job]] = {}  # by case, once they were asked for
-        self._edits: dict[str, list[str]] = {}  # likewise
+        self._edits: dict[str, dict[str, int]] = {}  # likewise
         self._neighbours: list[Job] = []
         self.begin_anew: set[str] = set()  # keys of those of them that are the first of a process
 
@@ -66,7 +72,7 @@ class CallPlan:
         jobs.append((Job(case), "fresh values", "values drawn after the build give the right result"))
         low = Job(case, "low", str(seed + 4))  # behind the call that it is like, for who remembers no other
         jobs.append((low, *PARTS["low"]))
-        for relation in self.relations(case):
+        for relation in self.relations(case) if case.family == self.selection.family else ():
             if relation["other_scalars"] and case.id in self.scalars_refused:
                 continue
             if relation["own_base"]:
@@ -76,9 +82,23 @@ class CallPlan:
         jobs.append((Job(other), "new values", "other values in the same memory give their own result"))
         # Each differs from the call before it in less than a kernel that recognises inputs by a few values, or by what
         # they sum up to, may notice; from the call before it, for who remembers no other.
-        jobs += [(Job(other, edit, f"{seed + 2}.{number}"), *PARTS[edit]) for number, edit in enumerate(EDITS)]
+        jobs += [(job, *PARTS[job.part]) for job in self._edited(other, seed + 2)]
         left_out = self.left_out(case)
         return [each for each in jobs if each[0].part not in left_out]
+
+    def _edited(self, case: Case, seed: int) -> Iterator[Job]:
+        """The calls with a part of their values changed; of other families than the usual one a few."""
+        usual, often = case.family == self.selection.family, self.edits(case)
+        others = [family for family in self.selection.families if family != case.family]
+        random.Random(f"{seed} {case.id}").shuffle(others)
+        for number, edit in enumerate(EDITS):
+            if turn_of(number) >= (often.get(edit, 0) if usual else edit in OF_ANY_FAMILY):
+                continue
+            if edit != "mixed":
+                yield Job(case, edit, f"{seed}.{number}")
+            elif others:
+                family = others[turn_of(number) // 2 % len(others)]  # rows of it, then columns
+                yield Job(case, edit, f"{seed}.{number}.{family}")
 
     def left_out(self, case: Case) -> dict[str, str]:
         """Those of PARTS that no call of a case is made for, and why; of FOR_INDICES, for few operators, ""."""
@@ -86,11 +106,13 @@ class CallPlan:
         why = dict.fromkeys(EDITS, NO_TIES) | dict.fromkeys(OF_NUMBERS, NO_NUMBERS)
         if not possible:
             why = dict.fromkeys(PARTS, NO_PARTS)
-        why |= dict.fromkeys(FOR_INDICES, "")
+        why |= dict.fromkeys((*ASIDE, *ONCE_EACH), "")
+        if case.family != self.selection.family:
+            why = {part: "" for part in why if part not in possible}
         return {part: said for part, said in why.items() if part not in possible}
 
-    def edits(self, case: Case) -> list[str]:
-        """What may be changed in the inputs of a case (Judge.edits)."""
+    def edits(self, case: Case) -> dict[str, int]:
+        """What may be changed in the inputs of a case, and how often (Judge.edits)."""
         if case.id not in self._edits:
             self._edits[case.id] = self.session.judge.edits(self.settings.module, case)
         return self._edits[case.id]

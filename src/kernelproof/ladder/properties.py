@@ -34,14 +34,15 @@ class Properties:
         """What is wrong of the properties that were tried on a case; None when all hold."""
         self.collection.taken("properties", case)
         wrong: list[tuple[str, Outcome]] = []  # names, and what is wrong
-        self.standing.supplied["properties"] += len(self.plan.relations(case))
+        usual = case.family == self.plan.selection.family
+        self.standing.supplied["properties"] += len(self.plan.relations(case)) if usual else 0
         for job, name, claim in self.plan.property_jobs(case):
             ill_posed = self.session.judge.ill_posed
             if job.part in CHANGED and (why := ill_posed(self.settings.module, job, self.calls.terms)):
                 self.standing.properties_found.append(PropertyResult(name, claim, case.id, "skipped", why))
                 continue
             result = self.calls.judged(job)
-            of_family = job.part not in ("relation", *OF_NUMBERS)
+            of_family = job.part not in ("relation", "mixed", *OF_NUMBERS) and usual
             failures = result.failures if of_family else _of_any_inputs(result.failures)
             if job.part == "relation":
                 related = self.session.judge.related(self.settings.module, job, self.calls.terms)
@@ -130,6 +131,6 @@ class Properties:
 
 def _of_any_inputs(failures: list[Failure]) -> list[Failure]:
     """Without noise and bias, which were calibrated on the input families: a relation's inputs are none of them, nor is
-    one tensor for several, nor numbers with other exponents.
+    one tensor for several, nor numbers with other exponents, nor rows of two families, nor parts of a family's.
     """
     return [failure for failure in failures if failure.criterion not in (RMS, BIAS)]

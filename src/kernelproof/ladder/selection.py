@@ -33,6 +33,8 @@ DEEP_SANITIZER = 4  # times as many cases at the deep level
 REPEATED_CASES = 3
 VECTOR, TILE = 8, 64  # elements that a vectorised kernel takes at a time; rows or keys of a usual tile
 DRAWN_FAMILIES = 3
+PROPERTY_FAMILIES = 2  # of which properties are tried on values
+DRAWN_MEETINGS = 6  # of a family and an option's value in a data type that no case has
 FENCED, FENCED_FAMILIES = 8, 4  # cases; input families, others in each run
 QUICK_TRIALS = 10
 DIMENSIONS_FIRST = 3  # that come first in a process of their own, whatever the number of data types and options
@@ -96,7 +98,34 @@ class RungCases:
         quick = session.config.test.level == "quick"
         selection = select_cases(self.settings, self.variant, seeds=seeds, families=families, quick=quick)
         found = _with_fresh_seed(selection.cases, self.settings.profile.shape, session.resources.fresh_seed)
-        return Selection(found if quick else found + self._drawn_families(found, families), selection.skipped)
+        if not quick:
+            found += self._drawn_families(found, families) + self._drawn_meetings(found)
+        return Selection(found, selection.skipped)
+
+    def _drawn_meetings(self, cases: Sequence[Case]) -> list[Case]:
+        """Some families that meet a value of an option in another data type, others in each run, on a small shape."""
+        settings, seed = self.settings.test, self.session.resources.fresh_seed
+        draw = random.Random(seed + 1)
+        met = {(case.family, each, case.dtype) for case in cases for each in case.options.items()}
+        missing = [
+            (family, each, dtype)
+            for family in dict.fromkeys(case.family for case in cases)
+            for each in dict.fromkeys(each for case in cases for each in case.options.items())
+            for dtype in self.variant.dtypes
+            if (family, each, dtype) not in met
+        ]
+        small = [c for c in cases if c.shape in (settings.families_also_on or [settings.family_shape]) and elements(c)]
+        found: list[Case] = []
+        if self.variant.role != "variant":
+            return found
+        for family, (name, value), dtype in draw.sample(missing, min(DRAWN_MEETINGS, len(missing))):
+            like = [case for case in small if case.dtype == dtype and case.options.get(name) == value]
+            like = like or [dataclasses.replace(case, dtype=dtype) for case in small if case.options.get(name) == value]
+            if like:
+                smallest = min(map(elements, like))
+                chosen = draw.choice([case for case in like if elements(case) == smallest])
+                found.append(dataclasses.replace(chosen, family=family, seed=seed))
+        return [case for case in _first_of_each(found, lambda case: case.id) if not unsupported(self.variant, case)]
 
     def _drawn_families(self, cases: Sequence[Case], families: Sequence[str]) -> list[Case]:
         """Some families, others in each run, on the shape that is profiled: what is right elsewhere only is seen."""
@@ -158,7 +187,20 @@ class RungCases:
                 pass
         while (wanted := missing(itertools.chain(*found.values()))) and add(found, wanted):
             pass
-        return [dataclasses.replace(case, family=self.family, seed=seed) for each in found.values() for case in each]
+        for dtype, has in found.items():
+            has += _with_every_value([case for case in self._usual if case.dtype == dtype], has)
+        every_case = [case for each in found.values() for case in each]
+        usual = [dataclasses.replace(case, family=self.family, seed=seed) for case in every_case]
+        return usual + self._in_other_families(usual, draw)
+
+    def _in_other_families(self, cases: Sequence[Case], draw: random.Random) -> list[Case]:
+        """Small ones of some property cases in other families: a path that only their values take may keep results."""
+        others = [family for family in self.families if family != self.family]
+        small = sorted((case for case in cases if elements(case) > 1), key=elements)[: len(cases) // 2 + 1]
+        if not small or self.variant.role != "variant":
+            return []
+        chosen = draw.sample(others, min(PROPERTY_FAMILIES, len(others)))
+        return [dataclasses.replace(draw.choice(small), family=family) for family in chosen]
 
     @property
     def sanitizer_tools(self) -> list[str]:
@@ -279,9 +321,14 @@ class RungCases:
         return [case for case in self._filled if case.family == self.family]
 
     @property
+    def families(self) -> list[str]:
+        """The input families that it is tested on."""
+        return self.session.families(self.variant)
+
+    @property
     def family(self) -> str:
         """The input family of usual values."""
-        return usual_family(self.session.families(self.variant))
+        return usual_family(self.families)
 
     @functools.cached_property
     def repeated_cases(self) -> list[Case]:
@@ -395,6 +442,17 @@ def _next_sizes(first: Case, cases: Sequence[Case]) -> dict[tuple[str, int], dic
             found[name, -1] = smaller[-1]
         if larger := [dims for dims in whole if dims[name] > size]:
             found[name, 1] = larger[0]
+    return found
+
+
+def _with_every_value(cases: Sequence[Case], has: Sequence[Case]) -> list[Case]:
+    """The smallest of some cases with a value of an option that none of those that there are has, nor one of these."""
+    found: list[Case] = []
+    met = {each for case in has for each in case.options.items()}
+    for case in sorted(cases, key=elements):
+        if not case.options.items() <= met:
+            found.append(case)
+            met |= case.options.items()
     return found
 
 
