@@ -265,8 +265,8 @@ def _mix(inputs: Mapping[str, Tensor], beside: Call, draw: random.Random, *, of_
     piece = 1 if of_rows else 1 << draw.randrange(3, 8)
     for name, tensor in inputs.items():
         axis = -2 if of_rows else -1
-        if tensor.dim() < -axis or beside.tensor(name).shape != tensor.shape:
-            continue
+        if tensor.dim() < -axis or name not in beside.inputs or beside.tensor(name).shape != tensor.shape:
+            continue  # a family may do without one
         size = tensor.shape[axis]
         piece_of = min(piece, max(1, size // 4))
         for start in range(piece_of, size, 2 * piece_of):
