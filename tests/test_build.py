@@ -225,6 +225,30 @@ def test_a_header_that_is_not_found_is_told_with_the_key_for_its_folder(project:
     assert "the folder from which mine/fast.h is included to operators.toy.include" in str(record.remedy)
 
 
+def test_a_c_file_is_compiled_as_c(project: Path) -> None:
+    """Words of C that C++ does not take, beside C++ that needs its own standard, and a header that C includes."""
+    (project / "csrc" / "deep.c").write_text(
+        '#include <math.h>\n#include "deep.h"\n'
+        "int deep(const int *restrict class) { return *class + DEEP * (M_PI > 3); }\n"
+    )
+    (project / "csrc" / "deep.h").write_text("#define DEEP 1\n")
+    (project / "csrc" / "answer.cc").write_text(
+        'extern "C" int deep(const int *);\ntemplate <auto N> int of = N;\n'
+        'extern "C" __attribute__((visibility("default"))) int answer() { return deep(&of<40>); }\n'
+    )
+    mixed = variant("mixed", sources=["csrc/answer.cc", "csrc/deep.c"], flags=["-std=c++17", "-Werror"])
+    record = built(project, mixed)
+    assert answer(project, record) == 41
+    assert [" -x c " in line and "++17" not in line for line in record.commands] == [False, True, False]
+    assert "csrc/deep.h" in [header.path for header in record.headers]
+    (project / "csrc" / "deep.h").write_text("#define DEEP 2\n")
+    assert answer(project, built(project, mixed)) == 42
+    (project / "csrc" / "answer.cc").write_text("int deep(const int *);\nint answer() { return deep(nullptr); }\n")
+    unlinked = built(project, mixed)
+    assert "undefined reference to `deep(int const*)'" in str(unlinked.compiler_message)
+    assert 'csrc/deep.c is compiled as C: declare what C++ calls of it extern "C"' in str(unlinked.remedy)
+
+
 @pytest.mark.parametrize("name", ["ans$wer.cc", "ans#wer.cc", "an $$s:wer.cc"])
 def test_a_source_may_be_called_anything(project: Path, name: str) -> None:
     (project / "csrc" / "answer.cc").rename(project / "csrc" / name)

@@ -56,6 +56,8 @@ OF_A_LIBRARY = ["-fPIC", "-fvisibility=hidden"]
 OF_CUDA = ",".join([*OF_A_LIBRARY, f"-ffile-prefix-map={HERE}="])
 CUDA_FLAGS = ["-O3", "-lineinfo", "-Xptxas", "-v", "-Xcompiler", OF_CUDA]
 HOST_FLAGS = ["-O3", *OF_A_LIBRARY]
+AS_C = ["-x", "c"]  # the C++ compiler's driver makes the C compiler beside it read what follows
+STANDARDS = {"c": "-std=gnu17", "c++": "-std=c++20"}  # strict C knows no M_PI, and contracts no products into sums
 BINDING_FLAGS = ["-O2", *OF_A_LIBRARY, "-std=c++17"]
 
 
@@ -281,7 +283,7 @@ class Plan:
                 variant.flags,
                 self.archs,
                 self.include,
-                [CUDA_FLAGS, HOST_FLAGS],
+                [CUDA_FLAGS, HOST_FLAGS, AS_C, STANDARDS],
                 self.cuda.fingerprint if self.cuda else None,
                 self.host.fingerprint,
                 self.target,
@@ -703,11 +705,13 @@ def _compile_steps(plan: Plan, source: FileHash, temporary: Path) -> Steps:
         steps.edges.append(_cuda_step(plan, source.path, steps.target))
         _machine_code_steps(plan, steps, folder)
     else:
-        standard = [] if _sets_standard(plan.variant.flags) else ["-std=c++20"]
-        macros = macro_flags(plan.variant.macros)
+        language = "c" if source.path.endswith(".c") else "c++"
         # An nvcc option would not be understood here; a CUDA variant's flags are for its .cu files.
         flags = plan.variant.flags if plan.variant.device == "cpu" else []
-        steps.edges.append(_host_step(plan, source.path, steps.target, [*HOST_FLAGS, *standard], [*macros, *flags]))
+        flags = [flag for flag in flags if not re.match("--?std=", flag) or ("++" in flag) == (language == "c++")]
+        standard = [] if _sets_standard(flags) else [STANDARDS[language]]
+        more = [*macro_flags(plan.variant.macros), *flags, *(AS_C if language == "c" else [])]
+        steps.edges.append(_host_step(plan, source.path, steps.target, [*HOST_FLAGS, *standard], more))
     return steps
 
 
@@ -806,14 +810,20 @@ def extension_name(variant: VariantConfig) -> str:
     return re.sub(r"\W", "_", f"kernelproof_{variant.operator}_{variant.name}")
 
 
-def _remedy(message: str, operator: str) -> str:
+def _remedy(message: str, variant: VariantConfig) -> str:
     """What to do about a compiler's or linker's words, where they do not say that themselves."""
     whole = "the log has the compiler's whole output"
     if missing := re.search(r"fatal error: '?([^':\s]+)'?(: No such file| file not found)", message):
-        key = f"operators.{operator}.include"
+        key = f"operators.{variant.operator}.include"
         return f"add the folder from which {missing[1]} is included to {key}, if it is in the project; {whole}"
     if "undefined reference to" in message:
-        return f'hold its definition against its declaration: name, namespace, arguments, const, extern "C"; {whole}'
+        of_c = [
+            f'{name} is compiled as C: declare what C++ calls of it extern "C"'
+            for name in variant.sources
+            if name.endswith(".c")
+        ]
+        declared = 'hold its definition against its declaration: name, namespace, arguments, const, extern "C"'
+        return "; ".join([declared, *of_c[:1], whole])
     return whole
 
 
@@ -861,7 +871,7 @@ def _ninja(plan: Plan, edges: Sequence[Edge], temporary: Path, name: str, shown:
         raise Unbuildable(
             first or "the compiler failed and said nothing",
             compiler_message=message,
-            remedy=_remedy(message, plan.variant.operator),
+            remedy=_remedy(message, plan.variant),
         )
     for edge in edges:
         _check_made(plan, edge)
@@ -877,7 +887,7 @@ def _check_made(plan: Plan, edge: Edge) -> None:
     source, flags = edge.inputs[0], plan.variant.flags
     if edge.what != "link" and Path(source).suffix not in SOURCE_SUFFIXES:
         message = f"{source} is no source: the compiler makes {made} of it"
-        remedy = f"name files of C++ or CUDA ({', '.join(SOURCE_SUFFIXES)}) as sources"
+        remedy = f"name files of C, C++ or CUDA ({', '.join(SOURCE_SUFFIXES)}) as sources"
     else:
         likely = [flag for flag in flags if flag in OTHER_MODES or flag.startswith("-o")] or flags
         step = "the linker" if edge.what == "link" else f"the compiler, of {source},"

@@ -97,7 +97,7 @@ class CudaToolchain:
 
 @dataclass(frozen=True)
 class HostCompiler:
-    """The C++ compiler: its driver, and a SHA-256 over the driver and the compiler proper behind it."""
+    """The C++ compiler: its driver, and a SHA-256 over the driver and the compilers proper (of C too) behind it."""
 
     tool: Tool
     fingerprint: str
@@ -232,10 +232,11 @@ def find_host_compiler(cache: Path | None = None) -> HostCompiler:
     known = ToolCache(cache)
     driver = known.tool(found.name, found, "system")
     parts = {"driver": driver.sha256}
-    proper = run([str(found), "-print-prog-name=cc1plus"], check=False, timeout_s=20).stdout.strip()
-    if os.path.isabs(proper) and Path(proper).is_file():
-        # Asked for its version, it compiles its standard input as well and leaves `<stdin>.s` behind.
-        parts["cc1plus"] = known.tool("cc1plus", Path(proper), "system", driver.version).sha256
+    for name in ("cc1plus", "cc1"):  # of C++, and of C
+        proper = run([str(found), f"-print-prog-name={name}"], check=False, timeout_s=20).stdout.strip()
+        if os.path.isabs(proper) and Path(proper).is_file():
+            # Asked for its version, it compiles its standard input as well and leaves `<stdin>.s` behind.
+            parts[name] = known.tool(name, Path(proper), "system", driver.version).sha256
     return HostCompiler(driver, _combined(parts))
 
 
