@@ -149,6 +149,12 @@ def differs(x, y, place):
     place[0] += int(SEEN["calls"] % 2 == 0)
 
 
+def differs_in_one(x, y, place):
+    into(x, y, place)
+    SEEN["calls"] += 1
+    y[len(x) // 2, 3] += int(SEEN["calls"] % 3 and len(x) > 5)  # not in the exact call
+
+
 def remembers_places(x, y, place):
     right, where = peaks(x)
     y.copy_(right)
@@ -227,6 +233,7 @@ WRONG = {
     "off_by_one": ("sanity", "place: 1 of 5 elements (20 %) are wrong: row 2"),
     "beyond_its_end": ("sanity", "place: (6|7|8) bytes written after the buffer"),
     "remembers_places": ("correctness", "place: "),
+    "differs_in_one": ("sanity|correctness|properties", "y: "),
     "differs": ("sanity|correctness|determinism", "place: |of place"),
 }
 
@@ -255,6 +262,16 @@ def test_whoever_is_wrong_in_one_of_them_is_wrong(tested: dict[str, TestRecord],
     failed = next(rung for rung in record.rungs if rung.status == "failed")
     assert re.fullmatch(rungs, failed.name)
     assert re.search(words if "|" in words else re.escape(words), failed.message or ""), failed.message
+
+
+def test_of_who_is_wrong_in_another_way_each_time_that_is_told(tested: dict[str, TestRecord]) -> None:
+    record = tested["differs_in_one"]
+    _, _, told = str(record.reason).partition("; repeats of one call differ: ")
+    assert re.search(
+        r"\d+ of \d+ repeats gave other bits .*: a race, .* another way of computing after some calls$", told
+    )
+    assert not [rung.message for rung in record.rungs if records.A_FEW in (rung.message or "")]
+    assert any(records.A_FEW in (found.message or "") for found in record.properties)
 
 
 def test_what_is_timed_is_judged_in_all_of_them(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from kernelproof.findings import (
 from kernelproof.images import Returned
 from kernelproof.operators import Call, Suspect
 from kernelproof.processes import FILL, NAN_FILL
-from kernelproof.records import BIAS, BOUND, EXACT, OF_EARLIER, RMS, SAME_AS_EARLIER, CaseResult
+from kernelproof.records import A_FEW, BIAS, BOUND, EXACT, OF_EARLIER, RMS, SAME_AS_EARLIER, CaseResult
 
 MOSTLY = 0.9  # of the wrong elements, for one cause to be it
 
@@ -369,7 +369,7 @@ def _few(found: Findings, result: CaseResult) -> str | None:
         cause = "a tail, a bound that is wrong, or something that only these take in"
         return f"all others are right, and these are in the last {where}: {cause}"
     if len(right) > 0.99 * bad.numel() and (result.rms_ratio or 0) > 1:
-        return "all others are as precise as declared: these few places or values are treated in another way"
+        return A_FEW
     return None
 
 

@@ -278,6 +278,7 @@ def option_id(name: str, value: OptionValue) -> str:
 # Criteria: what a failure is a failure of (kernelproof.judge says what they mean).
 BOUND, RMS, BIAS, EXACT, RELATION = "bound", "rms", "bias", "exact", "relation"
 # Words of a cause: a result is that of an earlier call, or follows from what an earlier call was given.
+A_FEW = "all others are as precise as declared: these few places or values are treated in another way"
 SAME_AS_EARLIER, OF_EARLIER = "are bit for bit what the call", "is that of an earlier call"
 UNWRITTEN, NONFINITE, GUARD_BANDS, INPUTS = "unwritten", "nonfinite", "guard_bands", "inputs"
 LATE = "late"  # outputs changed before the call's turn or after it was over (kernelproof.ordering)

@@ -11,6 +11,7 @@ from kernelproof import formats, own_modules, records, suite
 from kernelproof.config import place_of, plain
 from kernelproof.consistency.tests import QUICK
 from kernelproof.judging import NOT_OF_SUCH_VALUES
+from kernelproof.ladder.determinism import IN_ANY_ORDER
 from kernelproof.ladder.outcomes import ENDED, RUNGS
 from kernelproof.ladder.planning import PARTS, WHOLE
 from kernelproof.records import FileHash, Rung, Sanitizer, TestRecord
@@ -107,10 +108,13 @@ def record(standing: Standing, calls: Calls, collection: Collection, examined: S
     elif verdict != "correct":
         told = _told_rung(standing)
         assert told is not None
-        others = [rung.name for rung in rungs if rung.status == "failed" and rung != told]
-        if not standing.ended:  # that one call differs from the next says more of why than what each is
-            others = [name for name in others if name == "determinism"]
-        more = f"; failed too: {', '.join(others)}" if others else ""
+        others = [rung for rung in rungs if rung.status == "failed" and rung != told]
+        more = f"; failed too: {', '.join(rung.name for rung in others)}" if others and standing.ended else ""
+        differing = next((rung.message or "" for rung in others if rung.name == "determinism"), "")
+        if differing and not standing.ended:  # that one call differs from the next says more of why than what each is
+            more = f"; repeats of one call differ: {differing.partition(f'; {IN_ANY_ORDER}')[0]}"
+            for rung in rungs:
+                rung.message = rung.message and rung.message.replace(f". Likely cause: {records.A_FEW}", "")
         record.status, record.reason = records.FAILED, f"{told.name}: {told.message}{more}"
         remedies = [standing.remedy] * (verdict == "hung") + [OTHERWISE] * bool(sealing and sealing.sealed)
         remedies.append(_whole(rungs, standing, selection))
