@@ -52,11 +52,12 @@ def test_the_same_records_give_the_same_facts(config: Config) -> None:
 
 @pytest.mark.parametrize("word", ["wrong", "crashed", "hung"])
 def test_a_bad_variant_is_bad_with_its_reason(config: Config, word: str) -> None:
-    rewrite(config, "results/test/op/plain.json", records.TestRecord, verdict=word, reason="row 3 of 7\nmore")
+    failed = {"status": "failed", "remedy": "let config.yaml say so"}
+    rewrite(config, "results/test/op/plain.json", records.TestRecord, verdict=word, reason="row 3 of 7\nmore", **failed)
     facts = gathered(config)
     assert facts.overall == "bad"
     assert verdict(facts, "plain").bad
-    assert verdict(facts, "plain").reason == "row 3 of 7"
+    assert (verdict(facts, "plain").reason, verdict(facts, "plain").remedy) == ("row 3 of 7", failed["remedy"])
     assert not verdict(facts, "tiled").bad
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 import yaml
 
 from kernelproof import bench, config, images, judge, operators, records, suite, test
-from kernelproof.errors import KernelproofError, TestError
+from kernelproof.errors import KernelproofError, TestError, WorkerTimeout
 from kernelproof.ladder.climb import Climb
 from kernelproof.ladder.session import Resources, Session
+from kernelproof.ladder.standing import Standing
 from kernelproof.operators import Call, Reference, Relation
 from kernelproof.records import BenchRecord, Case, CaseResult, TestRecord
 
@@ -86,6 +89,8 @@ OPERATOR = Peaks()
 """.strip()
 
 KERNELS = """
+import time
+
 import torch
 
 SEEN = {"calls": 0}
@@ -153,6 +158,12 @@ def differs_in_one(x, y, place):
     into(x, y, place)
     SEEN["calls"] += 1
     y[len(x) // 2, 3] += int(SEEN["calls"] % 3 and len(x) > 5)  # not in the exact call
+
+
+def slow_at_first(x, y, place):
+    time.sleep(0 if SEEN["calls"] else 2)
+    SEEN["calls"] += 1
+    into(x, y, place)
 
 
 def remembers_places(x, y, place):
@@ -262,6 +273,18 @@ def test_whoever_is_wrong_in_one_of_them_is_wrong(tested: dict[str, TestRecord],
     failed = next(rung for rung in record.rungs if rung.status == "failed")
     assert re.fullmatch(rungs, failed.name)
     assert re.search(words if "|" in words else re.escape(words), failed.message or ""), failed.message
+
+
+def test_a_first_call_in_python_may_compile(tmp_path: Path) -> None:
+    loaded = project(tmp_path, {"slow_at_first": variant("slow_at_first")})
+    limits = dataclasses.replace(loaded.test.time_limit_s, launch=1)
+    loaded = dataclasses.replace(loaded, test=dataclasses.replace(loaded.test, time_limit_s=limits))
+    (record,) = test.run(loaded, "peaks", ["slow_at_first"], tmp_path / "results" / "test" / "peaks")
+    assert record.verdict == "correct", record.reason
+    standing = Standing(cast(Any, SimpleNamespace(config=loaded)), loaded.operator("peaks").variant("slow_at_first"))
+    standing.process_ended("launch", WorkerTimeout(60.0), "")
+    assert "let config.yaml say `test: {time_limit_s: {launch: 300}}` for all runs;" in str(standing.remedy)
+    assert str(standing.remedy).endswith("--variant slow_at_first --set test.time_limit_s.launch=300")
 
 
 def test_of_who_is_wrong_in_another_way_each_time_that_is_told(tested: dict[str, TestRecord]) -> None:

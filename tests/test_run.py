@@ -69,6 +69,7 @@ VERDICTS: list[dict[str, Any]] = [
         "profile": "not_run",
         "bad": True,
         "reason": "too slow",
+        "remedy": "make it faster",
     },
     {"operator": "attention", "variant": "sdpa_math", "role": "baseline", "device": "cuda", "build": "ok"}
     | {"correctness": "not_run", "speed": "not_run", "ratio": None, "profile": "not_run", "bad": False, "reason": None},
@@ -250,7 +251,7 @@ def test_the_end_of_a_run(
     said = capsys.readouterr().out
     assert "report   reports/0123456789ab/report.html\n" in said
     assert "tarball  reports/0123456789ab/kernelproof-0123456789ab-20260101T000000Z.tar.gz\n" in said
-    assert ("! attention/cpu_naive: too slow\n1 bad verdict in 12.3 s" in said) == (status == 1)
+    assert ("! attention/cpu_naive: too slow\n  make it faster\n1 bad verdict in 12.3 s" in said) == (status == 1)
     assert ("incomplete: no variant could be tested (no C++ compiler), in 12.3 s" in said) == (status == 2)
     assert ("! it contradicts itself, and `kernelproof verify` refuses it: op.py: it is" in said) == (status == 3)
 

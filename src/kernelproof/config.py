@@ -180,6 +180,10 @@ class TimeLimits:
     correctness: float
     determinism: float
 
+    def first_call(self, abi: str) -> float:
+        """What the first call may take: of a Python callable, which may compile then, as long as to load it."""
+        return max(self.load, self.launch) if abi == "python" else self.launch
+
 
 @dataclass(frozen=True)
 class Tolerance:

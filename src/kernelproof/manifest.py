@@ -137,6 +137,8 @@ def _verdict(config: Config, operator: OperatorConfig, variant: VariantConfig, g
     correct = test is not None and test.verdict == "correct"
     claim = claims.judge(variant.name, claimed=variant.gate, correct=correct, bench=bench)
     faults = list(_faults(variant, build, test, bench, profile, claim))
+    bad = bool(faults) and variant.role == "variant"
+    remedies = [found.remedy for found in (build, test) if found and found.status == FAILED and found.remedy]
     return Verdict(
         operator=operator.name,
         variant=variant.name,
@@ -147,10 +149,11 @@ def _verdict(config: Config, operator: OperatorConfig, variant: VariantConfig, g
         speed=speed,
         ratio=row.ratio if row else None,
         profile=profile.status if profile else _profile_word(variant),
-        bad=bool(faults) and variant.role == "variant",
+        bad=bad,
         reason="; ".join(faults) or _why_not_run(test) or _why_no_ratio(variant, correct, claim, row),
         gate=str(claim) if variant.role == "variant" else "",
         untimed=claims.untimed(bench, variant.name),
+        remedy=remedies[0] if bad and remedies else None,
     )
 
 

@@ -828,6 +828,7 @@ class Verdict:
     reason: str | None = None
     gate: str = ""  # the word of claims.py, with the cases that it rests on; empty for a baseline
     untimed: str = ""  # modes that it has no time in, and why, in the words of claims.py
+    remedy: str | None = None  # of a bad one
 
 
 @dataclass

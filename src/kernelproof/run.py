@@ -420,6 +420,8 @@ def conclude(folder: str | None, elapsed_s: float) -> int:
     if bad:
         for verdict in bad:
             print(f"! {verdict['operator']}/{verdict['variant']}: {verdict.get('reason') or 'bad'}")
+            if verdict.get("remedy"):
+                print(f"  {verdict['remedy']}")
         print(f"{len(bad)} bad verdict{'s' if len(bad) > 1 else ''} in {elapsed_s:.1f} s")
     elif ours and not judged:
         why = next((verdict["reason"] for verdict in ours if verdict.get("reason")), "no reason is on record")

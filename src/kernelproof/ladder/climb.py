@@ -189,7 +189,7 @@ class Climb:
         for case in sorted(self.selection.cases, key=elements):
             self.session.judge.insist_on_declared(self.settings.module, Job(case), self.calls.terms)
             try:
-                self.calls.run([Job(case)], self.limits.launch)
+                self.calls.run([Job(case)], self.limits.first_call(self.variant.abi))
                 return None
             except WorkerRefused as error:
                 refused = error

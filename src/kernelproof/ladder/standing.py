@@ -117,12 +117,14 @@ class Standing:
         if isinstance(error, WorkerTimeout):
             self.ended = self.ended or "hung"
             self.barred = f"the variant hung in {where}"
-            limits = dataclasses.asdict(self.limits)
+            limits = {**dataclasses.asdict(self.limits), "launch": self.limits.first_call(self.variant.abi)}
             limit = next((name for name in limits if rung.startswith(name)), "correctness")
             key = f"test.time_limit_s.{limit}"
+            longer = f"{LONGER * limits[limit]:g}"
             self.remedy = (
-                f"if it only takes long, as what compiles at its first call does, raise {key}: "
-                f"{self.session.config.command('test', self.variant)} --set {key}={LONGER * limits[limit]:g}"
+                f"if it only takes long, as what compiles at its first call does, let {self.session.config.source} say "
+                f"`test: {{time_limit_s: {{{limit}: {longer}}}}}` for all runs; for one test alone, raise {key}: "
+                f"{self.session.config.command('test', self.variant)} --set {key}={longer}"
             )
         elif isinstance(error, WorkerConfined):
             self.barred = f"it needs what a candidate is kept from, in {where}: {error.message}"
