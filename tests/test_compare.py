@@ -324,6 +324,21 @@ def test_who_is_held_to_something_else_is_not_mended(was: str, what: str, words:
         assert "say nothing of the kernel's change" in text
 
 
+@pytest.mark.parametrize("flagged", ["fast", "math"])
+def test_times_that_differ_in_a_disturbed_run_are_not_called_the_same(flagged: str) -> None:
+    before, after = make(1), make(2, machine_code="other", factors={"fast": 1.5})
+    for row in before.benches[simulated_runs.BENCH].times:
+        row.flags = ["cores_shared"] if row.contender == flagged else []
+    found = compare.compare(before, after)
+    assert (found.exit_code, found.mark) == (ExitCode.WELL, "⚠️")
+    said = "4 of 8 undecided although their intervals exclude 1 (A: cores_shared): measure again"
+    assert found.summary == f"No variant's verdict changed; {said}."
+    assert "! not all times can be told apart" in found.html()
+    row.flags = []
+    quiet = compare.compare(before, make(2))
+    assert (quiet.withheld, "no time is shown to differ" in quiet.summary) == ("", True)
+
+
 def test_what_an_older_record_does_not_list_has_not_changed() -> None:
     before, after = make(1), make(2)
     old, new = before.tests["op/fast"], after.tests["op/fast"]

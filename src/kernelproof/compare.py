@@ -21,7 +21,16 @@ from kernelproof.config import CRITERIA, Precision
 from kernelproof.consistency.tests import LEVELS
 from kernelproof.differences import NotCompared, TimeChange
 from kernelproof.errors import ExitCode, RecordError
-from kernelproof.records import NOT_RUN, OK, BuildRecord, CaseResult, Cubin, KernelResources, TestRecord
+from kernelproof.records import (
+    DECIDES_NOTHING,
+    NOT_RUN,
+    OK,
+    BuildRecord,
+    CaseResult,
+    Cubin,
+    KernelResources,
+    TestRecord,
+)
 from kernelproof.runs import BAD, CORRECT, MISSING, Run, Side
 
 SCHEMA = "kernelproof.compare/1"
@@ -196,6 +205,26 @@ class Comparison:
         return [row for row in self.times if row.verdict == statistics.SLOWER and row.role == "variant"]
 
     @property
+    def withheld(self) -> str:
+        """How many times of variants are undecided for a flag alone, and which; empty where none is."""
+        ours = [row for row in self.times if row.role == "variant"]
+        found = [flags for row in ours if row.verdict == statistics.UNDECIDED and (flags := self._disturbed(row))]
+        if not found:
+            return ""
+        said = "; ".join(sorted(set[str]().union(*found)))
+        return f"{len(found)} of {len(ours)} undecided although their intervals exclude 1 ({said}): measure again"
+
+    def _disturbed(self, row: TimeChange) -> set[str]:
+        """Which run is flagged with what that decides nothing, of a time whose interval excludes 1."""
+        if row.low <= 1 <= row.high:
+            return set()
+        place = (row.operator, row.device, row.case, row.mode)
+        beside = [one for one in self.times if (one.operator, one.device, one.case, one.mode) == place]
+        named = [one for one in beside if one.contender in (row.contender, *row.against)]
+        sides = [(side, flags) for one in named for side, flags in (("A", one.flags_before), ("B", one.flags_after))]
+        return {f"{side}: {flag}" for side, flags in sides for flag in flags if flag in DECIDES_NOTHING}
+
+    @property
     def builds_that_differ(self) -> list[BuildChange]:
         """Builds of which there is something to say."""
         return [build for build in self.builds if build.inputs or build.kernels or build.note]
@@ -218,6 +247,8 @@ class Comparison:
         if any(change.after in BAD or change.kind == GONE for change in self.verdicts):
             return "⚠️"
         if any(one.role == "variant" for one in self.judged_otherwise):
+            return "⚠️"
+        if self.withheld:
             return "⚠️"
         told = any(row.verdict != statistics.UNDECIDED for row in self.times if row.role == "variant")
         return "✅" if told or self.verdicts else "➖"
@@ -259,12 +290,15 @@ class Comparison:
             if entry.what in self.benches:
                 refused.setdefault(entry.reason, []).append(entry.what)
         not_compared = [f"no times of {formats.listed(names)} were compared: {why}" for why, names in refused.items()]
+        not_compared = [*filter(None, [self.withheld]), *not_compared]
         if parts:
             parts += not_compared
             return f"{parts[0][0].upper()}{'; '.join(parts)[1:]}."
         said = Counter(row.verdict for row in self.times if row.role == "variant")
         if not said:
             return f"No variant's verdict changed; {'; '.join(not_compared) or 'no times were compared'}."
+        if self.withheld:
+            return f"No variant's verdict changed; {'; '.join(not_compared)}."
         open_words = (statistics.UNDECIDED, differences.UNCHANGED, differences.SAME_SAMPLES)
         counted = formats.listed(f"{said[word]} of {said.total()} {word}" for word in open_words if said[word])
         rest = f" ({counted})" if counted else ""
