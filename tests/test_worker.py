@@ -44,6 +44,9 @@ def part_of_the_input(x, weight, eps):
 def nothing(x, weight, eps):
     pass
 
+def an_array(x, weight, eps):
+    return x.numpy()
+
 def two(x, weight, eps):
     return x + 1, x + 2
 
@@ -188,6 +191,7 @@ def test_a_returned_tensor_is_handed_over(torch_host: WorkerHost, folder: Path, 
         ("the_input_itself", "lies in the memory of its input 'x'"),
         ("part_of_the_input", "lies in the memory of its input 'x'"),
         ("nothing", "returned a NoneType, not a plain Tensor"),
+        ("an_array", r"returned a ndarray, not a plain Tensor; return torch\.from_numpy\(…\) of it"),
         ("when_read", "returned a Lazy, not a plain Tensor"),
         ("a_parameter", "returned a Parameter, not a plain Tensor"),
         ("sparse", "a tensor of the layout torch.sparse_coo, not torch.strided"),

@@ -37,8 +37,11 @@ def distinct(results: Sequence[Result]) -> list[tuple[Result, int]]:
 def not_plain(kind: type) -> TypeError:
     """What a call returned is no plain tensor. A subclass may compute when it is read, which no clock sees."""
     said = f"it returned a {kind.__name__}, not a plain Tensor"
-    filling = "; a function that fills its outputs says so by `passing: destination`"
-    return TypeError(said + (filling if kind is type(None) else ""))
+    hints = {
+        "NoneType": "; a function that fills its outputs says so by `passing: destination`",
+        "ndarray": "; return torch.from_numpy(…) of it",
+    }
+    return TypeError(said + hints.get(kind.__name__, ""))
 
 
 def bits_of(value: Tensor) -> Tensor:

@@ -690,7 +690,9 @@ def _check_returned(tensor: Any, expected: Any, inputs: dict[str, Image]) -> Non
     No subclass: that may compute when it is read, which is after the call.
     """
     if type(tensor) is not type(expected):
-        raise WorkerReplyError(f"it returned a {type(tensor).__name__}, not a plain {type(expected).__name__}")
+        from kernelproof.results import not_plain
+
+        raise WorkerReplyError(str(not_plain(type(tensor))))
     if str(getattr(tensor, "layout", "torch.strided")) != "torch.strided":
         raise WorkerReplyError(
             f"it returned a tensor of the layout {tensor.layout}, not torch.strided; return .to_dense()"
