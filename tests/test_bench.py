@@ -410,6 +410,12 @@ def test_who_was_not_run_is_left_out_with_the_reason(tmp_path: Path) -> None:
     assert entrant.contender.outcome == "not benchmarked: not run: nothing was built yet"
 
 
+def test_where_no_baseline_is_configured_that_is_why_there_is_no_ratio(tmp_path: Path) -> None:
+    loaded = project(tmp_path, {"ours": contender("once")}, {})
+    found = measured(loaded)
+    assert {row.reason for row in found.oracle} == {"no baseline is configured for cpu"}
+
+
 def test_only_correct_contenders_are_timed(left_over: BenchRecord) -> None:
     assert outcomes(left_over)["bad"] == "not benchmarked: wrong"
     assert outcomes(left_over)["new"].startswith("not benchmarked: it was not tested (do that with: ")

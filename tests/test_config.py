@@ -298,6 +298,11 @@ GPU = GOOD["operators"]["op"]["variants"]["v"] | {"device": "cuda"}
         (f"{OP}.shapes.small.rows", "two", '"two" is not a whole number'),
         ("bench.processes", 0, "0 is out of range; allowed: at least 1"),
         ("bench.confidence", 95, "95 is out of range; allowed: above 0 and below 1"),
+        (
+            f"{OP}.variants",
+            {"v": {**GOOD["operators"]["op"]["variants"]["v"], "device": "cuda", "gate": True}},
+            "v.gate: it claims to be faster than the best baseline, and op has none on cuda: add one to operators.op.b",
+        ),
         (f"{OP}.baselines.b.entry", "kernels/nope.py:gelu", "'kernels/nope.py' does not exist"),
         (f"{OP}.baselines.b.entry", "kernelproof.baselins:f", "no module 'kernelproof.baselins'"),
         (f"{OP}.baselines.b.entry", "kernelproof.baselines:sdpa_flsh", "'sdpa_flash'?"),

@@ -36,7 +36,7 @@ def loaded(tmp_path: Path) -> config.Config:
                     "fast": {**PLAIN, "device": "cpu", "gate": True},
                     "gpu": {**PLAIN, "device": "cuda", "gate": True},
                 },
-                "baselines": {},
+                "baselines": {"base": {**PLAIN, "device": "cpu"}, "on_gpu": {**PLAIN, "device": "cuda"}},
             }
         },
     }
@@ -68,7 +68,8 @@ def benched(loaded: config.Config, highs: dict[str, float], **more: Any) -> None
         )
         for mode, high in highs.items()
     ]
-    measured = {"cases": [CASE], "modes": ["hot", "cold"], "processes": 5, **more}
+    measured = {"cases": [CASE], "modes": ["hot", "cold"], "processes": 5, "contenders": [], **more}
+    measured["contenders"] += [Contender("base", "baseline", "python", "correct", True, "timed")]
     records.write(loaded.record("bench", "op-cpu"), BenchRecord(operator="op", device="cpu", oracle=oracle, **measured))
 
 

@@ -457,6 +457,20 @@ def test_who_has_no_ratio_may_be_the_fastest(tmp_path: Path) -> None:
     assert "No ratio: fp16_fused." in page.text
 
 
+def test_without_a_baseline_that_is_said_and_times_stand_alone(tmp_path: Path) -> None:
+    manifest, records = report_records.gpu_run()
+    why = "no baseline is configured for cuda"
+    manifest.verdicts = [verdict for verdict in manifest.verdicts if verdict.role == "variant"]
+    for record in records.values():
+        if isinstance(record, report_records.BenchRecord):
+            for row in record.oracle:
+                row.best_baseline = row.ratio = row.low = row.high = None
+                row.reason = why
+    text = checked(render(tmp_path, (manifest, records))[0]).text
+    assert "There is no ratio to show: no baseline is configured." in text
+    assert len(re.findall(rf"\d\sµs in [^:]*, hot: {why}", text)) == 3
+
+
 def test_the_criteria_are_the_defaults() -> None:
     assert config.load(REPOSITORY / "config.yaml", root=REPOSITORY).test.tolerance == CRITERIA
 

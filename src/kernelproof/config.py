@@ -1191,6 +1191,12 @@ def _cross_check(data: dict[str, Any], places: _Places, root: Path, dtypes: Sequ
                 for index, rung in enumerate(variant["rungs"]):
                     if wrong := _rung_fault(rung, variant, operator["variants"]):
                         yield fault((*at, "rungs", index), wrong)
+                device = variant["device"]
+                if variant["gate"] and device not in [other["device"] for other in operator["baselines"].values()]:
+                    message = f"it claims to be faster than the best baseline, and {name} has none on {device}"
+                    yield fault(
+                        (*at, "gate"), f"{message}: add one to {_dotted((*here, 'baselines'))}, or claim nothing"
+                    )
                 if variant["abi"] == "python":
                     entered = variant["entry"].rpartition(":")[0]
                     if entered.endswith(".py"):

@@ -36,6 +36,8 @@ DECIDES_NOTHING = {
     IN_COMPANY: "it is slower beside the variants than without them (whose doing it is, one variant less shows)",
 }
 
+NO_BASELINE = "no baseline is configured"  # why there is no ratio
+
 # Text of which only these words are read: what reads a record looks them up.
 Status = Annotated[str, OK, FAILED, NOT_RUN]
 Device = Annotated[str, "cpu", "cuda"]

@@ -365,7 +365,9 @@ class Summary:
         """What became of each baseline there."""
         said = {row.contender: row.why for row in self.record.untimed if (row.case, row.mode) == (case, mode)}
         each = [f"{c.name}: {said.get(c.name, c.outcome)}" for c in self.record.contenders if c.role == "baseline"]
-        return "no correct baseline was timed" + (f" ({formats.one_line('; '.join(each))})" if each else "")
+        if not each:
+            return f"{records.NO_BASELINE} for {self.record.device}"
+        return f"no correct baseline was timed ({formats.one_line('; '.join(each))})"
 
     def oracle_row(
         self, variant: str, arena: Arena, mode: str, by_pair: Mapping[tuple[str, str, str, str], RatioRow]

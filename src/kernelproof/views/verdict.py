@@ -12,7 +12,19 @@ from kernelproof.charts import Axis
 from kernelproof.claims import Claim
 from kernelproof.config import CRITERIA
 from kernelproof.consistency.tests import QUICK
-from kernelproof.records import FAILED, NOT_RUN, OK, BenchCase, BenchRecord, OracleRow, Record, TestRecord, Verdict
+from kernelproof.records import (
+    FAILED,
+    NO_BASELINE,
+    NOT_RUN,
+    OK,
+    BenchCase,
+    BenchRecord,
+    OracleRow,
+    Record,
+    TestRecord,
+    Verdict,
+)
+from kernelproof.samples import PRIMARY
 from kernelproof.views.common import (
     BADGES,
     Badge,
@@ -191,7 +203,7 @@ def _verdict_group(
             claim,
             _gate_badge(claim),
             speed,
-            _why(verdict, chosen, claim),
+            _why(verdict, chosen, claim, bench),
             claims.untimed(bench, verdict.variant),
             verdict.bad,
         )
@@ -202,7 +214,7 @@ def _verdict_group(
     return VerdictGroup(
         operator,
         device,
-        _group_sentence(ours, settings),
+        _group_sentence(ours, settings, compared=bool(baselines)),
         ours,
         tuple(row for row in ours if not any(row in fold.rows for fold in folded)),
         folded,
@@ -245,20 +257,30 @@ def _gate_badge(claim: Claim) -> Badge:
     return Badge({claims.PASSES: "good", claims.FAILS: "bad"}.get(claim.word, "muted"), claim.word, title)
 
 
-def _why(verdict: Verdict, chosen: tuple[OracleRow, BenchCase | None] | None, claim: Claim) -> str:
+def _why(
+    verdict: Verdict, chosen: tuple[OracleRow, BenchCase | None] | None, claim: Claim, bench: BenchRecord | None
+) -> str:
+    if chosen and bench and chosen[0].ratio is None:
+        row = chosen[0]
+        timed = [t for t in bench.times if (t.contender, t.case, t.mode) == (row.variant, row.case, row.mode)]
+        own = next((t.median_us for t in timed if t.method == PRIMARY[bench.device]), None)
+        said = (
+            f"{formats.time_us(own)} in {case_label(chosen[1]) if chosen[1] else row.case}, {row.mode}: " if own else ""
+        )
+        return said + (verdict.reason or row.reason)
     if verdict.reason:
         return verdict.reason
-    if chosen and chosen[0].ratio is None:
-        return chosen[0].reason
     return NOT_TIMED.get(verdict.speed, claim.reason) if chosen is None and verdict.correctness == "correct" else ""
 
 
-def _group_sentence(rows: Sequence[VerdictRow], settings: Settings) -> str:
+def _group_sentence(rows: Sequence[VerdictRow], settings: Settings, *, compared: bool) -> str:
     timed = [r for r in rows if r.speed is not None and r.correctness.word == "correct"]
     if not rows:
         return "Only baselines here."
     if not timed:
         running = [r for r in rows if r.correctness.word != "not run"]
+        if running and not compared:
+            return f"There is no ratio to show: {NO_BASELINE}."
         return "No correct variant has a ratio to show." if running else "Nothing ran on this device."
     best = min(timed, key=lambda r: r.speed.ratio if r.speed else math.inf)
     speed = best.speed
