@@ -151,7 +151,7 @@ def macro(build: BuildRecord) -> None:
 
 
 def source(build: BuildRecord) -> None:
-    build.sources = [FileHash("csrc/op/fast.cu", "9" * 64), FileHash("csrc/op/more.cuh", "8" * 64)]
+    build.sources = [FileHash("csrc/op/fast.cu", "9" * 64), FileHash("csrc/op/more_.cuh", "8" * 64)]
 
 
 def flag(build: BuildRecord) -> None:
@@ -167,7 +167,7 @@ def compiler(build: BuildRecord) -> None:
     ("change", "listed"),
     [
         (macro, [("macro STAGES", "2", "3")]),
-        (source, [("file csrc/op/fast.cu", "c" * 16, "9" * 16), ("file csrc/op/more.cuh", "absent", "8" * 16)]),
+        (source, [("file csrc/op/fast.cu", "c" * 16, "9" * 16), ("file csrc/op/more_.cuh", "absent", "8" * 16)]),
         (flag, [("flags", "-O3", "-O3 --use_fast_math")]),
         (compiler, [("compiler", "nvcc 13.0.88 (dddddddddddd)", "nvcc 13.1.0 (dddddddddddd)")]),
     ],
@@ -176,8 +176,10 @@ def compiler(build: BuildRecord) -> None:
 def test_an_input_that_changed_is_listed(change: Any, listed: list[tuple[str, str, str]]) -> None:
     before = make(1)
     after = simulated_runs.changed(make(2), "op/fast", change)
-    (build,) = compare.compare(before, after).builds_that_differ
+    found = compare.compare(before, after)
+    (build,) = found.builds_that_differ
     assert [(c.what, c.before, c.after) for c in build.inputs] == listed
+    assert all(f">{what}</th>" in found.html() for what, *_ in listed)
     assert build.machine_code == "same"
     # Two variants that were one binary although their macros differed: the mistake that this project is against.
     assert ("did they reach the compiler" in build.note) == (change in (macro, flag))
@@ -193,6 +195,7 @@ def test_machine_code_that_changed_is_told_kernel_by_kernel() -> None:
     found = compare.compare(make(1), simulated_runs.changed(make(2), "op/fast", other))
     (build,) = found.builds_that_differ
     (kernel,) = build.kernels
+    assert ">shared bytes</th>" in found.html()
     assert (build.machine_code, kernel.arch, kernel.kernel) == ("different", "sm_90a", "kern(float*)")
     assert {c.what: (c.before, c.after) for c in kernel.resources} == {
         "registers": ("64", "80"),
