@@ -269,6 +269,13 @@ def test_boards_that_are_alike_are_counted() -> None:
     assert line == f"2 × {one}, 700.0 W limit; {one}, 600.0 W limit"
 
 
+def test_one_core_is_no_cores(tmp_path: Path) -> None:
+    manifest, records = report_records.cpu_run()
+    capture = next(record for record in records.values() if isinstance(record, report_records.CaptureRecord))
+    capture.probes["cpu"].value["usable_cores"] = 1
+    assert "Platinum 8480+, 1 core usable" in checked(render(tmp_path, (manifest, records))[0]).text
+
+
 def test_the_verdict_of_a_run_without_a_gpu(tmp_path: Path) -> None:
     text, summary = render(tmp_path, report_records.cpu_run())
     page = checked(text)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kernelproof import formats
 from kernelproof.records import OK, CaptureRecord, Probe
 from kernelproof.views.common import Badge, Fact, Limits, flatten, shown_as
 
@@ -58,9 +59,11 @@ def machine(capture: CaptureRecord | None) -> list[Fact]:
     if capture is None:
         return []
     found = {name: probe.value for name, probe in capture.probes.items() if probe.status == OK}
+    cores = _mapping(found.get("cpu")).get("usable_cores")
+    usable = {"cores": formats.plural(cores, "core")} if isinstance(cores, int) else {}
     lines = [
         ("GPU", _gpu_line(capture.probes.get("gpu"))),
-        ("CPU", _join(found.get("cpu"), ("model", "{}"), ("usable_cores", "{} cores usable"))),
+        ("CPU", _join({**_mapping(found.get("cpu")), **usable}, ("model", "{}"), ("cores", "{} usable"))),
         ("memory", _join(found.get("memory"), ("total_bytes", "{}"))),
         ("system", _join(found.get("os"), ("name", "{}"), ("kernel", "kernel {}"))),
         ("Python", _join(found.get("python"), ("version", "{}"))),
