@@ -54,7 +54,10 @@ ONLY_BEHIND_ITSELF, NOT_CAPTURED = "faster_behind_itself", "not_captured"
 NOT_SEEN = "not_seen_from_outside"
 NOT_TRIED = "not tried: other programs had the cores whenever it was looked at; measure again on a quiet machine"
 NEVER_CHANGED, RESTLESS = "values_never_changed", "restless"
-UNCHANGED_WORDS = "may be indices, or named in `whole`: {}; whether what follows from them is remembered was not tried"
+UNCHANGED_WORDS = (
+    "no benchmark changes whole numbers of more than a byte, `independent` or not, nor what is named in `whole`: {}; "
+    "whether what follows from them is remembered was not tried"
+)
 NOTED = (
     OTHER_PATH,
     records.OUTSIDE_DISAGREES,
