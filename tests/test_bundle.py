@@ -126,6 +126,9 @@ def test_another_configuration_file_is_in_the_bundle_and_replay_names_it(run: Ru
     assert members["source/configs/my other.yaml"] == other.read_bytes()
     assert "./repro.sh -- --configfile 'configs/my other.yaml'\n" in members["REPLAY.md"].decode()
     assert "./repro.sh -- --configfile config.resolved.json\n" in members["REPLAY.md"].decode()
+    packed = next(run.folder.glob("*.tar.gz")).name
+    compared = f"       .venv/bin/kernelproof compare ../../{packed} reports/*/kernelproof-*.tar.gz\n"
+    assert compared in members["REPLAY.md"].decode()
     assert json.loads(members["source/config.resolved.json"])["bundle"]["max_bytes"] == 5_000_000
     assert members["source/config.resolved.json"] == members["config.json"]
 
@@ -151,6 +154,7 @@ def test_a_bundle_of_ones_own_repository_is_replayed_with_a_clone(run: Run) -> N
         command = f'kernelproof run -- --snakefile "$KERNELPROOF/Snakefile" --configfile {name}'
         assert f"       {command}\n" in text
     assert "       ./repro.sh" not in text
+    assert "       kernelproof compare ../../" in text
 
 
 def test_the_manifest_lists_every_member_and_is_json_and_yaml(run: Run) -> None:

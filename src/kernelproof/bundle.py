@@ -234,14 +234,17 @@ def replay_text(facts: ManifestRecord, name: str, configuration: str) -> str:
     state = facts.provenance
     commit = state.commit or f"none ({state.why_no_commit})"
     dirt = f" with uncommitted changes (difference {state.diff_sha256})" if state.commit and state.dirty else ""
-    needed, path = "git and a C++ compiler", ""
+    needed, path, command = "git and a C++ compiler", "", ".venv/bin/kernelproof"
     if not facts.holds_workflow:
         needed += f""", and a clone of kernelproof (version
    {state.kernelproof} made this bundle) in which `./repro.sh` has run. The sources are of a repository that uses it,
    and hold no workflow"""
-        path = """
+        command, path = (
+            "kernelproof",
+            """
        export KERNELPROOF=/path/to/the/clone
-       export PATH="$KERNELPROOF/.venv/bin:$PATH\""""
+       export PATH="$KERNELPROOF/.venv/bin:$PATH\"""",
+        )
     return f"""# How to check and replay {name}
 
 Commit: {commit}{dirt}. `source/` holds the files as they were built and measured; records name the commit that each
@@ -268,8 +271,14 @@ was made from.
 
    With an NVIDIA GPU everything runs; without one the CPU variants run, and the CUDA variants are built and analysed.
 
-3. Compare. Members of class `identity` must be equal byte for byte; of class `measurement` they are statistics, to be
-   compared as such on the same GPU; `context` is information.
+3. Compare, in the same folder: A is this bundle, and B the new run.
+
+       {command} compare ../../{name}.tar.gz reports/*/kernelproof-*.tar.gz
+
+   It ends with 0 where nothing is worse. Under Correctness no verdict may have changed; under What changed no source,
+   macro or flag, and no machine code unless a compiler or, with -march=native, the processor is another. Times say
+   something where Surroundings has the same GPU and processor. Members of class `identity` must be equal byte for byte
+   (both `manifest.yaml` have their SHA-256); of class `measurement` they are statistics; `context` is information.
 
 `config.json` is the same configuration to read, `records/` what every stage found, `samples/` every timing sample.
 """
