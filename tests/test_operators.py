@@ -191,6 +191,10 @@ def test_a_cost_that_is_a_number_is_called_none() -> None:
         ({"outputs": ("x", "y"), "axes": {"x": ("a", "b"), "y": ("a",)}}, "the 2 dimensions of y"),
         ({"axes": ("row",)}, "does not name the 2 dimensions of y"),
         ({"arguments": {"n": [1]}}, "n: the argument is a list; allowed: tensor, int, float, bool, None"),
+        (
+            {"arguments": {"x": torch.ones(2, dtype=torch.complex64), "y": torch.ones(2, 3)}},
+            "(?s)x: it is complex64, and some input has to be of a supported data type: float64, .*torch.view_as_real",
+        ),
     ],
 )
 def test_a_call_that_makes_no_sense_says_so(changes: dict[str, Any], message: str) -> None:

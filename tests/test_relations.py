@@ -731,8 +731,9 @@ def test_references_that_mean_other_infinities_contradict_one_another() -> None:
     judge.insist_on_exact("masked", one, none_too)
     finite = Reference(torch.tensor([1.0, 5.0, 2.0], dtype=torch.float64), bound, 0.0)
     for wrong, shown in ((other, "-inf by `sanity_calls` and inf by"), (finite, "-inf by `sanity_calls` and 5 by")):
-        with pytest.raises(TestError, match="gave other results for the same call"):
+        with pytest.raises(TestError, match="gave other results for the same call") as caught:
             judge.insist_on_same(one, wrong)
+        assert "no output, which is filled with random bits before a call (an operator that" in str(caught.value.hint)
         with pytest.raises(TestError, match=re.escape(shown)):
             judge.insist_on_exact("masked", one, wrong)
     nothing_asked = Reference(finite.output, torch.tensor([1e-3, math.inf, 1e-3], dtype=torch.float64), 0.0)

@@ -336,7 +336,9 @@ def insist_on_same(reference: Reference, again: Reference) -> None:
         raise TestError(
             f"`reference` gave other results for the same call than before, by up to {float(off.max()):.3g}",
             subject="reference",
-            hint="it may depend on nothing but the call: every random number from a generator that it seeds itself",
+            hint="it may depend on nothing but the call's inputs: every random number from a generator that it seeds "
+            "itself, and no output, which is filled with random bits before a call (an operator that works in place "
+            "has an input of its own, and a copy as its output)",
         )
 
 

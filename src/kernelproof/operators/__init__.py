@@ -106,6 +106,13 @@ class Call:
                 f"{self.outputs!r} does not name tensors, each once, in a tuple; allowed: {', '.join(self.tensors)}",
                 subject="outputs of a Call",
             )
+        odd = [(name, dtype_name(tensor.dtype)) for name, tensor in self.inputs.items()]
+        if odd and not DTYPES.keys() & {kind for _, kind in odd}:
+            raise KernelproofError(
+                f"it is {odd[0][1]}, and some input has to be of a supported data type: {', '.join(DTYPES)}",
+                subject=odd[0][0],
+                hint="hand it over as one of these: torch.view_as_real(x) of complex numbers, x.view(torch.int32), …",
+            )
         if kinds := [name for name in self.outputs if self.tensors[name].dtype == torch.bool]:
             hint = "make it uint8"
             raise KernelproofError("it is bool, which has no differences", subject=f"output {kinds[0]}", hint=hint)
