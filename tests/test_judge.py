@@ -415,6 +415,14 @@ def test_rows_of_nan_and_overflow_have_their_causes() -> None:
     said = judged(case_of(), call, output).failures[0].message
     assert "whole rows are NaN" in said
     assert "a variable or workspace that is used before it is set" in said
+    wanted = torch.rand(4, 8).double() + 1
+    wanted[:, 5:] = 0.0  # what is masked stays right
+    padded = Call({"x": torch.ones(4, 8), "y": torch.empty(4, 8)}, ("y",), ("row", "column"))
+    spoilt = wanted.float()
+    spoilt[1:3, :5] = math.nan
+    reference = Reference(wanted, torch.full_like(wanted, 1e-5), 2.0**-24)
+    (failure,) = judge.judge(case_of(), padded, reference, Returned(spoilt), TOLERANCE).failures
+    assert "whole rows are NaN" in failure.message
     call, output = correct_output(case_of())
     output[0, 1, 2, 3] = math.inf
     said = judged(case_of(), call, output).failures[0].message

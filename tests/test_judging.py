@@ -235,6 +235,7 @@ def test_a_tensor_stands_for_another_of_its_kind_alone(made: Callable[..., torch
 
 def test_few_values_say_by_chance_what_kind_they_are_of() -> None:
     assert judging._of_one_kind(torch.tensor([0.01]), torch.tensor([-2.5]))
+    assert not judging._of_one_kind(torch.tensor([0.1, 2.5, 0.3, 1.5]), torch.tensor([0.5, -2.5, 0.1, 1.5]))
     assert not judging._of_one_kind(torch.tensor([0.5]), torch.tensor([-2.0]))
 
 

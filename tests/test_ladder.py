@@ -2149,3 +2149,105 @@ def refuses(x, mask, y):
     (tmp_path / "config.yaml").write_text(text.replace("bench: {shapes: [odd]}", "bench: {shapes: [none]}"))
     with pytest.raises(ConfigError, match=re.escape("none has a size of 0, and a call of it does nothing")):
         configuration.load(tmp_path / "config.yaml", root=tmp_path)
+
+
+FOUR = """
+import torch
+
+from kernelproof.operators import Call, Cost, Reference, dims_of, dtype, forward_bound, units
+
+
+class Four:
+    name, dims, options = "four", {"rows": None, "cols": None}, {"sign": (1, -1, 2)}
+    families, dtypes, axes = ("normal", "high"), ("float32", "float16"), ("row", "column")
+
+    def make_call(self, case, generator):
+        d = dims_of(self, case)
+        a, b, c, e = torch.randn(4, d["rows"], d["cols"], generator=generator).to(dtype(case.dtype))
+        a = a * 64 if case.family == "high" else a
+        sign = case.options.get("sign", 1)
+        return Call({"a": a, "b": b, "c": c, "e": e, "sign": sign, "y": torch.empty_like(a)}, ("y",), self.axes)
+
+    def reference(self, call, precision, device="cpu"):
+        a, b, c, e = (call.tensor(name).to(device).double() for name in "abce")
+        unit = units(precision, call.tensor("a").dtype)
+        y, terms = call.scalar("sign") * (a * b) + c * e, 2 * (a * b).abs() + (c * e).abs()
+        return Reference(y, forward_bound(y, terms, 4 * unit.accumulate * terms, unit), unit.coarse, 1.0, 1.0)
+"""
+FOUR += NOTHING_MORE.format("Four")
+FOUR_KERNELS = """
+import torch
+
+KEPT = {}
+
+
+def right(a, b, c, e, sign, y):
+    y.copy_(sign * a.float() * b.float() + c.float() * e.float())
+
+
+def kept(key, a, b, c, e, sign, y):
+    key = (key, tuple(a.shape), a.dtype, sign)
+    if key not in KEPT:
+        right(a, b, c, e, sign, y)
+        KEPT[key] = y.clone()
+    y.copy_(KEPT[key])
+
+
+def bits(*tensors):
+    return tuple(tensor.contiguous().numpy().tobytes() for tensor in tensors)
+
+
+def upper_of_last(a, b, c, e, sign, y):
+    upper = e.view(torch.int32) & -4096 if e.dtype == torch.float32 else e.view(torch.int16) & -32
+    kept(bits(a, b, c, upper), a, b, c, e, sign, y)
+
+
+def all_but_the_end(a, b, c, e, sign, y):
+    kept(bits(a, b, c, e.flatten()[:-1]), a, b, c, e, sign, y)
+
+
+def no_exponents(a, b, c, e, sign, y):
+    whole = c.frexp().mantissa
+    kept(bits(a, b, whole, e), a, b, c, e, sign, y)
+
+
+def third_option(a, b, c, e, sign, y):
+    if sign == 2 and a.dtype == torch.float16:
+        return kept(bits(a[:1], b, c, e), a, b, c, e, sign, y)
+    right(a, b, c, e, sign, y)
+
+
+def high_by_the_ends(a, b, c, e, sign, y):
+    if a.abs().amax() > 30:
+        return kept(bits(a[:1], b, c, e), a, b, c, e, sign, y)
+    right(a, b, c, e, sign, y)
+
+
+def one_scale(a, b, c, e, sign, y):
+    scale = a.float().abs().amax() / 127 if a.abs().amax() > 30 and a.abs().amax(-1).amin() < 8 else 0.0
+    right((a / scale).round() * scale if scale else a, b, c, e, sign, y)
+"""
+
+
+def test_every_input_option_and_family_has_its_properties(tmp_path: Path) -> None:
+    """Where there are four inputs, three values of an option and another family: no turn, no case, was left out."""
+    wrong = ["upper_of_last", "all_but_the_end", "no_exponents", "third_option", "high_by_the_ends", "one_scale"]
+    names = ["right", *wrong]
+    built(tmp_path, "four", "{rows: 96, cols: 24}", "float32, float16", names, FOUR, FOUR_KERNELS, "input")
+    text = (
+        (tmp_path / "config.yaml")
+        .read_text()
+        .replace(
+            "test: {shapes: [odd]}", "test: {shapes: [odd], families: [normal, high], options: {sign: [1, -1, 2]}}"
+        )
+    )
+    (tmp_path / "config.yaml").write_text(text)
+    loaded = configuration.load(tmp_path / "config.yaml", root=tmp_path)
+    tested = {record.variant: record for record in test.run(loaded, "four", names, loaded.results / "test" / "four")}
+    assert (tested["right"].verdict, tested["right"].reason) == ("correct", None)
+    assert {name for name in wrong if tested[name].verdict == "correct"} == set()
+    told = {name: str(tested[name].reason).split(" (expected")[0].rsplit(": ", 1)[1] for name in wrong}
+    assert told["upper_of_last"] == "new lower digits"
+    assert told["all_but_the_end"] == "new last value"
+    assert told["no_exponents"] == "other exponents"
+    assert told["one_scale"] == "families mixed"

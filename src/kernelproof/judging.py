@@ -628,6 +628,8 @@ class Chamber:
         for name, reference in tied.items():
             if not reference.output.numel():
                 continue
+            if not float(reference.bound.min()) >= 0:
+                return f"the bound of the reference of such values is {float(reference.bound.min()):.3g}"
             largest, *known = (float(each.output.abs().max()) for each in (reference, *(of[name] for of in usual)))
             before = max(known)
             if not largest <= MUCH_LARGER * before:
@@ -1207,7 +1209,7 @@ def _edit_of(job: Job) -> tuple[int, int, str]:
 def _of_one_kind(one: Tensor, other: Tensor) -> bool:
     """Whether a tensor may stand for another, by its values too: zero points are whole numbers, and scales are not.
 
-    Of fewer than FEW_VALUES chance says which sign they have, and how large they are.
+    Of fewer than FEW_VALUES chance says how large they are, and of next to none which sign they have.
     """
     if (one.shape, one.stride(), one.dtype) != (other.shape, other.stride(), other.dtype):
         return False
@@ -1215,11 +1217,12 @@ def _of_one_kind(one: Tensor, other: Tensor) -> bool:
     if not first.numel() or not second.numel():
         return True
     whole = [bool((values == values.round()).all()) for values in (first, second)]
-    if whole[0] != whole[1] or min(first.numel(), second.numel()) < FEW_VALUES:
-        return whole[0] == whole[1]
     negative = [bool((values < 0).any()) for values in (first, second)]
     smaller, larger = sorted(float(values.abs().max()) for values in (first, second))
-    return negative[0] == negative[1] and larger <= LIKE_IN_SIZE * smaller
+    count = min(first.numel(), second.numel())
+    if whole[0] != whole[1] or (count >= edits.FEWEST_ALIKE and negative[0] != negative[1]):
+        return False
+    return count < FEW_VALUES or larger <= LIKE_IN_SIZE * smaller
 
 
 def _has_indices(call: Call) -> bool:

@@ -87,7 +87,7 @@ class Properties:
         elif view.part == "neighbour":
             claim = (
                 f"right in one process with calls of other sizes, one dimension {view.name}: what is kept goes by all "
-                "sizes (unless a call of this size is wrong alone)"
+                "sizes (unless a call of this size is wrong alone; sizes that do not go together `cost` refuses)"
             )
         elif view.part == "shifted":
             where = f"with {view.name} alone" if view.name else "in memory that begins"
