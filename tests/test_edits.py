@@ -10,6 +10,7 @@ import torch
 
 from kernelproof import edits
 from kernelproof.operators import Call
+from kernelproof.results import bits_of
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float64, torch.uint8])
@@ -200,3 +201,25 @@ def test_values_of_two_families_stand_side_by_side(of_rows: bool) -> None:
     assert set(pieces.tolist()) == {0.0, 1.0}
     assert pieces.mean() == pytest.approx(0.5, abs=0.2)
     assert bool(inputs["weight"].any()) is not of_rows
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.int32, torch.uint8, torch.int8])
+def test_what_neighbours_trade_leaves_sums_as_they_are(dtype: torch.dtype) -> None:
+    """Who keeps the result of a sort, or a maximum, by the sum of what it has, or by all bits xored."""
+    generator = torch.Generator().manual_seed(0)
+    if dtype.is_floating_point:
+        x = (1.5 + torch.rand(6, 41, generator=generator) / 2).to(dtype)
+    else:
+        limits = torch.iinfo(dtype)
+        x = torch.randint(limits.min, limits.max, (6, 41), generator=generator).to(dtype)
+    after = x.clone()
+    edits._trade_digits({"x": after, "scale": torch.ones(())}, torch.Generator().manual_seed(1))
+    assert (after != x).sum() > 8
+    assert torch.equal(after.double().sum(-1), x.double().sum(-1))
+    assert torch.equal(after[:, -1], x[:, -1])
+    bits = bits_of(x) ^ bits_of(after)
+    assert torch.equal(bits[:, 0:40:2], bits[:, 1:40:2])
+    few = torch.tensor([[0, 255, 255, 0, 0, 255]], dtype=torch.uint8)
+    kept = few.clone()
+    edits._trade_digits({"few": kept}, torch.Generator().manual_seed(1))
+    assert set(kept.flatten().tolist()) <= {0, 255}

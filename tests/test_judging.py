@@ -153,6 +153,14 @@ def test_each_call_differs_from_the_one_before_in_one_edit(judge: Judge, tmp_pat
             assert changed[name].mean() > 0.5
             assert (np.abs(after[name] / before[name] - 1) < 2.0**-11).all()
             continue
+        if edit == "traded":
+            assert counts["x"] > 10
+            for name, where in changed.items():
+                size = where.shape[-1] // 2 * 2
+                pairs = [of[name][..., :size].reshape(*where.shape[:-1], -1, 2).astype(float) for of in (before, after)]
+                assert (pairs[0].sum(-1) == pairs[1].sum(-1)).all()
+                assert not where[..., size:].any()
+            continue
         if edit == "sorted":
             (only,) = np.flatnonzero(np.diff(after["weight"]) < 0)
             assert (only >= after["weight"].size // 2) == (turn == 0)

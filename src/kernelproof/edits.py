@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 # What changes in the inputs of a case, call by call, so that each call differs from the one before it in that alone:
 # one element, of one input after the other; the places of two; the very last element, which no whole vector holds; the
 # last elements of each input, one in TAIL_SHARE; the later and the earlier half of all its rows, and what is between
-# their ends; the lower digits of one input, and the upper ones of whole numbers; the order of all rows, in which sums,
-# maxima and histograms stay. And what random values never have: a row in order and one nearly so, values that come
-# twice in a row, and rows that are like others but for one value. Then only exponents of one input after the other, and
-# only signs, for who recognises inputs by all other bits. At last a value is the next number after its neighbour, for
-# who looks for the largest by fewer bits than that, and rows begin like others, where an index tells places of one row
+# their ends; the lower digits of one input, and the upper ones of whole numbers; the lower ones of two neighbours,
+# which they trade, so that sums stay where order does not matter; the order of all rows, in which maxima and
+# histograms stay. And what random values never have: a row in order and one nearly so, values that come twice in a
+# row, and rows that are like others but for one value. Then only exponents of one input after the other, and only
+# signs, for who recognises inputs by all other bits. At last a value is the next number after its neighbour, for who
+# looks for the largest by fewer bits than that, and rows begin like others, where an index tells places of one row
 # apart; and rows, or columns, of another family of values lie between those of the case. These are made of no call
 # between. What changes one input goes on behind them where there are more inputs than three.
 TIES = ("repeated", "alike")
@@ -41,6 +42,7 @@ EDITS = (
     "middle",
     *AT_LEAST * ("digits",),
     *AT_LEAST * ("upper",),
+    "traded",
     *2 * ("sorted", "reversed"),
     *TIES,
     *AT_LEAST * ("exponents",),
@@ -77,6 +79,7 @@ def times(inputs: Mapping[str, Tensor]) -> dict[str, int]:
     for kind in OF_ONE:
         count = len(turns(kind, inputs))
         found[kind] = min(count if kind in ONCE_EACH or not count else max(count, AT_LEAST), AT_MOST)
+    found["traded"] = int(any(_has_room("digits", tensor) for tensor in inputs.values()))
     numbers = [tensor for tensor in inputs.values() if tensor.is_floating_point() and tensor.element_size() > 1]
     if len(numbers) == found["digits"] == 1:
         found["digits"] = 0  # all numbers have had other low bits then
@@ -135,6 +138,8 @@ def edit(
         replace_low_bits({name: tensor}, draw.randrange(1 << 62))
     elif kind in ("digits", "upper"):
         _replace_digits(tensor, other(0).tensor(name), _generator(draw), upper=kind == "upper")
+    elif kind == "traded":
+        _trade_digits(inputs, _generator(draw))
     elif kind == "mixed":
         assert beside is not None
         _mix(inputs, beside, draw, of_rows=turn % 2 == 0)
@@ -258,6 +263,38 @@ def _replace_digits(tensor: Tensor, other: Tensor, generator: Generator, *, uppe
         use &= torch.isin(mixed, known)
     use &= torch.randint(2, own.shape, generator=generator, dtype=torch.bool)
     tensor.copy_(torch.where(use, mixed, own).to(tensor.dtype))
+
+
+def _trade_digits(inputs: Mapping[str, Tensor], generator: Generator) -> None:
+    """Let neighbours in a row trade their lower digits, as a coin says: what is summed up, or xored, stays.
+
+    Of floating-point numbers those with one sign and exponent. Whole numbers that are few stay among themselves.
+    """
+    import torch
+
+    from kernelproof.results import bits_of
+
+    for tensor in inputs.values():
+        if not tensor.dim() or tensor.shape[-1] < FEWEST_ALIKE or not _has_room("digits", tensor):
+            continue
+        bits, size = bits_of(tensor), tensor.shape[-1] // 2 * 2
+        first, second = bits[..., 0:size:2], bits[..., 1:size:2]
+        use = torch.randint(2, first.shape, generator=generator, dtype=torch.bool)
+        if tensor.is_floating_point():
+            digits = round(-math.log2(torch.finfo(tensor.dtype).eps))
+            use &= (first >> digits) == (second >> digits)
+            mask = (1 << (digits + 1) // 2) - 1
+        else:
+            mask = (1 << _digits(tensor)) - 1
+        pair = (first & ~mask) | (second & mask), (second & ~mask) | (first & mask)
+        if not tensor.is_floating_point():
+            known = torch.unique(tensor)
+            for mixed in (each.to(tensor.dtype) for each in pair):
+                use &= (mixed >= known[0]) & (mixed <= known[-1])
+                use &= torch.isin(mixed, known) if len(known) <= FEW_DISTINCT else True
+        new = [torch.where(use, mixed, old) for mixed, old in zip(pair, (first, second), strict=True)]
+        first.copy_(new[0])
+        second.copy_(new[1])
 
 
 def _mix(inputs: Mapping[str, Tensor], beside: Call, draw: random.Random, *, of_rows: bool) -> None:

@@ -69,7 +69,7 @@ MADE_BY = {  # by the part of a job: who else makes what these make of a case
 REDRAWN = 3  # times that the inputs of a case are made until they are those that they were
 TESTS_BESIDE = 4  # as many as the workflow runs at a time
 # Parts of a Job whose values an operator may not be for.
-DOUBTFUL = (*edits.TIES, *edits.OF_NUMBERS, *edits.ONCE_EACH, "sorted", "begun", "mixed", "whole", "aliased")
+DOUBTFUL = (*edits.TIES, *edits.OF_NUMBERS, *edits.ONCE_EACH, "traded", "sorted", "begun", "mixed", "whole", "aliased")
 # Parts of a Job whose inputs are the case's but for changes of ours.
 CHANGED = ("low", *dict.fromkeys(edits.EDITS), "whole")
 NOT_OF_SUCH_VALUES = "the reference of such values fails"
@@ -94,10 +94,10 @@ class Job:
 
     case: the case itself. sanity: the exact call `name`. base, relation: the two calls of the relation `name`.
     repeat: the case once more, and of its repeats the first that gave other bits; `name` tells processes apart.
-    element, exchange, end, tail, later, earlier, middle, digits, upper, sorted, reversed, repeated, alike, exponents,
-    signs, close, begun: the case with the first of edits.EDITS, up to and with this one, in what may be changed
-    (`operators.changeable`); `name` is seed.n, for the n-th. mixed: the case with values of another family in it;
-    `name` is seed.n.family.
+    element, exchange, end, tail, later, earlier, middle, digits, upper, traded, sorted, reversed, repeated, alike,
+    exponents, signs, close, begun: the case with the first of edits.EDITS, up to and with this one, in what may be
+    changed (`operators.changeable`); `name` is seed.n, for the n-th.
+    mixed: the case with values of another family in it; `name` is seed.n.family.
     whole: the case, but all inputs that may not be changed in part are those of its seed `name`.
     low: the case, but the low half of every number's mantissa drawn with the seed `name`.
     shifted: the case with the tensor `name`, or with all of them, one element off the boundary of its memory.

@@ -28,6 +28,7 @@ PARTS = {  # of the inputs, by the job's: a property's name and claim
     "middle": ("new middles", "other values in every row but in its first and last quarter change the result"),
     "digits": ("new lower digits", "other lower digits of one input alone change the result"),
     "upper": ("new upper digits", "other upper digits of the whole numbers of one input change the result"),
+    "traded": ("digits traded", "neighbours that trade their lower digits, which keeps every sum, change the result"),
     "sorted": ("a row sorted", "rows of each input in rising order, and nearly so, give a result of their own"),
     "reversed": ("reversed rows", "the values of every row in the opposite order give a result of their own"),
     "repeated": ("repeated values", "values that come twice in a row give the result of their own"),
@@ -106,7 +107,7 @@ class CallPlan:
         why = dict.fromkeys(EDITS, NO_TIES) | dict.fromkeys(OF_NUMBERS, NO_NUMBERS)
         if not possible:
             why = dict.fromkeys(PARTS, NO_PARTS)
-        why |= dict.fromkeys((*ASIDE, *ONCE_EACH), "")
+        why |= dict.fromkeys((*ASIDE, *ONCE_EACH, "traded"), "")
         if case.family != self.selection.family:
             why = {part: "" for part in why if part not in possible}
         return {part: said for part, said in why.items() if part not in possible}
