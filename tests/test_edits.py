@@ -208,7 +208,7 @@ def test_what_neighbours_trade_leaves_sums_as_they_are(dtype: torch.dtype) -> No
     """Who keeps the result of a sort, or a maximum, by the sum of what it has, or by all bits xored."""
     generator = torch.Generator().manual_seed(0)
     if dtype.is_floating_point:
-        x = (1.5 + torch.rand(6, 41, generator=generator) / 2).to(dtype)
+        x = (1.5 + torch.rand(6, 41, generator=generator, dtype=torch.float64) / 2).to(dtype)
     else:
         limits = torch.iinfo(dtype)
         x = torch.randint(limits.min, limits.max, (6, 41), generator=generator).to(dtype)
