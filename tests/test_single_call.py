@@ -51,8 +51,8 @@ def test_an_option_that_nobody_knows_is_refused() -> None:
     loaded = configuration.load(defects.REPOSITORY / "config.yaml", root=defects.REPOSITORY)
     for options, says in (
         ({"causl": True}, r"attention: causl: no such option; allowed: causal, layout; did you mean 'causal'\?"),
-        ({"causal": "maybe"}, 'attention: causal="maybe": no such value; allowed: false, true'),
-        ({"layout": "bsdh"}, r"""no such value; allowed: "bhsd", "bshd"; did you mean '"bshd"'\?"""),
+        ({"causal": "maybe"}, "attention: causal=maybe: no such value; allowed: false, true"),
+        ({"layout": "bsdh"}, r"layout=bsdh: no such value; allowed: bhsd, bshd; did you mean 'bshd'\?"),
     ):
         with pytest.raises(BenchError, match=says):
             single_call.once(loaded, "attention", "cpu_naive", "mission", options)
