@@ -92,9 +92,6 @@ class CallPlan:
         usual, often = case.family == self.selection.family, self.edits(case)
         others = [family for family in self.selection.families if family != case.family]
         random.Random(f"{seed} {case.id}").shuffle(others)
-        shapes = {each.shape for each in self.selection.property_cases}
-        if case.shape == self.settings.profile.shape and len(shapes) > 1:
-            others = []  # each costs references of two families: on other shapes
         for number, edit in enumerate(EDITS):
             if turn_of(number) >= (often.get(edit, 0) if usual else edit in OF_ANY_FAMILY):
                 continue
