@@ -87,19 +87,19 @@ def times(inputs: Mapping[str, Tensor]) -> dict[str, int]:
 
 
 def _has_room(kind: str, tensor: Tensor) -> bool:
-    if kind == "upper":
-        return _digits(tensor) > 0
-    if kind == "digits":
-        return (tensor.is_floating_point() and tensor.element_size() > 1) or _digits(tensor) > 0
+    if kind in ("digits", "upper"):
+        return _digits(tensor) > 0 and not (kind == "upper" and tensor.is_floating_point())
     if kind == "signs":
         return tensor.is_floating_point() and bool(((values := tensor.double()) < 0).any() and (values > 0).any())
     return kind not in OF_NUMBERS or tensor.is_floating_point()
 
 
 def _digits(tensor: Tensor) -> int:
-    """How many bits are the lower half of whole numbers: of a width that they do not fit into, if any; 0 for none."""
+    """How many bits are the lower half: of a mantissa; of a width that whole numbers do not fit into; 0 for none."""
     import torch
 
+    if tensor.is_floating_point():
+        return (1 - round(math.log2(torch.finfo(tensor.dtype).eps))) // 2 if tensor.element_size() > 1 else 0
     if tensor.dtype not in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64) or not tensor.numel():
         return 0
     least, most = (int(end) for end in tensor.aminmax())
@@ -257,12 +257,17 @@ def _replace_digits(tensor: Tensor, other: Tensor, generator: Generator, *, uppe
     mask = (1 << _digits(tensor)) - 1
     own, others = tensor.long(), other.long()
     mixed = (others & ~mask) | (own & mask) if upper else (own & ~mask) | (others & mask)
-    use = (mixed >= own.min()) & (mixed <= own.max())
-    known = torch.unique(torch.cat([own.flatten(), others.flatten()]))
-    if len(known) <= FEW_DISTINCT:
-        use &= torch.isin(mixed, known)
+    use = _is_one_of(mixed, own, torch.cat([own.flatten(), others.flatten()]))
     use &= torch.randint(2, own.shape, generator=generator, dtype=torch.bool)
     tensor.copy_(torch.where(use, mixed, own).to(tensor.dtype))
+
+
+def _is_one_of(values: Tensor, own: Tensor, known: Tensor) -> Tensor:
+    """Which values lie in the range of a tensor's own, and are known ones where these are few."""
+    import torch
+
+    use, known = (values >= own.min()) & (values <= own.max()), torch.unique(known)
+    return use & torch.isin(values, known) if len(known) <= FEW_DISTINCT else use
 
 
 def _trade_digits(inputs: Mapping[str, Tensor], generator: Generator) -> None:
@@ -280,18 +285,14 @@ def _trade_digits(inputs: Mapping[str, Tensor], generator: Generator) -> None:
         bits, size = bits_of(tensor), tensor.shape[-1] // 2 * 2
         first, second = bits[..., 0:size:2], bits[..., 1:size:2]
         use = torch.randint(2, first.shape, generator=generator, dtype=torch.bool)
-        if tensor.is_floating_point():
-            digits = round(-math.log2(torch.finfo(tensor.dtype).eps))
-            use &= (first >> digits) == (second >> digits)
-            mask = (1 << (digits + 1) // 2) - 1
-        else:
-            mask = (1 << _digits(tensor)) - 1
+        mask = (1 << _digits(tensor)) - 1
         pair = (first & ~mask) | (second & mask), (second & ~mask) | (first & mask)
-        if not tensor.is_floating_point():
-            known = torch.unique(tensor)
-            for mixed in (each.to(tensor.dtype) for each in pair):
-                use &= (mixed >= known[0]) & (mixed <= known[-1])
-                use &= torch.isin(mixed, known) if len(known) <= FEW_DISTINCT else True
+        if tensor.is_floating_point():
+            mantissa = round(-math.log2(torch.finfo(tensor.dtype).eps))
+            use &= (first >> mantissa) == (second >> mantissa)
+        else:
+            for mixed in pair:
+                use &= _is_one_of(mixed.to(tensor.dtype), tensor, tensor)
         new = [torch.where(use, mixed, old) for mixed, old in zip(pair, (first, second), strict=True)]
         first.copy_(new[0])
         second.copy_(new[1])
@@ -463,8 +464,8 @@ def replace_low_bits(inputs: Mapping[str, Tensor], seed: int) -> None:
 
     generator = torch.Generator().manual_seed(seed)
     for tensor in inputs.values():
-        if tensor.is_floating_point() and tensor.element_size() > 1:
-            end = 1 << (1 - round(math.log2(torch.finfo(tensor.dtype).eps))) // 2
+        if tensor.is_floating_point() and (digits := _digits(tensor)):
+            end = 1 << digits
             bits = bits_of(tensor)
             high = bits & -end
             drawn = torch.randint(end, bits.shape, generator=generator, dtype=bits.dtype)

@@ -92,9 +92,9 @@ class RungCases:
         if session.lacking(self.variant):
             return Selection()
         if session.only:
-            return Selection([case_of(self.settings, self.variant, session.only, session.families(self.variant))])
+            return Selection([case_of(self.settings, self.variant, session.only, self.families)])
         seeds = [*session.config.test.seeds, session.resources.fresh_seed]
-        families = session.families(self.variant)
+        families = self.families
         quick = session.config.test.level == "quick"
         selection = select_cases(self.settings, self.variant, seeds=seeds, families=families, quick=quick)
         found = _with_fresh_seed(selection.cases, self.settings.profile.shape, session.resources.fresh_seed)
@@ -104,6 +104,8 @@ class RungCases:
 
     def _drawn_meetings(self, cases: Sequence[Case]) -> list[Case]:
         """Some families that meet a value of an option in another data type, others in each run, on a small shape."""
+        if self.variant.role != "variant":
+            return []
         settings, seed = self.settings.test, self.session.resources.fresh_seed
         draw = random.Random(seed + 1)
         met = {(case.family, each, case.dtype) for case in cases for each in case.options.items()}
@@ -116,8 +118,6 @@ class RungCases:
         ]
         small = [c for c in cases if c.shape in (settings.families_also_on or [settings.family_shape]) and elements(c)]
         found: list[Case] = []
-        if self.variant.role != "variant":
-            return found
         for family, (name, value), dtype in draw.sample(missing, min(DRAWN_MEETINGS, len(missing))):
             like = [case for case in small if case.dtype == dtype and case.options.get(name) == value]
             like = like or [dataclasses.replace(case, dtype=dtype) for case in small if case.options.get(name) == value]
@@ -269,7 +269,7 @@ class RungCases:
         """
         if self.variant.role != "variant" or not self._filled:
             return {}
-        every = select_cases(self.settings, self.variant, families=self.session.families(self.variant)).cases
+        every = select_cases(self.settings, self.variant, families=self.families).cases
         usual = [case for case in every if case.family == self.family and elements(case)]
         if not usual:
             return {}
