@@ -67,7 +67,7 @@ class Image:
     @property
     def span_bytes(self) -> int:
         """Bytes from the first to the last element, both included."""
-        return len(self.raw) - self.offset - self.after
+        return int(self.raw.numel()) - self.offset - self.after
 
     def elements(self, raw: torch.Tensor) -> torch.Tensor:
         """The tensor that lies in an image with this layout."""
@@ -199,7 +199,7 @@ def read_back(layout: Layout, folder: Path, suffix: str = OUT_SUFFIX) -> dict[st
     changed: list[str] = []
     outputs, between = {}, False
     for image in _each_once(layout.images):
-        after = read_file(handed_over(folder, image.path, suffix), len(image.raw))
+        after = read_file(handed_over(folder, image.path, suffix), image.raw.numel())
         outside, inside = _band_damage(image, after)
         damage += [*outside, *inside]
         between = between or (bool(inside) and image.name in layout.call.outputs)
@@ -231,7 +231,7 @@ def unlike_first(
     places: dict[int, tuple[str, int]] = {}
     for name in layout.call.outputs:
         image = layout.images[name]
-        size = len(image.raw)
+        size = image.raw.numel()
         first[name] = image.elements(read_file(handed_over(folder, image.path), size))
         wanted = _bits(first[name])
         repeats = read_file(handed_over(folder, image.path, REPEATS_SUFFIX), count * size)
@@ -325,9 +325,9 @@ def _band_damage(image: Image, after: torch.Tensor) -> tuple[list[str], list[str
     """A sentence for each guard band that is no longer what it was, and one for what lies between a view's elements."""
     item, end = image.tensor.element_size(), image.offset + image.span_bytes
     found, between = [], []
-    for side, start, stop in (("before", 0, image.offset), ("after", end, len(after))):
+    for side, start, stop in (("before", 0, image.offset), ("after", end, after.numel())):
         places = _differing(image.raw[start:stop], after[start:stop])
-        if len(places):
+        if places.numel():
             first, last = int(places[0]), int(places[-1])
             near = first // item if side == "after" else (last - image.offset) // item
             far = last // item if side == "after" else (first - image.offset) // item
@@ -344,7 +344,7 @@ def _band_damage(image: Image, after: torch.Tensor) -> tuple[list[str], list[str
     if gaps is not None:
         differing = _differing(image.raw[image.offset : end], after[image.offset : end])
         places = differing[gaps[differing]]
-        if len(places):
+        if places.numel():
             what = "rows" if image.tensor.stride(-1) == 1 else "elements"
             between.append(
                 f"{image.name}: {len(places)} bytes written between the {what} of the view, "
@@ -366,7 +366,7 @@ def _changes(image: Image, after: torch.Tensor) -> list[str]:
         return []
     before, now = (_bits(image.elements(raw)) for raw in (image.raw, after))
     places = (before != now).any(1).nonzero()[:, 0]
-    if not len(places):
+    if not places.numel():
         return []  # only gaps, which are reported as guard bands
     index = [int(i) for i in np.unravel_index(int(places[0]), image.tensor.shape)]
     return [f"{image.name}: {len(places)} of {math.prod(image.tensor.shape)} elements changed, the first at {index}"]

@@ -113,7 +113,7 @@ class Job:
     part: str = "case"
     name: str = ""
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         """Unique among the jobs of a variant, and a name for messages."""
         return "-".join(filter(None, [self.case.id, self.part if self.part != "case" else "", self.name]))
@@ -499,6 +499,7 @@ class Chamber:
         self.drawn_once: set[str] = set()  # cases whose digest rests on one draw
         self.odd_draw = ""  # the case whose first draw was forgiven
         self.references: OrderedDict[str, tuple[dict[str, Reference], int]] = OrderedDict()
+        self.kept_bytes = 0  # of all of these
         self.insisted: set[str] = set()  # kinds of cases whose exact calls the reference agrees with
 
     def answer(self, command: str, payload: dict[str, Any]) -> dict[str, Any]:
@@ -1118,9 +1119,10 @@ class Chamber:
                     hint="`clone` what it works on: `to` and `double` copy nothing where there is nothing to convert",
                 )
             size = sum(each.output.nbytes + each.bound.nbytes for each in made.values())
-            while self.references and size + sum(kept for _, kept in self.references.values()) > REFERENCES_KEPT_BYTES:
-                self.references.popitem(last=False)
+            while self.references and self.kept_bytes + size > REFERENCES_KEPT_BYTES:
+                self.kept_bytes -= self.references.popitem(last=False)[1][1]
             self.references[key] = (made, size)
+            self.kept_bytes += size
         self.references.move_to_end(key)
         return self.references[key][0]
 

@@ -337,8 +337,8 @@ def parts_of(returned: Any) -> tuple[Any, ...] | None:
 
 def handed_over(folder: Path, image: Path | str, suffix: str = ".out") -> Path:
     """Where a worker writes what became of an image: in its own folder, and never where the images lie."""
-    path = Path(image)
-    return folder / f"{path.parent.name}-{path.name}{suffix}"
+    above, name = os.path.split(image)
+    return folder / f"{os.path.basename(above)}-{name}{suffix}"
 
 
 def new_file(path: Path) -> BinaryIO:

@@ -258,7 +258,7 @@ class Case:
     family: str = "normal"
     seed: int = 0
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """`mission-causal-bshd-float16-normal-s0`: a false flag is left out (the others: `option_id`)."""
         return "-".join([*self._what(), self.family, f"s{self.seed}"])

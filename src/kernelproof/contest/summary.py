@@ -119,8 +119,8 @@ class Summary:
         from kernelproof import statistics
 
         rows: dict[Key, TimeRow] = {}
-        for key, processes in samples.items():
-            estimate = statistics.time_estimate(processes, self.settings)
+        estimates = statistics.time_estimates(list(samples.values()), self.settings)
+        for (key, processes), estimate in zip(samples.items(), estimates, strict=True):
             if estimate is None:
                 continue
             self.estimates[key] = estimate
@@ -302,24 +302,27 @@ class Summary:
         """Every variant against every baseline of its case and mode, judged as one family."""
         from kernelproof import statistics
 
+        pairs = [
+            (variant, baseline, arena.id, mode)
+            for arena in self.arenas
+            for mode in self.record.modes
+            for variant in arena.names
+            for baseline in arena.names
+            if (self.role(variant), self.role(baseline)) == ("variant", "baseline")
+        ]
+
+        def timed(name: str, case: str, mode: str) -> statistics.Blocks:
+            return samples.get((name, case, mode, self.primary), {})
+
+        both = [(timed(ours, *where), timed(theirs, *where)) for ours, theirs, *where in pairs]
         found: list[tuple[str, str, str, str, statistics.Estimate]] = []
-        for arena in self.arenas:
-            ours = [name for name in arena.names if self.role(name) == "variant"]
-            theirs = [name for name in arena.names if self.role(name) == "baseline"]
-            for mode in self.record.modes:
-                for variant in ours:
-                    for baseline in theirs:
-                        mine, other = ((name, arena.id, mode, self.primary) for name in (variant, baseline))
-                        estimate = statistics.ratio_estimate(
-                            samples.get(mine, {}), samples.get(other, {}), self.settings
-                        )
-                        if estimate is None:
-                            continue
-                        if estimate.high > WIDEST * estimate.low:
-                            which = _ratio_of(variant, baseline, arena.id, mode)
-                            self.record.discarded.append({**which, "reason": self.too_wide(estimate)})
-                        else:
-                            found.append((variant, baseline, arena.id, mode, estimate))
+        for pair, estimate in zip(pairs, statistics.ratio_estimates(both, self.settings), strict=True):
+            if estimate is None:
+                continue
+            if estimate.high > WIDEST * estimate.low:
+                self.record.discarded.append({**_ratio_of(*pair), "reason": self.too_wide(estimate)})
+            else:
+                found.append((*pair, estimate))
         band = self.config.gate.same_band
         said = statistics.verdicts([entry[-1] for entry in found], band, self.settings)
         flagged = {(r.contender, r.case, r.mode): r.flags for r in self.record.times if r.method == self.primary}
