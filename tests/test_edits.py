@@ -180,6 +180,18 @@ def test_digits_of_whole_numbers_change_by_halves(values: torch.Tensor, bits: in
     assert set(after.flatten().tolist()) <= {0, 255}
 
 
+@pytest.mark.parametrize("upper", [False, True])
+def test_a_negative_number_that_stands_for_something_else_stays_the_only_one(upper: bool) -> None:
+    labels = torch.randint(1000, (3, 40), generator=torch.Generator().manual_seed(2))
+    labels[:, ::5] = -100
+    other, after, traded = labels.flip(0).roll(1, 1), labels.clone(), labels.clone()
+    edits._replace_digits(after, other, torch.Generator().manual_seed(1), upper=upper)
+    edits._trade_digits({"labels": traded}, torch.Generator().manual_seed(1))
+    for changed in (after, traded):
+        assert set(changed[changed < 0].tolist()) == {-100}
+        assert (changed != labels).double().mean() > 0.1
+
+
 def test_every_input_has_its_turn() -> None:
     inputs = {name: torch.randn(3, 4) for name in "abcdef"} | {"i": torch.randint(0, 200, (3, 4)).to(torch.uint8)}
     often = edits.times(inputs)

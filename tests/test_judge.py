@@ -258,6 +258,22 @@ def test_one_rounded_scale_may_tip_all_results_that_lie_halfway(factor: float, a
     assert (abs(result.bias or 0) > 2**-11 / 16) == (factor < 1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_what_is_flushed_to_zero_below_the_smallest_normal_number_is_no_bias(dtype: torch.dtype) -> None:
+    smallest = torch.finfo(dtype).smallest_normal
+    expected = smallest * 2.0**-3 * (1 + torch.rand(40, 64, generator=torch.Generator().manual_seed(3)).double())
+    call = Call({"x": torch.zeros(1), "y": torch.zeros(40, 64, dtype=dtype)}, outputs=("y",), axes=("row", "column"))
+    reference = Reference(expected, torch.full((40, 64), smallest, dtype=torch.float64), torch.finfo(dtype).eps / 2)
+    flushed, kept = torch.zeros(40, 64, dtype=dtype), expected.to(dtype)
+    halved = (expected / 2).to(dtype)
+    found = [
+        criteria(judge.judge(case_of(), call, reference, Returned(output), TOLERANCE))
+        for output in (flushed, kept, torch.where(expected > expected.median(), kept, 0.0), halved)
+    ]
+    assert found[:3] == [[], [], []]
+    assert "bias" in found[3]
+
+
 def test_a_bias_too_small_for_one_case_is_found_over_the_suite() -> None:
     def off(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
         exact = Flash(p=torch.float32)(q.float(), k.float(), v.float(), scale, causal)

@@ -280,6 +280,11 @@ def test_a_case_of_which_nothing_is_demanded_is_not_passed(own: Path, where: str
     assert record.verdict == verdict, record.reason
     assert {case.status for case in record.cases if case.shape == "tiny"} == {"skipped"}
     assert any("nothing is demanded here" in (case.reason or "") for case in record.cases)
+    assert not any("refused" in (rung.message or "") for rung in record.rungs)
+    assert "it refuses" not in (record.remedy or "")
+    if verdict == "correct":
+        said = next(rung.message or "" for rung in record.rungs if rung.name == "correctness")
+        assert "nothing is demanded: the reference's bound is infinite there" in said
     if verdict == "not_run":
         assert "correctness: nothing is demanded here: the reference's bound is infinite" in (record.reason or "")
 

@@ -263,11 +263,18 @@ def _replace_digits(tensor: Tensor, other: Tensor, generator: Generator, *, uppe
 
 
 def _is_one_of(values: Tensor, own: Tensor, known: Tensor) -> Tensor:
-    """Which values lie in the range of a tensor's own, and are known ones where these are few."""
+    """Which values lie in the range of a tensor's own, and are known ones where these are few.
+
+    Where one negative number is known, it stands for something else (-100 for a label that is to be ignored), and no
+    other is allowed.
+    """
     import torch
 
     use, known = (values >= own.min()) & (values <= own.max()), torch.unique(known)
-    return use & torch.isin(values, known) if len(known) <= FEW_DISTINCT else use
+    if len(known) <= FEW_DISTINCT:
+        return use & torch.isin(values, known)
+    below = known[known < 0]
+    return use & ((values >= 0) | (values == below)) if len(below) == 1 else use
 
 
 def _trade_digits(inputs: Mapping[str, Tensor], generator: Generator) -> None:

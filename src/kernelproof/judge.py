@@ -42,7 +42,7 @@ from kernelproof.findings import (
     told_apart,
 )
 from kernelproof.images import Returned
-from kernelproof.operators import Call, Reference, Relation
+from kernelproof.operators import SMALLEST_NORMAL, Call, Reference, Relation
 from kernelproof.records import (
     BIAS,
     BOUND,
@@ -613,6 +613,9 @@ def _numbers(found: Findings, result: CaseResult, tolerance: Tolerance) -> None:
         )
     rounded = expected.to(found.dtype).double()
     rounding = rounded - expected
+    # What is below the smallest normal number may be flushed to zero, which is a rounding of it.
+    flushed = (expected.abs() < SMALLEST_NORMAL.get(name_of(found.dtype), 0.0) * scale) & (found.output == 0)
+    rounding = rounding.where(~flushed, -expected)
     ideal = math.sqrt(_sum_of_squares(rounding) / count)
     _rms(found, result, tolerance, rms=rms, ideal=ideal, typical=math.sqrt(square / count), scale=scale)
     per_row = _by_row((error - rounding) * expected)

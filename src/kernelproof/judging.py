@@ -73,6 +73,7 @@ DOUBTFUL = (*edits.TIES, *edits.OF_NUMBERS, *edits.ONCE_EACH, "traded", "sorted"
 # Parts of a Job whose inputs are the case's but for changes of ours.
 CHANGED = ("low", *dict.fromkeys(edits.EDITS), "whole")
 NOT_OF_SUCH_VALUES = "the reference of such values fails"
+WORDS_MOST = 160  # characters of what it says then
 MUCH_LARGER = 16  # than of the case's own values: an inverse near its pole, say
 LIKE_IN_SIZE = 4  # times: the largest of one tensor's values and of another's
 FEW_VALUES = 16  # of which draws may be the same by chance
@@ -611,7 +612,7 @@ class Chamber:
         except Exception as error:
             if job.part not in DOUBTFUL and isinstance(error, KernelproofError | MemoryError):
                 raise  # no word of the values
-            return f"{NOT_OF_SUCH_VALUES} ({type(error).__name__})"
+            return f"{NOT_OF_SUCH_VALUES} ({type(error).__name__}: {formats.one_line(str(error))[:WORDS_MOST]})"
         exact = [call.tensor(name) for name, each in tied.items() if not bool((each.bound * ~each.meant).nansum())]
         rounded = any(tensor.is_floating_point() for tensor in call.inputs.values())
         certain = not rounded or any(each.is_floating_point() for each in exact)

@@ -30,7 +30,7 @@ from kernelproof.ladder.calling import Calls
 from kernelproof.ladder.collecting import Collection
 from kernelproof.ladder.determinism import Determinism
 from kernelproof.ladder.examination import Examiner
-from kernelproof.ladder.outcomes import COLLECTED, Outcome
+from kernelproof.ladder.outcomes import COLLECTED, NOTHING_DEMANDED, Outcome
 from kernelproof.ladder.planning import CallPlan, view_name
 from kernelproof.ladder.properties import Properties
 from kernelproof.ladder.selection import RungCases, elements
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from kernelproof.ladder.session import Session
 
 SUITE, SEARCH = "all cases together", "the search"
-NOTHING_DEMANDED = "nothing is demanded here: the reference's bound is infinite in every element"
 SEARCHED_VIEWS = ("strided", "spaced", "shifted")  # layouts of one case's values
 
 

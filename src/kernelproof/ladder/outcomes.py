@@ -36,6 +36,7 @@ from kernelproof.records import (
 RUNGS = ("build", "load", "launch", "sanity", "correctness", "properties", "determinism", "sanitizer")
 # What these need of the candidate is run before any of it is judged.
 COLLECTED = ("correctness", "properties", "determinism")
+NOTHING_DEMANDED = "nothing is demanded here: the reference's bound is infinite in every element"
 HANDED = "a call hands over the arguments of make_call, in their order"
 WRAP = (
     f" ({HANDED}, and outputs among them with `passing: destination` alone; wrap a function that takes others in a "

@@ -12,9 +12,9 @@ from kernelproof.config import place_of, plain
 from kernelproof.consistency.tests import QUICK
 from kernelproof.judging import NOT_OF_SUCH_VALUES
 from kernelproof.ladder.determinism import IN_ANY_ORDER
-from kernelproof.ladder.outcomes import ENDED, RUNGS
+from kernelproof.ladder.outcomes import ENDED, NOTHING_DEMANDED, RUNGS
 from kernelproof.ladder.planning import PARTS, WHOLE
-from kernelproof.records import FileHash, Rung, Sanitizer, TestRecord
+from kernelproof.records import CaseResult, FileHash, Rung, Sanitizer, TestRecord
 
 if TYPE_CHECKING:
     from kernelproof.ladder.calling import Calls
@@ -52,10 +52,16 @@ def record(standing: Standing, calls: Calls, collection: Collection, examined: S
     rungs = [standing.rungs.get(name) or Rung(name, "skipped", 0.0, "it was not reached") for name in climbed]
     for rung in rungs:
         rung.duration_s += collection.duration_s.pop(rung.name, 0.0)
-        if rung.status == "passed" and standing.supplied.get(rung.name) == 0:
+        if rung.status == "passed" and standing.supplied.get(rung.name) == 0 and not session.only:
             rung.message = WITHOUT[rung.name]
         if rung.name == "correctness" and rung.status == "passed":
-            notes = [rung.message, _refused(standing), _unvaried(selection), _of_one_value(calls)]
+            notes = [
+                rung.message,
+                _refused(standing),
+                _undemanded(standing),
+                _unvaried(selection),
+                _of_one_value(calls),
+            ]
             rung.message = "; ".join(filter(None, notes)) or None
         if rung.name == "properties" and rung.status == "passed":
             rung.message = "; ".join(filter(None, [rung.message, _not_tried(standing), _untouched(selection)])) or None
@@ -162,11 +168,23 @@ def _whole(rungs: Sequence[Rung], standing: Standing, selection: RungCases) -> s
 
 def _refused(standing: Standing) -> str | None:
     """How many calls it refused that by its `dtypes`, `options` and `limits` it takes; the ladder's own among them."""
-    number = sum(result.status == "skipped" for result in standing.results)
+    number = sum(map(_was_refused, standing.results))
     if not number:
         return None
     cases = formats.plural(len(standing.results), "case")
     return f"it refused {number} of {cases}, of which nothing is shown: let `limits` say what it takes"
+
+
+def _was_refused(result: CaseResult) -> bool:
+    """Whether it does not take a case of which something is demanded."""
+    return result.status == "skipped" and result.reason != NOTHING_DEMANDED
+
+
+def _undemanded(standing: Standing) -> str | None:
+    """In how many cases the reference demands nothing, so that any result would do."""
+    number = sum(result.reason == NOTHING_DEMANDED for result in standing.results)
+    cases = formats.plural(len(standing.results), "case")
+    return f"of {number} of {cases} nothing is demanded: the reference's bound is infinite there" if number else None
 
 
 def _unvaried(selection: RungCases) -> str | None:
@@ -204,9 +222,10 @@ def _not_tried(standing: Standing) -> str | None:
     mine = [each for each in standing.properties_found if (each.message or "").startswith(NOT_OF_SUCH_VALUES)]
     if not mine:
         return None
+    why = (mine[0].message or "").removeprefix(NOT_OF_SUCH_VALUES).strip()
     return (
         f"{formats.plural(len(mine), 'call')} of changed inputs not looked at, for the operator's reference fails on "
-        "them: name inputs whose values belong together in OPERATOR.whole"
+        f"them {why}: name inputs whose values belong together in OPERATOR.whole"
     )
 
 
@@ -272,9 +291,10 @@ def _main_shape_refused(standing: Standing, selection: RungCases) -> str | None:
     """What to do where a contender takes some shapes, and not the profiled one, on which alone its properties show."""
     settings = selection.settings
     shape = settings.profile.shape
-    tested = {result.id: result.status for result in standing.results}
+    tested = {result.id: result for result in standing.results}
     of_main = [tested.get(case.id) for case in selection.cases if case.shape == shape]
-    if not of_main or set(of_main) != {"skipped"} or "passed" not in tested.values():
+    refused = bool(of_main) and all(result is not None and _was_refused(result) for result in of_main)
+    if not refused or all(result.status != "passed" for result in standing.results):
         return None
     place = place_of(standing.session.config, "operators", settings.name, "profile", "shape")
     return (
