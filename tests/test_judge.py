@@ -745,6 +745,15 @@ def test_what_lies_in_an_images_place_is_not_followed(tmp_path: Path, put: str, 
         images.read_back(layout, tmp_path)
 
 
+def test_a_last_dimension_of_one_has_whatever_stride_torch_says(tmp_path: Path) -> None:
+    column = torch.randn(1, 32).T.contiguous()
+    assert (column.is_contiguous(), column.stride(-1)) == (True, 32)
+    call = Call({"x": column, "y": torch.empty(32, 1)}, ("y",), ("row", "column"))
+    layout = images.layout_images(call, tmp_path)
+    assert layout.spec["x"]["strides"] == layout.spec["y"]["strides"] == [1, 1]
+    assert layout.images["x"].elements(layout.images["x"].raw).equal(column)
+
+
 def test_elements_lie_apart_in_a_tensor_that_is_named_for_it_alone(tmp_path: Path) -> None:
     apart = torch.arange(12.0).reshape(2, 6)[:, ::2]
     call = Call({"x": torch.ones(2, 3), "y": apart}, ("y",), ("row", "column"))
