@@ -613,9 +613,8 @@ def _numbers(found: Findings, result: CaseResult, tolerance: Tolerance) -> None:
         )
     rounded = expected.to(found.dtype).double()
     rounding = rounded - expected
-    # What is below the smallest normal number may be flushed to zero, which is a rounding of it.
-    flushed = (expected.abs() < SMALLEST_NORMAL.get(name_of(found.dtype), 0.0) * scale) & (found.output == 0)
-    rounding = rounding.where(~flushed, -expected)
+    if smallest := SMALLEST_NORMAL.get(name_of(found.dtype)):  # what is below may be flushed to zero: a rounding of it
+        rounding = rounding.where((expected.abs() >= smallest * scale) | (found.output != 0), -expected)
     ideal = math.sqrt(_sum_of_squares(rounding) / count)
     _rms(found, result, tolerance, rms=rms, ideal=ideal, typical=math.sqrt(square / count), scale=scale)
     per_row = _by_row((error - rounding) * expected)

@@ -81,14 +81,12 @@ def ratio_estimate(ours: Blocks, theirs: Blocks, settings: Settings) -> Estimate
 
 def ratio_estimates(pairs: Sequence[tuple[Blocks, Blocks]], settings: Settings) -> list[Estimate | None]:
     """`ratio_estimate` of each (ours, theirs), in less than half of the time: who is in many of them is read once."""
-    logs = {id(blocks): blocks for pair in pairs for blocks in pair}
-    read = {key: _by_process(blocks) for key, blocks in logs.items()}
+    named = {id(blocks): blocks for pair in pairs for blocks in pair}
+    logs = {name: _by_process(blocks) for name, blocks in named.items()}
     differences = []
     for pair in pairs:
-        mine, other = (read[id(blocks)] for blocks in pair)
-        common = {
-            process: sorted(set(mine[process]) & set(other[process])) for process in sorted(set(mine) & set(other))
-        }
+        mine, other = (logs[id(blocks)] for blocks in pair)
+        common = {process: sorted(set(mine[process]) & set(other[process])) for process in sorted(mine.keys() & other)}
         differences.append([[mine[p][block] - other[p][block] for block in blocks] for p, blocks in common.items()])
     return _estimates(differences, settings, centre=np.mean)
 
@@ -159,16 +157,17 @@ def bootstrap_intervals(sets: Sequence[Floats], settings: Settings) -> list[tupl
     for count, places in of_count.items():
         step = max(1, AT_ONCE // count)
         for some in (places[at : at + step] for at in range(0, len(places), step)):
-            intervals.update(zip(some, _stretched(np.stack([sets[at] for at in some]), count, settings), strict=True))
+            intervals.update(zip(some, _stretched(np.stack([sets[at] for at in some]), settings), strict=True))
     return [intervals[at] for at in range(len(sets))]
 
 
-def _stretched(values: Floats, count: int, settings: Settings) -> Iterator[tuple[float, float]]:
-    """`bootstrap_intervals` of sets with `count` values each: the seed makes the same resamples for one or for many."""
+def _stretched(sets: Floats, settings: Settings) -> Iterator[tuple[float, float]]:
+    """`bootstrap_intervals` of sets [sets, values]: the seed makes the same resamples for one or for many."""
     from scipy import stats
 
+    count = sets.shape[1]
     plain = stats.bootstrap(
-        (values,),
+        (sets,),
         np.mean,
         axis=-1,
         n_resamples=settings.resamples,
@@ -179,8 +178,8 @@ def _stretched(values: Floats, count: int, settings: Settings) -> Iterator[tuple
     inside = (1 + settings.confidence) / 2
     quantile = student_t_quantile(inside, count - 1)
     stretch = math.sqrt(count / (count - 1)) * quantile / float(stats.norm.ppf(inside))
-    for one, *ends in zip(values, plain.low, plain.high, strict=True):
-        middle, reach = float(one.mean()), quantile * float(one.std(ddof=1)) / math.sqrt(count)
+    for values, *ends in zip(sets, plain.low, plain.high, strict=True):
+        middle, reach = float(values.mean()), quantile * float(values.std(ddof=1)) / math.sqrt(count)
         low, high = ((float(end) - middle) * stretch for end in ends)
         yield middle + min(low, -reach), middle + max(high, reach)
 

@@ -302,13 +302,14 @@ class Summary:
         """Every variant against every baseline of its case and mode, judged as one family."""
         from kernelproof import statistics
 
+        roles = {entrant.name: entrant.variant.role for entrant in self.entrants}
         pairs = [
             (variant, baseline, arena.id, mode)
             for arena in self.arenas
             for mode in self.record.modes
             for variant in arena.names
             for baseline in arena.names
-            if (self.role(variant), self.role(baseline)) == ("variant", "baseline")
+            if (roles[variant], roles[baseline]) == ("variant", "baseline")
         ]
 
         def timed(name: str, case: str, mode: str) -> statistics.Blocks:

@@ -291,10 +291,9 @@ def _main_shape_refused(standing: Standing, selection: RungCases) -> str | None:
     """What to do where a contender takes some shapes, and not the profiled one, on which alone its properties show."""
     settings = selection.settings
     shape = settings.profile.shape
-    tested = {result.id: result for result in standing.results}
-    of_main = [tested.get(case.id) for case in selection.cases if case.shape == shape]
-    refused = bool(of_main) and all(result is not None and _was_refused(result) for result in of_main)
-    if not refused or all(result.status != "passed" for result in standing.results):
+    refused = {result.id for result in standing.results if _was_refused(result)}
+    of_main = {case.id for case in selection.cases if case.shape == shape}
+    if not of_main or not of_main <= refused or all(result.status != "passed" for result in standing.results):
         return None
     place = place_of(standing.session.config, "operators", settings.name, "profile", "shape")
     return (
